@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * attach SIZE ROUNDS: import of another process's region of SIZE bytes from its ticket and
- * descriptor; microseconds, median. */
+ * attach SIZE ROUNDS: imports another process's region of SIZE bytes by ticket and descriptor.
+ * Prints the median in microseconds. */
 #include "common.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * batch haul|memcpy PIECES BYTES ROUNDS: PIECES pieces of BYTES bytes, spread over 16 MiB on both
- * sides, in one transfer over `map` to another process, or as many memcpy calls; milliseconds. */
+ * batch haul|memcpy PIECES BYTES ROUNDS: one transfer over `map` to another process with PIECES
+ * segments of BYTES bytes, spread over 16 MiB on both sides, or as many memcpy calls. Prints
+ * milliseconds. */
 #include "common.h"
 
 #include <stdio.h>
@@ -29,7 +30,8 @@ static void by_haul(int argc, char **argv, const struct haul_piece *pieces, size
 
 static void by_memcpy(const struct haul_piece *pieces, size_t count, unsigned rounds) {
   char *to = malloc(SPREAD), *from = malloc(SPREAD);
-  void *(*volatile copy)(void *, const void *, size_t) = memcpy; /* a call each, as asked */
+  void *(*volatile copy)(void *, const void *, size_t) =
+      memcpy; /* volatile: one call per segment */
   need(to && from, "memory");
   memset(to, 1, SPREAD);
   memset(from, 2, SPREAD);

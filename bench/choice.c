@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * choice HERE THERE MOST [median|worst|all]: writes of each power of two from 8 bytes to MOST, from
- * memory at HERE to memory at THERE in another process, one at a time: by the path that haul
- * chooses, and by each open path alone, in turns. The best path's time over the chosen one's: the
- * median over sizes, the worst of them, or a line for each. */
+ * choice HERE THERE MAX [median|worst|all]: writes of each power of two from 8 bytes to MAX, one at
+ * a time, from memory at HERE to memory at THERE in another process: over the path that haul
+ * chooses, and over each open path, alternating. Prints the best path's time divided by the chosen
+ * path's: the median over sizes, the worst, or one line per size. */
 #include "common.h"
 
 #include <stdbool.h>
@@ -17,8 +17,8 @@
 #define SIZES    40
 
 struct way {
-  char name[16];  /* "": the one that haul chooses */
-  unsigned batch; /* writes a round */
+  char name[16];  /* "": chosen by haul */
+  unsigned batch; /* writes per round */
   double rounds[ROUNDS];
 };
 
@@ -38,7 +38,7 @@ static int64_t write_some(const struct ends *ends, const char *only, uint64_t by
   return now_ns() - began;
 }
 
-/* The chosen one, and all that are open. */
+/* The chosen path, and all open ones. */
 static unsigned find_ways(const struct ends *ends, uint64_t bytes, struct way ways[WAYS_MAX]) {
   struct haul_path paths[HAUL_PATHS_MAX];
   size_t count = HAUL_PATHS_MAX;
@@ -62,7 +62,7 @@ static double median(double *values, unsigned count) {
   return values[count / 2];
 }
 
-/* What haul thinks of them. */
+/* haul's estimates of the paths. */
 static void print_paths(const struct ends *ends, uint64_t bytes) {
   struct haul_path paths[HAUL_PATHS_MAX];
   size_t count = HAUL_PATHS_MAX;
@@ -79,16 +79,16 @@ static unsigned batch_of(const struct ends *ends, const char *name, uint64_t byt
   return one < BATCH_NS ? (unsigned)(BATCH_NS / (one + 1)) + 1 : 1;
 }
 
-/* The best path's time over the chosen one's. */
+/* The best path's time divided by the chosen one's. */
 static double measure(const struct ends *ends, uint64_t bytes, bool all) {
   struct way ways[WAYS_MAX];
   unsigned count = find_ways(ends, bytes, ways);
   double best = 0;
-  for (unsigned i = 0; i < 8; i++) /* as long as a program is new to its peer */
+  for (unsigned i = 0; i < 8; i++) /* warm-up */
     write_some(ends, "", bytes, 1);
   for (unsigned i = 0; i < count; i++)
     ways[i].batch = batch_of(ends, ways[i].name, bytes);
-  /* In turns, and each in every place: what comes after another path finds the peer asleep. */
+  /* Rotates the order, as the first write after another path finds the peer asleep. */
   for (unsigned round = 0; round < ROUNDS; round++)
     for (unsigned i = 0; i < count; i++) {
       struct way *way = &ways[(i + round) % count];
@@ -117,7 +117,7 @@ static void run(const struct ends *ends, uint64_t most, const char *what) {
   bool all = strcmp(what, "all") == 0;
   for (uint64_t bytes = LEAST; bytes <= most && count < SIZES; bytes *= 2) {
     double ratio = measure(ends, bytes, all);
-    ratios[count++] = ratio < 1 ? ratio : 1; /* asking for a path costs a little too */
+    ratios[count++] = ratio < 1 ? ratio : 1; /* explicit path options have a cost too */
   }
   double middle = median(ratios, count);
   if (all)

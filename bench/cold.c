@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * cold PLACE SIZE PERCENTILE: allocate SIZE bytes that nobody had before, again and again without
- * giving any back, until 200 or as many as there are; that percentile, in microseconds. */
+ * cold PLACE SIZE PERCENTILE: allocates fresh memory of SIZE bytes, up to 200 times without frees.
+ * Prints that percentile in microseconds. */
 #include "common.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
   uint64_t size = parse_size(argv[2]), percentile = strtoull(argv[3], NULL, 10);
   haul_node *node = open_node(0, 0);
   must(haul_place_parse(argv[1], &place), argv[1]);
-  must(haul_region_alloc(node, place, 1, 0, &first), "region"); /* starts what is started once */
+  must(haul_region_alloc(node, place, 1, 0, &first), "region"); /* one-time initialization */
   while (count < MOST) {
     int64_t began = now_ns();
     if (haul_region_alloc(node, place, size, 0, &regions[count]) != 0)

@@ -47,7 +47,7 @@ haul_node *open_node(int thread, int64_t spin_ns) {
 
 #define ARGUMENTS_MAX 32
 
-/* The words of HAUL_BENCH_ON, if any; they stay in memory. */
+/* The words of HAUL_BENCH_ON, if set; never freed. */
 static size_t add_prefix(char **arguments) {
   const char *prefix = getenv("HAUL_BENCH_ON");
   size_t count = 0;

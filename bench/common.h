@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the bench programs share. Each prints one number on standard output and nothing else. */
+ * Shared by the bench programs. Each prints only one number on stdout. */
 #ifndef HAUL_BENCH_COMMON_H
 #define HAUL_BENCH_COMMON_H
 
@@ -7,40 +7,39 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Ends the program with the library's last error when `code` is one. */
+/* Exits with the library's last error if `code` is negative. */
 void must(int code, const char *what);
-/* Ends the program with errno when `condition` does not hold. */
+/* Exits with errno unless `condition` holds. */
 void need(int condition, const char *what);
 
 int64_t now_ns(void);
 
-/* A node that polls for a while before it sleeps, as a latency-minded user would set it. `thread`:
- * with its own progress thread. */
+/* A node that polls for `spin_ns` before it sleeps, like in low-latency programs. `thread`: with a
+ * progress thread. */
 haul_node *open_node(int thread, int64_t spin_ns);
-#define SPIN_NS 50000 /* the while, for most */
+#define SPIN_NS 50000 /* for most benches */
 
-/* The second process of a bench: this program again, with its arguments and "--serve" behind them,
- * and before them what HAUL_BENCH_ON says, a command that runs another in its own place somewhere
- * else ("on b"). Returns its process id; reads one line from it (its address) into `line`.
- * end_child ends it and reaps it. */
+/* Starts the second process of a bench: this program with its arguments and "--serve", through the
+ * command in HAUL_BENCH_ON ("on b"), if set. Returns its pid; reads its address into `line`.
+ * end_child kills and reaps it. */
 pid_t start_child(int argc, char **argv, char *line, size_t size);
 void end_child(pid_t child);
-/* In the child: says the line, then is killed with the parent. */
+/* In the child: prints the line; the child then dies with the parent. */
 void say_line(const char *line);
 int is_child(int argc, char **argv);
 
-/* Where to listen for it: what HAUL_BENCH_LISTEN says, else loopback, for "map" a Unix socket. */
+/* HAUL_BENCH_LISTEN, else loopback, for "map" a Unix socket. */
 const char *listen_address(const char *path);
 
-/* A region of `length` bytes at the place, each of them `value`. */
+/* A region of `length` bytes with value `value`. */
 haul_region *make_region(haul_node *node, const char *place, uint64_t length, int value,
                          unsigned flags);
 
-/* The child's whole part: a region of `length` bytes at the place, "target", which the parent may
- * read and write over the path; for the identity alone that HAUL_BENCH_GRANT names, if it does. */
+/* Main function of a child: publishes a region "target" of `length` bytes for the parent, or only
+ * for the identity in HAUL_BENCH_GRANT. */
 _Noreturn void serve_target(const char *path, const char *place, uint64_t length);
 
-/* "64M" and the like. */
+/* For example "64M". */
 uint64_t parse_size(const char *text);
 
 #endif

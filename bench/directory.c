@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * directory DIRECTORY NAMES TIMES: a node enters so many regions; another one looks up names of
- * them, in no order. The median, ms. */
+ * directory DIRECTORY NAMES TIMES: a node publishes NAMES regions in the directory, another one
+ * looks up TIMES of them in random order. Prints the median in ms. */
 #include "common.h"
 
 #include <haul/directory.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * fairness PATH idle|loaded ROUNDS: writes of 4 KiB with high priority, one after the other, to
- * another process's memory over PATH, while nothing else goes there, or four writes of 64 MiB are
- * kept under way; the 99th percentile of what one takes, in us. */
+ * fairness PATH idle|loaded ROUNDS: consecutive high-priority writes of 4 KiB to another process
+ * over PATH, alone or with four writes of 64 MiB always in flight. Prints the 99th percentile of
+ * one write in us. */
 #include "common.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * fileservice FILE SECONDS: the file, again and again, from another process that exports its
- * folder, into a region of this process: 4 MiB a request, four under way; GB/s.
- */
+ * fileservice FILE SECONDS: reads the file repeatedly from another process, which exports its
+ * folder, into a region: 4 MiB per request, four in flight. Prints GB/s. */
 #include "common.h"
 
 #include <haul/storage.h>
@@ -23,7 +22,7 @@ static void demand(int status, const struct haul_storage_error *error) {
   }
 }
 
-/* Until it is killed. */
+/* Runs until it is killed. */
 static _Noreturn void serve(char *file) {
   struct haul_storage_error error;
   struct service *service;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * gpu staged haul|driver SIZE ROUNDS: SIZE bytes from host memory to a GPU and back; ours from
- * a region to be pinned, the driver's own copy from memory that it pinned. gpu share haul|driver
- * SIZE ROUNDS: a copy within the GPU's memory; ours from what another process owns and this one
- * imported, the driver's between two allocations of one process. GB/s, the median of the rounds. */
+ * gpu staged haul|driver SIZE ROUNDS: copies SIZE bytes from host memory to a GPU and back: from a
+ * region that haul pins, or by the driver from memory that it pinned. gpu share haul|driver SIZE
+ * ROUNDS: a copy within GPU memory: from an import of another process's region, or by the driver
+ * between two allocations of one process. Prints the median in GB/s. */
 #include "common.h"
 
 #include <signal.h>
@@ -17,7 +17,7 @@
 
 #define GPU "cuda:0"
 
-/* What one round copies between; each program uses its part. */
+/* Ends of the copies; each program uses some. */
 static struct {
   size_t length;
   haul_node *node;
@@ -28,7 +28,7 @@ static struct {
   CUdeviceptr from, to;
 } at;
 
-/* ---- The driver alone ---- */
+/* ---- Driver ---- */
 
 static void drive(CUresult result, const char *what) {
   if (result == CUDA_SUCCESS)
@@ -112,7 +112,7 @@ static int receive_ticket(int channel, struct haul_ticket *ticket) {
   return descriptor;
 }
 
-/* The second process, until this one ends. */
+/* The second process, which dies with this one. */
 static _Noreturn void own(int channel) {
   struct haul_ticket ticket;
   int descriptor;
@@ -128,7 +128,7 @@ static void prepare_shared(void) {
   struct haul_ticket ticket;
   int ends[2];
   need(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
-  pid_t child = fork(); /* before the driver is started: it does not outlive a fork */
+  pid_t child = fork(); /* before the driver's initialization, which a fork would break */
   need(child >= 0, "fork");
   if (child == 0)
     own(ends[1]);
@@ -144,13 +144,13 @@ static void copy_shared(void) {
   must(haul_region_copy(at.device, 0, at.imported, 0, at.length, HAUL_FOREVER), "copy");
 }
 
-/* ---- Measuring ---- */
+/* ---- Measurement ---- */
 
 static const struct {
   const char *what, *who;
   void (*prepare)(void);
   void (*round)(void);
-  unsigned times; /* that a round moves the length */
+  unsigned times; /* copies of the length per round */
 } programs[] = {
     {"staged", "haul", prepare_staged, copy_staged, 2},
     {"staged", "driver", prepare_pinned, copy_pinned, 2},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * handshake TIMES: from haul_peer_connect to the end of the first look-up, over loopback TCP; the
- * median, ms. With a key where HAUL_KEY names one. */
+ * handshake TIMES: from haul_peer_connect to the end of the first lookup, over loopback TCP, with
+ * the key in HAUL_KEY if set. Prints the median in ms. */
 #include "common.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * hook SIZE ROUNDS: cudaMalloc and cudaFree of SIZE bytes; ns, the median of batches. Who answers
- * is whoever stands first in the process: the CUDA runtime, or a hook that was preloaded. */
+ * hook SIZE ROUNDS: cudaMalloc and cudaFree of SIZE bytes, of the CUDA runtime or a preloaded hook.
+ * Prints the median of batches in ns. */
 #include "common.h"
 
 #include <dlfcn.h>
@@ -17,14 +17,14 @@ typedef int count_fn(int *count);
 static malloc_fn *cuda_malloc;
 static free_fn *cuda_free;
 
-/* A runtime that the driver is too old for is of no use. */
+/* A runtime newer than the driver finds no GPU. */
 static int sees_gpu(void *runtime) {
   count_fn *count_devices = (count_fn *)(uintptr_t)dlsym(runtime, "cudaGetDeviceCount");
   int count = 0;
   return count_devices && count_devices(&count) == 0 && count > 0;
 }
 
-/* The newest that works, then for all to see, so that a hook finds it. */
+/* Loads the newest that works, with RTLD_GLOBAL for the hook. */
 static void open_runtime(void) {
   static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0",
                                       "libcudart.so"};
@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
   int64_t *took = calloc(batches, sizeof *took);
   need(took != NULL, "memory");
   open_runtime();
-  batch(length); /* starts the runtime, fills the pool */
+  batch(length); /* initializes the runtime and fills the pool */
   for (size_t i = 0; i < batches; i++)
     took[i] = batch(length);
   qsort(took, batches, sizeof *took, by_size);

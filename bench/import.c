@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * import device|driver|cached ROUNDS: a region of 4 MiB on a GPU becomes memory of this process by
- * its ticket and descriptor, by the driver's calls alone, by its ticket alone; us, the median of
- * batches. The release is not in it. Over the double of the driver it is the software's part. */
+ * import device|driver|cached ROUNDS: imports a GPU region of 4 MiB by ticket and descriptor, by
+ * the driver's calls alone, or by the ticket alone. Prints the median of batches in us, without the
+ * release. With the mocked driver this measures only the software. */
 #include "common.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ static int64_t by_haul(int descriptor) {
   return took;
 }
 
-/* What the driver's manual says that an importer calls, in a context that is there. */
+/* The import calls of the driver's manual, in an existing context. */
 static int64_t by_driver(void) {
   const struct cuda_driver *driver = cuda_driver_open();
   const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0},
@@ -90,7 +90,7 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "driver") == 0)
     enter_context();
   bool cached = strcmp(argv[1], "cached") == 0;
-  haul_region *first; /* what one of a process costs, and what tickets alone find */
+  haul_region *first; /* one-time cost of a process; later tickets find it */
   must(haul_region_import(shared.node, &shared.ticket, shared.descriptor, &first), "import");
   if (!cached)
     haul_region_release(first);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * latency PATH ROUNDS: 8 bytes written to and fro between the memories of two processes, each of
- * which watches its own memory; half the round trip in microseconds. */
+ * latency PATH ROUNDS: 8-byte writes back and forth between two processes that poll their own
+ * memory. Prints half the round trip in microseconds. */
 #include "common.h"
 
 #include <stdatomic.h>
@@ -11,15 +11,14 @@
 struct end {
   haul_node *node;
   haul_region *inbox, *outbox;
-  const _Atomic uint64_t *seen; /* the inbox's first word, and the outbox's */
+  const _Atomic uint64_t *seen; /* first word of the inbox; `said`: of the outbox */
   uint64_t *said;
   haul_remote *remote;
   int drive; /* the path needs this process to progress */
   struct haul_transfer_options options;
 };
 
-/* As every loop that spins on memory should: without it the processor has to throw away the loads
- * it made ahead each time the word changes. */
+/* A pause in the spin loop: without it the CPU discards speculative loads at each change. */
 static void spin_pause(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -57,7 +56,7 @@ static void send_value(struct end *end, uint64_t value) {
     return;
   }
   must(haul_write(end->remote, end->outbox, &piece, 1, &end->options, &transfer), "write");
-  haul_transfer_release(transfer); /* the answer says that it arrived */
+  haul_transfer_release(transfer); /* the response confirms the arrival */
 }
 
 static void await_value(struct end *end, uint64_t value) {
@@ -68,7 +67,7 @@ static void await_value(struct end *end, uint64_t value) {
       spin_pause();
 }
 
-/* The listening side learns of its peer from a message. */
+/* The listener gets its peer from a message. */
 static void serve(const char *path, uint64_t rounds) {
   struct end end;
   char address[128];

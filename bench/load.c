@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * load PEERS REGIONS TRANSFERS ROUNDS [in|out [SEED]]: one node with so many published regions and
- * so many peers, each a process, over tcp on loopback; in each round so many transfers, of 64 B to
- * 1 MiB, reads and writes over all regions, all of them under way before the first can end. `in`:
- * the peers post them, `out`: the node does. Every byte is looked at after each round, and at the
- * end the node is as it was without peers; else it fails. Prints what it took, a line each. */
+ * load PEERS REGIONS TRANSFERS ROUNDS [in|out [SEED]]: one node with REGIONS published regions and
+ * PEERS peer processes, over tcp on loopback. Each round has TRANSFERS reads and writes of 64 B to
+ * 1 MiB over all regions, all in flight at the same time, posted by the peers (`in`) or by the node
+ * (`out`). Verifies every byte after each round, and at the end that the node uses what it used
+ * without peers. Prints one line per phase. */
 #include "common.h"
 
 #include <malloc.h>
@@ -16,7 +16,7 @@
 
 #define MOST         (UINT64_C(1) << 20)
 #define SEED_DEFAULT 1
-#define KEPT_BYTES   (UINT64_C(1) << 20) /* that the allocator may keep of what was given back */
+#define KEPT_BYTES   (UINT64_C(1) << 20) /* slack for memory that the allocator keeps */
 #define MIB          1048576.0
 
 static double seconds(int64_t nanoseconds) {
@@ -30,7 +30,7 @@ static void demand(bool holds, const char *what) {
   exit(1);
 }
 
-/* ---- A round's figures ---- */
+/* ---- Figures of a round ---- */
 
 struct figures {
   double rate, bytes_rate, p50, p99, posting, node_processor, peers_processor;
@@ -59,7 +59,7 @@ static struct figures figures_of(struct load_rig *rig) {
                           .p99 = seconds(rig->times[count - count / 100 - 1]) * 1e3};
 }
 
-/* Of the sockets of this network namespace, pages. */
+/* Pages of all sockets of this network namespace. */
 static unsigned long socket_pages(void) {
   char line[256];
   unsigned long pages = 0;
@@ -77,11 +77,11 @@ static unsigned long socket_pages(void) {
 static void run_round(struct load_rig *rig, unsigned round) {
   load_rig_fill(rig, round);
   int64_t began = load_now();
-  uint64_t under_way = load_rig_post(rig);
+  uint64_t in_flight = load_rig_post(rig);
   double posting = seconds(load_now() - began);
   printf("round %u in_flight %llu posted_s %.3f sockets_mib %.1f", round,
-         (unsigned long long)under_way, posting, (double)socket_pages() * 4096 / MIB);
-  demand(under_way == rig->job.count, "not all were under way at once");
+         (unsigned long long)in_flight, posting, (double)socket_pages() * 4096 / MIB);
+  demand(in_flight == rig->job.count, "not all were in flight at once");
   int64_t node = load_use_now().processor_ns, peers = peers_processor(rig);
   load_rig_go(rig);
   node = load_use_now().processor_ns - node;
@@ -94,9 +94,9 @@ static void run_round(struct load_rig *rig, unsigned round) {
   demand(load_rig_check(rig) == 0, "bytes are not where they should be");
 }
 
-/* ---- What is taken, and given back ---- */
+/* ---- Resource use ---- */
 
-/* The node's gauges, and what its process has. */
+/* Gauges of the node and of its process. */
 struct state {
   struct haul_node_stats stats;
   uint64_t transfers_bytes;
@@ -106,14 +106,14 @@ struct state {
 static struct state state_of(const struct load_rig *rig) {
   struct state state;
   size_t none = 0;
-  malloc_trim(0); /* what the allocator keeps is not the node's */
+  malloc_trim(0); /* free memory of the allocator does not count */
   must(haul_node_stats(rig->node, &state.stats, NULL, &none), "stats");
   must(haul_counter_read(rig->node, "node.transfers_bytes", &state.transfers_bytes), "counter");
   state.use = load_rig_use(rig);
   return state;
 }
 
-/* The mean of so many processes that have taken this together. */
+/* The mean per process. */
 static void print_use(const char *who, const struct load_use *use, double processes) {
   printf("%s resident_mib %.1f private_mib %.2f descriptors %.0f cpu_s %.2f\n", who,
          (double)use->resident / MIB / processes, (double)use->private / MIB / processes,
@@ -143,8 +143,6 @@ static void demand_return(const struct state *before, const struct state *after)
   demand(after->use.descriptors == before->use.descriptors, "the node has descriptors left");
   demand(after->use.private <= before->use.private + KEPT_BYTES, "the node has memory left");
 }
-
-/* ---- */
 
 static void raise_descriptors(void) {
   struct rlimit limit;

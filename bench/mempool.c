@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * mempool SIZE ROUNDS: the peer of pool-dpdk: an object of SIZE bytes out of an rte_mempool,
- * through the cache of the lcore, and back; nanoseconds. */
+ * mempool SIZE ROUNDS: peer of pool-dpdk: gets an object of SIZE bytes from an rte_mempool through
+ * the lcore's cache and puts it back. Prints nanoseconds. */
 #include <inttypes.h>
 #include <rte_eal.h>
 #include <rte_mempool.h>

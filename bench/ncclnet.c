@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * ncclnet BYTES UNDER_WAY SECONDS: messages from one process to another through the plugin for
- * NCCL's network that HAUL_NCCL names, called as NCCL calls it; GB/s at the receiver.
- */
+ * ncclnet BYTES IN_FLIGHT SECONDS: messages between two processes through the NCCL network plugin
+ * in HAUL_NCCL, called like NCCL does. Prints GB/s at the receiver. */
 #include "common.h"
 
 #include <sched.h>
@@ -15,14 +14,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "player.h"
+#include "harness.h"
 
 #define MOST    32
 #define WARM_NS INT64_C(300000000)
 
 static struct {
   size_t size;
-  unsigned under_way;
+  unsigned in_flight;
   char *bytes;
   void *comm, *memory, *requests[MOST];
 } b;
@@ -35,18 +34,18 @@ static void want(int result, const char *what) {
 }
 
 static void open_memory(void) {
-  size_t whole = b.size * b.under_way;
+  size_t whole = b.size * b.in_flight;
   b.bytes = aligned_alloc(4096, (whole + 4095) & ~(size_t)4095);
   need(b.bytes != NULL, "memory");
   memset(b.bytes, 1, whole);
   want(net_register(b.comm, b.bytes, whole, NCCL_POINTER_HOST, &b.memory), "registering");
 }
 
-/* Each request that has ended, as often as is asked for; how many bytes came. */
+/* Tests all requests and reposts completed ones; returns the received bytes. */
 static uint64_t turn(int sends) {
   uint64_t moved = 0;
   bool idle = true;
-  for (unsigned i = 0; i < b.under_way; i++) {
+  for (unsigned i = 0; i < b.in_flight; i++) {
     void *data = b.bytes + i * b.size;
     int done = 0, got = 0, tag = 1;
     if (b.requests[i]) {
@@ -61,7 +60,7 @@ static uint64_t turn(int sends) {
          sends ? "sending" : "receiving");
     idle &= b.requests[i] == NULL;
   }
-  if (idle) /* as NCCL's proxy threads do */
+  if (idle) /* like NCCL's proxy threads */
     sched_yield();
   return moved;
 }
@@ -70,7 +69,7 @@ static _Noreturn void send_for_ever(char *handle, const _Atomic int *ready) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   while (!*ready)
     usleep(1000);
-  want(player_open(12), "the plugin");
+  want(harness_open(12), "the plugin");
   while (!b.comm)
     want(net_connect(0, handle, &b.comm), "connecting");
   open_memory();
@@ -85,18 +84,18 @@ int main(int argc, char **argv) {
   } *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   void *listener;
   if (argc < 4) {
-    fprintf(stderr, "usage: ncclnet BYTES UNDER_WAY SECONDS\n");
+    fprintf(stderr, "usage: ncclnet BYTES IN_FLIGHT SECONDS\n");
     return 2;
   }
   need(shared != MAP_FAILED, "memory");
   setenv("NCCL_SOCKET_IFNAME", "lo", 0);
   b.size = parse_size(argv[1]);
-  b.under_way = (unsigned)atoi(argv[2]);
-  need(b.under_way > 0 && b.under_way <= MOST, "1 to 32 under way");
+  b.in_flight = (unsigned)atoi(argv[2]);
+  need(b.in_flight > 0 && b.in_flight <= MOST, "IN_FLIGHT is 1 to 32");
   pid_t child = fork();
   if (child == 0)
     send_for_ever(shared->handle, &shared->ready);
-  want(player_open(12), "the plugin");
+  want(harness_open(12), "the plugin");
   want(net_listen(0, shared->handle, &listener), "listening");
   shared->ready = 1;
   while (!b.comm)
@@ -113,5 +112,5 @@ int main(int argc, char **argv) {
   printf("%.4f\n", (double)moved / (double)(now - began));
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
-  _exit(fflush(stdout) ? 1 : 0); /* requests are under way */
+  _exit(fflush(stdout) ? 1 : 0); /* with requests in flight */
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * peers PATH COUNT SIZE DEPTH SECONDS: SIZE bytes from one region to that of another process, over
- * COUNT connections of one node's, DEPTH writes in flight on each; the sum, GB/s. */
+ * peers PATH COUNT SIZE DEPTH SECONDS: writes of SIZE bytes from one region to another process over
+ * COUNT connections of one node, DEPTH in flight on each. Prints the sum in GB/s. */
 #include "common.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static haul_transfer *start(const char *path, struct lane *lane, haul_region *re
   return transfer;
 }
 
-/* The oldest of the lane's ends, and one more starts; 1 when one ended. */
+/* Replaces the oldest transfer of the lane if it is complete; then returns 1. */
 static int turn(const char *path, struct lane *lane, unsigned depth, haul_region *region) {
   haul_transfer **slot = &lane->ring[lane->next];
   int ended = *slot != NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The peers that are a few lines; GB/s.
+ * Simple peers; print GB/s.
  *   plain memcpy SIZE SECONDS    one process, two buffers of SIZE bytes
- *   plain sendrecv SIZE SECONDS  send and recv over loopback, 1 MiB a call, buffers of SIZE bytes
+ *   plain sendrecv SIZE SECONDS  send and recv over loopback, 1 MiB per call, buffers of SIZE bytes
  */
 #include "common.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * pool haul|malloc|PLACE SIZE ROUNDS: allocate and free SIZE bytes, warm; nanoseconds. */
+ * pool haul|malloc|PLACE SIZE ROUNDS: allocates and frees SIZE bytes, warm. Prints nanoseconds. */
 #include "common.h"
 
 #include <stdio.h>

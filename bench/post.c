@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * post SIZE ROUNDS: a write of SIZE bytes over `rdma` from memory that is registered already, from
- * the call to the NIC's doorbell, one after the other; ns, the median, and apart from it the 99th
- * percentile. The NIC is a double that
- * moves no byte and takes the time when it is asked to (HAUL_DOUBLE_MOTION=none, run it by
- * tests/doubles/ibverbs-moving/with): what is measured is haul's own part. */
+ * post SIZE ROUNDS: consecutive writes of SIZE bytes over `rdma` from registered memory, from the
+ * call to the NIC's doorbell. Prints the median in ns, and the 99th percentile on stderr. The
+ * mocked NIC moves no bytes and records the time (HAUL_DOUBLE_MOTION=none, with
+ * tests/doubles/ibverbs-moving/with), so this measures only haul's part. */
 #include "common.h"
 
 #include <dlfcn.h>

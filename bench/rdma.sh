@@ -1,14 +1,13 @@
 # shellcheck shell=bash disable=SC2154 # build, runs, top and port are bench/run's
 # SPDX-License-Identifier: MIT
 #
-# The benches of the rdma family, for bench/run. They run in the virtual machine of tests/vm, all that
-# were asked for in one, between its hosts `a` and `b`, whose devices are Soft-RoCE: software, mostly
-# emulated instruction by instruction. Their ratios mean something, their figures do not.
+# The rdma benches, for bench/run. They run together in one virtual machine of tests/vm, between its hosts
+# `a` and `b`, whose devices are Soft-RoCE. Only the ratios are meaningful, as the CPU is mostly emulated.
 
-# Soft-RoCE takes no dma-bufs. With this in front of libibverbs it does, or refuses them.
+# Preloaded before libibverbs, as Soft-RoCE does not support dma-bufs: emulates or rejects them.
 double=/haul/doubles/libdmabuf-nic.so
 
-# Both programs use this GID: RoCE v2, of the IPv4 address. $1: the device's number, 0 or 1.
+# The GID of both programs: RoCE v2 with the IPv4 address. $1: number of the device, 0 or 1.
 gid_of() {
   local port=/sys/class/infiniband/rxe$1/ports/1 file
   for file in "$port"/gids/*; do
@@ -22,11 +21,11 @@ between() {
   HAUL_BENCH_ON="on b" HAUL_BENCH_LISTEN=tcp://10.77.0.2:0 on a timeout 120 "$build/bench/$1" "${@:2}"
 }
 
-# With memory of emulated accelerators: known to the NIC, and not.
+# With memory of emulated accelerators, registered with the NIC or staged.
 direct() { LD_PRELOAD=$double between "$@"; }
 staged() { HAUL_DMABUF_NIC=off LD_PRELOAD=$double between "$@"; }
 
-# perftest's line of results: the size first. $1: the program, $2: the field, $3: its scale.
+# A field of perftest's result line. $1: the program, $2: the field, $3: its scale.
 perftest() {
   local program=$1 field=$2 scale=$3 out server
   shift 3
@@ -45,12 +44,12 @@ perftest() {
   rm -f "$out"
 }
 
-# MiB/s on average, to GB/s; and the average of half the round trip.
+# Mean MiB/s as GB/s; and the mean of half the round trip.
 perftest_bw() { perftest "$1" 4 0.001048576 "${@:2}"; }
 perftest_lat() { perftest "$1" 6 1 "${@:2}"; }
 
-# name | unit | higher or lower is better | ours | peer | what it is: as in bench/run. perftest asks the
-# device for as many requests as -t, ours has as many transfers.
+# name | unit | higher or lower is better | ours | peer | description: as in bench/run. perftest has -t
+# requests in flight, haul as many transfers.
 rdma_table() {
   cat <<'TABLE'
 rdma-write-64k|GB/s|higher|between transfer rdma 64K 128 3|perftest_bw ib_write_bw -s 65536 -t 128 -n 4000|64 KiB writes over Soft-RoCE, 128 in flight; ib_write_bw
@@ -65,8 +64,8 @@ rdma-choice-worst|of the best|higher|between choice host host 4M worst|=1|the sa
 TABLE
 }
 
-# in_machine NAME...: boots it and runs them there. Results to standard output, all else to standard
-# error. 77 where there is no machine.
+# in_machine NAME...: runs them in the virtual machine. Results to stdout, the rest to stderr. Status 77
+# without a machine.
 in_machine() {
   local limit=$((60 + $# * runs * 40)) status line
   "$top/tests/vm/run" --build "$build" --timeout "$limit" \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * regcache hit ENTRIES ROUNDS: get and put of one of so many registrations, in random order; ns,
- * the median of many short batches, so that those that lose their processor do not count. regcache
- * merge REGIONS SIZE: so many neighbouring regions announced, then each got: calls of the
- * registrar. It registers nothing: this is the cache's own part. */
+ * regcache hit ENTRIES ROUNDS: get and put of one of ENTRIES registrations in random order. Prints
+ * the median in ns of many short batches, as batches that lose their CPU do not count. regcache
+ * merge REGIONS SIZE: announces REGIONS neighbouring regions, then gets each. Prints the calls of
+ * the registrar, which registers nothing. */
 #include "common.h"
 
 #include <stdio.h>
@@ -47,7 +47,7 @@ static void get_and_put(struct regcache *cache, uint64_t address, uint64_t lengt
 
 enum { LENGTH = 64 << 10, STRIDE = LENGTH + 4096, BATCH = 4096, DRAWN = 16 * BATCH };
 
-/* Regions with a page between them. The order is drawn before the clock starts. */
+/* Regions with a page between them, in a random order drawn before the measurement. */
 static void draw(uint64_t entries, uint64_t *drawn) {
   uint32_t random = 1;
   for (uint64_t i = 0; i < DRAWN; i++) {

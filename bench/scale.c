@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * scale NODES: so many processes, each a node that connects to all others and writes 64 KiB to
- * each. One line: nodes; of a node, the mean: descriptors, threads, private memory before it has
- * peers and with all of them (KiB), the same for one peer; seconds until all are connected and have
- * written; and the memory of a peer's connection once more after a second without use. */
+ * scale NODES: NODES processes, each a node that connects to all others and writes 64 KiB to each.
+ * Prints one line: nodes; then means per node: descriptors, threads, private memory before and with
+ * all peers (KiB), memory per peer; seconds until all have connected and written; and memory per
+ * peer after an idle second. */
 #include "common.h"
 
 #include <dirent.h>
@@ -31,7 +31,7 @@ static double entries_of(const char *folder) {
   return count;
 }
 
-/* KiB that nobody else has: what the process costs. */
+/* Private memory of the process in KiB. */
 static double private_memory(void) {
   char line[128];
   double sum = 0, value;
@@ -74,7 +74,7 @@ static void measure(struct row *row) {
     haul_peer_close(peer);
   }
   row->seconds = (double)(now_ns() - began) / 1e9;
-  sleep(2); /* until the others are there, too */
+  sleep(2); /* until the others are ready */
   row->with = private_memory();
   row->descriptors = entries_of("/proc/self/fd");
   row->threads = entries_of("/proc/self/task");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * startup ROUNDS: from haul_node_open to a published region; microseconds, median. */
+ * startup ROUNDS: from haul_node_open to a published region. Prints the median in microseconds. */
 #include "common.h"
 
 #include <stdio.h>

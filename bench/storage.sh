@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash disable=SC2034,SC2154 # bench/run has what is not set or not used here
-# What bench/run knows of files: a tree in $HAUL_BENCH_FOLDER (/var/tmp), `haul mount` over it, and fio, which
-# reads the same file below the mount. Rates are of the disk that is there, so only ratios say something.
+# The file benches of bench/run: a tree in $HAUL_BENCH_FOLDER (/var/tmp), `haul mount` over it, and fio on the
+# same file. Rates depend on the disk, so only ratios are meaningful.
 
 tree=
 
@@ -31,7 +31,7 @@ lacks_for_storage() {
   fi
 }
 
-# Once: a file of 1 GiB that is no hole, and the mount.
+# Creates a file of 1 GiB without holes and the mount, once.
 mount_tree() {
   [ -z "$tree" ] || return 0
   tree=$(mktemp -d "${HAUL_BENCH_FOLDER:-/var/tmp}/haul-bench.XXXXXX")
@@ -45,7 +45,7 @@ mount_tree() {
     [ ! -d "$tree/mount/3fs-virt/iovs" ] || return 0
     sleep 0.05
   done
-  echo "run: haul mount does not come up: $(cat "$tree/log")" >&2
+  echo "run: haul mount did not start: $(cat "$tree/log")" >&2
   return 1
 }
 
@@ -55,7 +55,7 @@ unmount_tree() {
   rm -rf "$tree"
 }
 
-# The file is in the page cache, or is not.
+# Puts the file into the page cache, or drops it.
 temper() {
   if [ "$1" = warm ]; then
     cat "$tree/files/file" >/dev/null
@@ -69,7 +69,7 @@ ring() { # cold|warm HOW BLOCK DEPTH BYTES [device]
   bench usrbio "$tree/mount/file" "$3" "$4" "$5" "$2" "${@:6}"
 }
 
-# A file of 256 MiB, warm. Neither a mount nor fio is needed.
+# A warm file of 256 MiB, without a mount and fio.
 fileservice() { # [PATHS]
   local folder
   folder=$(mktemp -d "${HAUL_BENCH_FOLDER:-/var/tmp}/haul-bench.XXXXXX")
@@ -78,7 +78,7 @@ fileservice() { # [PATHS]
   rm -rf "$folder"
 }
 
-# GB/s of the one direction that there is; fields of fio's terse output, version 3.
+# GB/s of the only direction; fields of fio's terse output, version 3.
 fio_run() { # cold|warm HOW BLOCK DEPTH BYTES
   temper "$1"
   fio --name=bench --filename="$tree/files/file" --ioengine=io_uring --direct=1 --rw="$2" --bs="$3" \

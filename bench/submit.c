@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * submit PATH SIZE SECONDS: writes of SIZE bytes one after the other, each a call of its own, to
- * another process's memory over PATH; millions a second. */
+ * submit PATH SIZE SECONDS: consecutive writes of SIZE bytes, one per call, to another process over
+ * PATH. Prints millions per second. */
 #include "common.h"
 
 #include <stdio.h>

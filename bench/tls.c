@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The peer of encrypted writes: SSL_write and SSL_read over loopback, TLS 1.3 with the same cipher,
- * as a program would that does nothing else; GB/s. tls SIZE SECONDS  buffers of SIZE bytes, one
- * call each
- */
+ * tls SIZE SECONDS: peer of encrypted writes: SSL_write and SSL_read over loopback, TLS 1.3 with
+ * the same cipher, one call per buffer of SIZE bytes. Prints GB/s. */
 #include "common.h"
 
 #include <arpa/inet.h>

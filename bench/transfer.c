@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * transfer PATH SIZE DEPTH SECONDS [write|read [PLACE]]: SIZE bytes from one region of SIZE bytes
- * to one of another process, or back, DEPTH in flight, over PATH alone; both regions at PLACE
- * (host); GB/s. */
+ * transfer PATH SIZE DEPTH SECONDS [write|read [PLACE]]: transfers of SIZE bytes to or from another
+ * process, DEPTH in flight, only over PATH; both regions at PLACE (host). Prints GB/s. */
 #include "common.h"
 
 #include <stdio.h>

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * ucxgaudi uct|haul copy|dma BYTES UNDER_WAY SECONDS: puts from host memory to a Gaudi device, one
- * after the other (copy) or several at a time (dma), through the module for UCX as ucx_perftest's
- * tests of UCT make them, or through haul's calls; GB/s. ucx_perftest itself has no allocator of
- * Gaudi memory.
- */
+ * ucxgaudi uct|haul copy|dma BYTES IN_FLIGHT SECONDS: puts from host memory to a Gaudi device,
+ * synchronous (copy) or several in flight (dma), through the UCX module like ucx_perftest's UCT
+ * tests, or through haul. Prints GB/s. ucx_perftest has no allocator for Gaudi memory. */
 #include "common.h"
 
 #include <haul/device.h>
@@ -19,13 +17,13 @@
 static struct {
   bool uct, dma;
   size_t size;
-  unsigned under_way;
+  unsigned in_flight;
   char *bytes;
   /* uct */
   struct rig rig;
   struct target target;
   uct_mem_h memh;
-  struct told told[MOST];
+  struct waiter waiter[MOST];
   /* haul */
   haul_node *node;
   haul_region *host, *device;
@@ -33,7 +31,7 @@ static struct {
 } b;
 
 static void open_all(void) {
-  size_t whole = b.size * b.under_way;
+  size_t whole = b.size * b.in_flight;
   b.bytes = aligned_alloc(4096, (whole + 4095) & ~(size_t)4095);
   need(b.bytes != NULL, "memory");
   memset(b.bytes, 1, whole);
@@ -55,20 +53,20 @@ static void put_by_uct(unsigned i) {
   const uct_iov_t iov = {
       .buffer = b.bytes + i * b.size, .length = b.size, .memh = b.memh, .count = 1};
   uint64_t to = (uintptr_t)b.target.address + i * b.size;
-  told_init(&b.told[i]);
+  waiter_init(&b.waiter[i]);
   ucs_status_t status =
-      uct_ep_put_zcopy(b.rig.ep, &iov, 1, to, b.target.key.rkey, &b.told[i].completion);
+      uct_ep_put_zcopy(b.rig.ep, &iov, 1, to, b.target.key.rkey, &b.waiter[i].completion);
   need(status == UCS_OK || status == UCS_INPROGRESS, "a put");
-  b.told[i].times += status == UCS_OK;
+  b.waiter[i].calls += status == UCS_OK;
 }
 
-/* How many of the slots have ended, and were started again. */
+/* Restarts completed slots; returns their number. */
 static unsigned turn_by_uct(void) {
   unsigned ended = 0;
   uct_worker_progress(b.rig.worker);
-  for (unsigned i = 0; i < b.under_way; i++)
-    if (b.told[i].times) {
-      need(b.told[i].status == UCS_OK, "a put");
+  for (unsigned i = 0; i < b.in_flight; i++)
+    if (b.waiter[i].calls) {
+      need(b.waiter[i].status == UCS_OK, "a put");
       put_by_uct(i);
       ended++;
     }
@@ -85,7 +83,7 @@ static void put_by_haul(unsigned i) {
 
 static unsigned turn_by_haul(void) {
   unsigned ended = 0;
-  for (unsigned i = 0; i < b.under_way; i++) {
+  for (unsigned i = 0; i < b.in_flight; i++) {
     int status = b.dma ? haul_copy_test(b.copies[i]) : 0;
     need(status >= 0, "a copy");
     if (status == 1)
@@ -99,14 +97,14 @@ static unsigned turn_by_haul(void) {
 }
 
 int main(int count, char **arguments) {
-  need(count == 6, "usage: ucxgaudi uct|haul copy|dma BYTES UNDER_WAY SECONDS");
+  need(count == 6, "usage: ucxgaudi uct|haul copy|dma BYTES IN_FLIGHT SECONDS");
   b.uct = strcmp(arguments[1], "uct") == 0;
   b.dma = strcmp(arguments[2], "dma") == 0;
   b.size = (size_t)parse_size(arguments[3]);
-  b.under_way = (unsigned)atoi(arguments[4]);
-  need(b.size > 0 && b.under_way > 0 && b.under_way <= MOST, "sizes");
+  b.in_flight = (unsigned)atoi(arguments[4]);
+  need(b.size > 0 && b.in_flight > 0 && b.in_flight <= MOST, "sizes");
   open_all();
-  for (unsigned i = 0; i < b.under_way; i++)
+  for (unsigned i = 0; i < b.in_flight; i++)
     b.uct ? put_by_uct(i) : put_by_haul(i);
   int64_t began = haul_deadline_in(0), from = began + WARM_NS, now;
   int64_t until = from + (int64_t)(atof(arguments[5]) * 1e9);
@@ -117,5 +115,5 @@ int main(int count, char **arguments) {
       moved += ended * b.size;
   }
   printf("%.4f\n", (double)moved / (double)(until - from));
-  return 0; /* what is under way ends with the process */
+  return 0; /* with jobs in flight */
 }

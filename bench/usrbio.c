@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * usrbio FILE BLOCK DEPTH BYTES read|randread|write|plain [device]: BYTES of the file, in blocks,
- * through a ring of USRBIO of that many entries; gigabytes a second. `plain`: pread(2) in random
- * order instead. `device`: the buffer is the emulated accelerator's memory. FILE lies under a mount
- * of haul's; the process that HAUL_BENCH_DAEMON names works for it. What that and this process took
- * of the processors is told on standard error. */
+ * usrbio FILE BLOCK DEPTH BYTES read|randread|write|plain [device]: BYTES of the file in blocks,
+ * through a USRBIO ring of DEPTH entries. `plain`: pread(2) in random order instead. `device`: the
+ * buffer is memory of the emulated accelerator. FILE is under a haul mount of the process
+ * HAUL_BENCH_DAEMON. Prints GB/s, and the CPU time of both processes on stderr. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -31,9 +30,9 @@ static uint64_t next_offset(uint64_t number) {
   return block % t.blocks * t.block;
 }
 
-/* ---- What the processors did ---- */
+/* ---- CPU time ---- */
 
-/* Clock ticks of the process in user mode and in the kernel; proc(5). */
+/* Clock ticks in user and kernel mode, see proc(5). */
 static double seconds_of(const char *pid) {
   char path[64], text[1024];
   unsigned long user = 0, kernel = 0;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-#include "blocks.h"
-
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "hook.h"
+
 #define SHARD_BITS 6
 #define SHARDS     (1u << SHARD_BITS)
-#define CHAINS     64u /* a shard */
+#define CHAINS     64u /* per shard */
 
 static struct shard {
   pthread_mutex_t lock;
   struct block *chains[CHAINS];
 } shards[SHARDS];
 
-/* Something was put: until then there is nothing to find, and no lock is taken, as a process
- * without a node does not know its forked children, in which a lock may be held for ever. */
+/* Set by the first insertion. Before it no lock is taken, as a process without a node cannot detect
+ * its forked children, in which a lock may be held forever. */
 static _Atomic bool used;
 
 static __attribute__((constructor)) void make_locks(void) {
@@ -23,7 +23,8 @@ static __attribute__((constructor)) void make_locks(void) {
     pthread_mutex_init(&shards[i].lock, NULL);
 }
 
-/* Neighbours lie 2 MiB apart; multiplied by the golden ratio they spread over all chains. */
+/* Addresses are multiples of 2 MiB; a product with the golden ratio spreads them over all chains.
+ */
 static struct shard *find_chain(const void *address, struct block ***chain) {
   uint64_t mixed = ((uintptr_t)address >> 12) * UINT64_C(0x9e3779b97f4a7c15);
   struct shard *shard = &shards[mixed >> (64 - SHARD_BITS)];
@@ -41,7 +42,7 @@ static struct block *unlink_block(struct block **at, const void *address) {
   return block;
 }
 
-struct block *blocks_put(struct block *block) {
+struct block *blocks_insert(struct block *block) {
   struct block **chain;
   struct shard *shard = find_chain(block->address, &chain);
   atomic_store(&used, true);
@@ -53,7 +54,7 @@ struct block *blocks_put(struct block *block) {
   return before;
 }
 
-struct block *blocks_take(const void *address) {
+struct block *blocks_remove(const void *address) {
   struct block **chain;
   struct shard *shard = find_chain(address, &chain);
   if (!atomic_load(&used))
@@ -79,7 +80,7 @@ static struct block *move_blocks(struct block **at, int device, struct block *to
   return to;
 }
 
-struct block *blocks_take_all(int device) {
+struct block *blocks_remove_all(int device) {
   struct block *taken = NULL;
   if (!atomic_load(&used))
     return NULL;
@@ -108,8 +109,7 @@ static const struct block *find_start(struct block *const *chain, const char *ad
   return block;
 }
 
-int blocks_with(const void *address, int (*use)(void *user, const struct block *block),
-                void *user) {
+int blocks_use(const void *address, int (*use)(void *user, const struct block *block), void *user) {
   struct block **chain;
   struct shard *home = find_chain(address, &chain);
   if (!atomic_load(&used))

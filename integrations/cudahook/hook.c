@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * The calls that a preloaded hook stands in front of. Not among them: cudaMallocManaged and
- * cudaMallocHost, whose memory is the host's as well, which is what they are called for. */
-#include <haul/haul.h>
+ * The hooked calls of the runtime. cudaMallocManaged and cudaMallocHost are not hooked, as programs
+ * call them for memory that the host accesses too. */
+#include "hook.h"
 
-#include "serve.h"
-
-/* What a row of cudaMallocPitch and cudaMalloc3D is a multiple of: as the runtime's on all GPUs
- * that have virtual-memory calls, and enough for textures. */
+/* Row alignment of cudaMallocPitch and cudaMalloc3D, like the runtime's on all GPUs with
+ * virtual-memory calls; sufficient for textures. */
 #define PITCH ((size_t)512)
-/* cudaDeviceProp.memPitch: no copy takes a longer row. */
+/* cudaDeviceProp.memPitch: the longest row of a copy. */
 #define PITCH_MAX ((size_t)INT32_MAX)
 
 HAUL_API cudaError_t cudaMalloc(void **address, size_t bytes);
@@ -29,20 +27,18 @@ static struct record record_of(const char *call, size_t bytes) {
   return (struct record){.call = call, .bytes = bytes, .device = -1};
 }
 
-/* Of what has no place for the address the runtime speaks. */
 static void *serve(struct record *record, bool has_place, cudaStream_t stream) {
   if (has_place)
     return serve_alloc(record, stream);
-  because(record, "there is no place for the address");
+  pass_on(record, "a NULL pointer for the address");
   return NULL;
 }
 
-/* What the runtime gave. */
-static void *given(void *const *address, cudaError_t result) {
+static void *result_of(void *const *address, cudaError_t result) {
   return address && result == cudaSuccess ? *address : NULL;
 }
 
-/* ---- Memory that is there when the call returns ---- */
+/* ---- Synchronous calls ---- */
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
   struct record record = record_of("cudaMalloc", bytes);
@@ -53,10 +49,10 @@ cudaError_t cudaMalloc(void **address, size_t bytes) {
   }
   const struct runtime *calls = runtime();
   cudaError_t result = calls->malloc ? calls->malloc(address, bytes) : NO_RUNTIME;
-  return serve_passed_on(&record, given(address, result), result);
+  return serve_passed_on(&record, result_of(address, result), result);
 }
 
-/* 0: not to be served. */
+/* 0: invalid, passed on. */
 static size_t pitch_of(size_t width) {
   return width > 0 && width <= PITCH_MAX - PITCH ? (width + PITCH - 1) / PITCH * PITCH : 0;
 }
@@ -78,7 +74,7 @@ cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t 
   const struct runtime *calls = runtime();
   cudaError_t result =
       calls->malloc_pitch ? calls->malloc_pitch(address, pitch, width, height) : NO_RUNTIME;
-  return serve_passed_on(&record, given(address, result), result);
+  return serve_passed_on(&record, result_of(address, result), result);
 }
 
 cudaError_t cudaMalloc3D(struct cudaPitchedPtr *pitched, struct cudaExtent extent) {
@@ -92,13 +88,13 @@ cudaError_t cudaMalloc3D(struct cudaPitchedPtr *pitched, struct cudaExtent exten
   }
   const struct runtime *calls = runtime();
   cudaError_t result = calls->malloc_3d ? calls->malloc_3d(pitched, extent) : NO_RUNTIME;
-  return serve_passed_on(&record, pitched ? given(&pitched->ptr, result) : NULL, result);
+  return serve_passed_on(&record, pitched ? result_of(&pitched->ptr, result) : NULL, result);
 }
 
-/* Of NULL too, which programs call to have the device started. */
+/* Passes NULL on, as programs use cudaFree(NULL) to initialize the device. */
 cudaError_t cudaFree(void *address) {
   struct record record = record_of("cudaFree", 0);
-  struct block *block = serve_take(&record, address);
+  struct block *block = serve_remove(&record, address);
   if (block)
     return serve_free(&record, block);
   const struct runtime *calls = runtime();
@@ -106,7 +102,7 @@ cudaError_t cudaFree(void *address) {
   return calls->free ? calls->free(address) : NO_RUNTIME;
 }
 
-/* It ends the events that are waited for, and no memory is left that could be freed. */
+/* The reset destroys the events of pending frees, and all memory. */
 cudaError_t cudaDeviceReset(void) {
   struct record record = record_of("cudaDeviceReset", 0);
   const struct runtime *calls = runtime();
@@ -115,84 +111,76 @@ cudaError_t cudaDeviceReset(void) {
   return calls->device_reset ? calls->device_reset() : NO_RUNTIME;
 }
 
-/* ---- Memory in the order of a stream ---- */
+/* ---- Stream-ordered calls ----
+ * Programs compiled with per-thread default streams call those with _ptsz: there NULL is that
+ * stream.
+ */
 
-/* The runtime's allocation is there when the stream comes to it; haul's is there at once. */
-static bool alloc_async(struct record *record, void **address, cudaStream_t stream) {
-  void *served = serve(record, address, stream);
-  if (served)
-    *address = served;
-  return served != NULL;
-}
-
-cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
-  struct record record = record_of("cudaMallocAsync", bytes);
-  if (alloc_async(&record, address, stream))
-    return cudaSuccess;
-  const struct runtime *calls = runtime();
-  cudaError_t result =
-      calls->malloc_async ? calls->malloc_async(address, bytes, stream) : NO_RUNTIME;
-  return serve_passed_on(&record, given(address, result), result);
-}
-
-cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
-  struct record record = record_of("cudaFreeAsync", 0);
-  struct block *block = serve_take(&record, address);
-  if (block)
-    return serve_free_async(&record, block, stream);
-  const struct runtime *calls = runtime();
-  log_record(&record, "passed on: %s", record.why);
-  return calls->free_async ? calls->free_async(address, stream) : NO_RUNTIME;
-}
-
-/* Programs that were compiled with a default stream a thread call these: there NULL is that one. */
-static cudaStream_t of_thread(cudaStream_t stream) {
+static cudaStream_t per_thread(cudaStream_t stream) {
   return stream ? stream : cudaStreamPerThread;
 }
 
-cudaError_t cudaMallocAsync_ptsz(void **address, size_t bytes, cudaStream_t stream) {
-  struct record record = record_of("cudaMallocAsync_ptsz", bytes);
-  if (alloc_async(&record, address, of_thread(stream)))
+/* The runtime allocates in stream order; haul at once. `given` is the caller's argument. */
+static cudaError_t malloc_async(const char *call, void **address, size_t bytes, cudaStream_t given,
+                                cudaStream_t stream,
+                                cudaError_t (*real)(void **, size_t, cudaStream_t)) {
+  struct record record = record_of(call, bytes);
+  void *served = serve(&record, address, stream);
+  if (served) {
+    *address = served;
     return cudaSuccess;
-  const struct runtime *calls = runtime();
-  cudaError_t result =
-      calls->malloc_async_ptsz ? calls->malloc_async_ptsz(address, bytes, stream) : NO_RUNTIME;
-  return serve_passed_on(&record, given(address, result), result);
+  }
+  cudaError_t result = real ? real(address, bytes, given) : NO_RUNTIME;
+  return serve_passed_on(&record, result_of(address, result), result);
+}
+
+static cudaError_t free_async(const char *call, void *address, cudaStream_t given,
+                              cudaStream_t stream, cudaError_t (*real)(void *, cudaStream_t)) {
+  struct record record = record_of(call, 0);
+  struct block *block = serve_remove(&record, address);
+  if (block)
+    return serve_free_async(&record, block, stream);
+  log_record(&record, "passed on: %s", record.why);
+  return real ? real(address, given) : NO_RUNTIME;
+}
+
+cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
+  return malloc_async("cudaMallocAsync", address, bytes, stream, stream, runtime()->malloc_async);
+}
+
+cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
+  return free_async("cudaFreeAsync", address, stream, stream, runtime()->free_async);
+}
+
+cudaError_t cudaMallocAsync_ptsz(void **address, size_t bytes, cudaStream_t stream) {
+  return malloc_async("cudaMallocAsync_ptsz", address, bytes, stream, per_thread(stream),
+                      runtime()->malloc_async_ptsz);
 }
 
 cudaError_t cudaFreeAsync_ptsz(void *address, cudaStream_t stream) {
-  struct record record = record_of("cudaFreeAsync_ptsz", 0);
-  struct block *block = serve_take(&record, address);
-  if (block)
-    return serve_free_async(&record, block, of_thread(stream));
-  const struct runtime *calls = runtime();
-  log_record(&record, "passed on: %s", record.why);
-  return calls->free_async_ptsz ? calls->free_async_ptsz(address, stream) : NO_RUNTIME;
+  return free_async("cudaFreeAsync_ptsz", address, stream, per_thread(stream),
+                    runtime()->free_async_ptsz);
 }
 
-/* ---- Memory of a pool of the application's ---- */
-
-/* The application chose the pool for what it is: its place, its limits, its counters, whom it is
- * shared with. Memory from elsewhere would have none of that. */
-static const char of_a_pool[] = "the pool is the application's";
+/* Always passed on: the application chose the pool for its place, limits, counters or sharing. */
+static cudaError_t malloc_from_pool(const char *call, void **address, size_t bytes,
+                                    cudaMemPool_t pool, cudaStream_t stream,
+                                    cudaError_t (*real)(void **, size_t, cudaMemPool_t,
+                                                        cudaStream_t)) {
+  struct record record = record_of(call, bytes);
+  pass_on(&record, "the application has its own pool");
+  cudaError_t result = real ? real(address, bytes, pool, stream) : NO_RUNTIME;
+  return serve_passed_on(&record, result_of(address, result), result);
+}
 
 cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream) {
-  struct record record = record_of("cudaMallocFromPoolAsync", bytes);
-  const struct runtime *calls = runtime();
-  because(&record, "%s", of_a_pool);
-  cudaError_t result =
-      calls->malloc_from_pool ? calls->malloc_from_pool(address, bytes, pool, stream) : NO_RUNTIME;
-  return serve_passed_on(&record, given(address, result), result);
+  return malloc_from_pool("cudaMallocFromPoolAsync", address, bytes, pool, stream,
+                          runtime()->malloc_from_pool);
 }
 
 cudaError_t cudaMallocFromPoolAsync_ptsz(void **address, size_t bytes, cudaMemPool_t pool,
                                          cudaStream_t stream) {
-  struct record record = record_of("cudaMallocFromPoolAsync_ptsz", bytes);
-  const struct runtime *calls = runtime();
-  because(&record, "%s", of_a_pool);
-  cudaError_t result = calls->malloc_from_pool_ptsz
-                           ? calls->malloc_from_pool_ptsz(address, bytes, pool, stream)
-                           : NO_RUNTIME;
-  return serve_passed_on(&record, given(address, result), result);
+  return malloc_from_pool("cudaMallocFromPoolAsync_ptsz", address, bytes, pool, stream,
+                          runtime()->malloc_from_pool_ptsz);
 }

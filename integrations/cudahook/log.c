@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include "log.h"
-
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -9,9 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINE 1024 /* bytes: an address, an error's text and its hint */
+#include "hook.h"
 
-static const char *target; /* NULL: none. Set before main, constant then */
+#define LINE 1024 /* bytes, enough for an error's text and hint */
+
+static const char *target; /* NULL: no log. Constant after the constructor */
 static _Atomic int descriptor = -1;
 
 static __attribute__((constructor)) void read_target(void) {
@@ -22,12 +22,8 @@ static __attribute__((constructor)) void read_target(void) {
     atomic_store(&descriptor, STDERR_FILENO);
 }
 
-bool log_is_on(void) {
-  return target != NULL;
-}
-
-/* The file is made by the first line, as every program that is started with the hook comes here,
- * and most have nothing to say. */
+/* Creates the file at the first line, as most programs that are started with the hook log nothing.
+ */
 static int open_once(void) {
   int mine = open(target, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), first = -1;
   if (mine < 0 || atomic_compare_exchange_strong(&descriptor, &first, mine))
@@ -53,11 +49,11 @@ static size_t say(char *line, size_t room, size_t used, const char *format, ...)
   return used;
 }
 
-/* `line` has room for `used` bytes and the terminator, whose place the line's end takes. */
+/* `line` has `used` bytes and a terminator, which the newline replaces. */
 static void write_line(int to, char *line, size_t used) {
   line[used++] = '\n';
   if (to >= 0 && write(to, line, used) < 0)
-    return; /* a log that is full or gone is no reason to fail */
+    return; /* an unwritable log is ignored */
 }
 
 static void record_line(const struct record *record, const char *format, va_list list) {
@@ -80,26 +76,26 @@ void log_record(const struct record *record, const char *format, ...) {
   va_end(list);
 }
 
-static void trouble_line(const char *format, va_list list) {
+static void warning_line(const char *format, va_list list) {
   char line[LINE];
   size_t used = say(line, sizeof line, 0, "haul-cudahook %d: ", (int)getpid());
   used = put(line, sizeof line, used, format, list);
   write_line(STDERR_FILENO, line, used);
 }
 
-void log_trouble(const struct record *record, const char *format, ...) {
+void log_warning(const struct record *record, const char *format, ...) {
   va_list list, again;
   va_start(list, format);
   va_copy(again, list);
   if (target)
     record_line(record, format, list);
   if (atomic_load(&descriptor) != STDERR_FILENO)
-    trouble_line(format, again);
+    warning_line(format, again);
   va_end(again);
   va_end(list);
 }
 
-void *because(struct record *record, const char *format, ...) {
+void *pass_on(struct record *record, const char *format, ...) {
   va_list list;
   if (!target)
     return NULL;

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include "node.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,32 +8,33 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "hook.h"
 
-/* Memory of a GPU that can be shared takes 2 MiB at least: programs with thousands of small
- * allocations would run out of it. */
+/* Shareable GPU memory takes at least 2 MiB: programs with thousands of small allocations would run
+ * out of memory. */
 #define MINIMUM ((size_t)1 << 20)
 
 _Thread_local bool inside_haul;
 
-/* Constant once main runs. */
+/* Settings; constant after the constructor. */
 static size_t minimum = MINIMUM;
-static const char *bad_minimum, *bad_rights; /* what was set and is not understood */
+static const char *bad_minimum, *bad_rights; /* invalid values, or NULL */
 static const char *prefix;
 static unsigned rights = HAUL_READ;
 
-/* 1 here and 0 in every child that is forked from then on, as the kernel wipes the page. */
+/* A page with 1 here, and 0 in every child forked later, as the kernel wipes it. */
 static _Atomic(volatile unsigned char *) mark;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the opening, once there is a mark */
+/* For opening the node; taken only once there is a mark. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(haul_node *) node;
 static char failure[256];
-/* Why peers find nothing here; empty: they do. Constant once there is a node. */
+/* Why peers cannot connect, or empty. Constant once the node is open. */
 static char unreachable[400];
 
 /* ---- Settings ---- */
 
-/* One that is empty is not set. */
+/* An empty variable counts as unset. */
 static const char *setting(const char *variable) {
   const char *text = getenv(variable);
   return text && *text ? text : NULL;
@@ -63,26 +62,27 @@ static void read_rights(const char *text) {
     bad_rights = text;
 }
 
-/* Every program that is started with the hook comes here: nothing but reading. */
+/* Runs in every program that is started with the hook, so it only reads. */
 static __attribute__((constructor)) void read_settings(void) {
   read_minimum(setting("HAUL_CUDAHOOK_MINIMUM"));
   read_rights(setting("HAUL_CUDAHOOK_RIGHTS"));
   prefix = setting("HAUL_CUDAHOOK_PUBLISH");
 }
 
-void node_tell_settings(void) {
-  static atomic_flag told = ATOMIC_FLAG_INIT;
+void node_check_settings(void) {
+  static atomic_flag done = ATOMIC_FLAG_INIT;
   const struct record record = {.call = "settings", .device = -1};
-  if (atomic_flag_test_and_set(&told))
+  if (atomic_flag_test_and_set(&done))
     return;
   if (bad_minimum)
-    log_trouble(&record,
-                "HAUL_CUDAHOOK_MINIMUM=%s is no number of bytes: it is %zu (hint: digits alone)",
+    log_warning(&record,
+                "invalid HAUL_CUDAHOOK_MINIMUM=%s: expected a number of bytes, %zu is used (hint: "
+                "use digits only)",
                 bad_minimum, minimum);
   if (bad_rights)
-    log_trouble(&record,
-                "HAUL_CUDAHOOK_RIGHTS=%s is neither r nor rw: it is r (hint: with rw peers may "
-                "write)",
+    log_warning(&record,
+                "invalid HAUL_CUDAHOOK_RIGHTS=%s: expected r or rw, r is used (hint: set rw to let "
+                "peers write)",
                 bad_rights);
 }
 
@@ -110,7 +110,7 @@ bool is_forked_child(void) {
   return page && *page == 0;
 }
 
-/* Before any lock is taken, so that a child of a process without a mark starts afresh. */
+/* Before any lock, so that a child of a process without a mark can open its own node. */
 static bool make_mark(void) {
   volatile unsigned char *first = NULL;
   size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
@@ -130,7 +130,7 @@ static bool make_mark(void) {
 
 /* ---- Opening ---- */
 
-/* The first "%p" becomes the process's number: all processes of a job have one environment. */
+/* Replaces the first "%p" by the pid, as all processes of a job have the same environment. */
 static void expand(const char *text, char *to, size_t size) {
   const char *at = strstr(text, "%p");
   if (at)
@@ -139,35 +139,35 @@ static void expand(const char *text, char *to, size_t size) {
     snprintf(to, size, "%s", text);
 }
 
-/* What mends it here; haul's own hint is for who opens a node himself. */
+/* haul's own hints name its API; these name the hook's settings. */
 static const char *hint_of(const struct haul_error *error, const char *wanted) {
   if (error->code == HAUL_EINSECURE)
-    return "HAUL_CUDAHOOK_INSECURE=1 on a network that you trust";
+    return "set HAUL_CUDAHOOK_INSECURE=1 on a trusted network";
   if (error->system == EADDRINUSE && !strstr(wanted, "%p"))
-    return "%p in HAUL_CUDAHOOK_LISTEN becomes the process's number; of tcp, port 0 is a free one";
+    return "use %p in HAUL_CUDAHOOK_LISTEN, which becomes the pid, or port 0 with tcp";
   return error->hint;
 }
 
-/* Memory is served also by a node that nobody can reach. */
-static void listen_there(haul_node *made, const char *wanted) {
+/* A failure is no error: memory is served without peers too. */
+static void node_listen(haul_node *made, const char *wanted) {
   const struct record record = {.call = "haul_node_listen", .device = -1};
   char address[160];
   expand(wanted, address, sizeof address);
   if (haul_node_listen(made, address) != 0) {
     const struct haul_error *error = haul_error_last();
-    snprintf(unreachable, sizeof unreachable, "not listening on %s: %s", address, error->text);
-    log_trouble(&record, "%s (hint: %s)", unreachable, hint_of(error, wanted));
+    snprintf(unreachable, sizeof unreachable, "cannot listen on %s: %s", address, error->text);
+    log_warning(&record, "%s (hint: %s)", unreachable, hint_of(error, wanted));
   } else if (haul_node_address(made, 0, address, sizeof address) == 0) {
     log_record(&record, "listening on %s", address);
   }
 }
 
-static void listen_nowhere(void) {
+static void warn_unreachable(void) {
   const struct record record = {.call = "settings", .device = -1};
   snprintf(unreachable, sizeof unreachable, "HAUL_CUDAHOOK_LISTEN is not set");
   if (prefix)
-    log_trouble(&record,
-                "HAUL_CUDAHOOK_PUBLISH=%s: nobody can reach it, as %s (hint: "
+    log_warning(&record,
+                "HAUL_CUDAHOOK_PUBLISH=%s: peers cannot connect, as %s (hint: set "
                 "HAUL_CUDAHOOK_LISTEN=unix:///tmp/haul.%%p)",
                 prefix, unreachable);
 }
@@ -179,15 +179,16 @@ static bool is_insecure(void) {
     return false;
   if (strcmp(text, "1") == 0)
     return true;
-  log_trouble(&record,
-              "HAUL_CUDAHOOK_INSECURE=%s is neither 0 nor 1: it is 0 (hint: with 1 it listens "
-              "beyond loopback)",
-              text);
+  log_warning(
+      &record,
+      "invalid HAUL_CUDAHOOK_INSECURE=%s: expected 0 or 1, 0 is used (hint: set 1 to listen "
+      "beyond loopback)",
+      text);
   return false;
 }
 
-/* A node that listens to nobody needs no thread. */
-static haul_node *open_node(void) {
+/* Without a listener the node needs no thread. */
+static haul_node *node_open(void) {
   const struct record record = {.call = "haul_node_open", .device = -1};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   const char *wanted = setting("HAUL_CUDAHOOK_LISTEN");
@@ -196,31 +197,31 @@ static haul_node *open_node(void) {
   config.insecure = is_insecure();
   if (haul_node_open(&config, &made) != 0) {
     const struct haul_error *error = haul_error_last();
-    snprintf(failure, sizeof failure, "haul's node does not open: %s", error->text);
-    log_trouble(&record, "%s (hint: %s)", failure, error->hint);
+    snprintf(failure, sizeof failure, "cannot open a haul node: %s", error->text);
+    log_warning(&record, "%s (hint: %s)", failure, error->hint);
     return NULL;
   }
   if (wanted)
-    listen_there(made, wanted);
+    node_listen(made, wanted);
   else
-    listen_nowhere();
+    warn_unreachable();
   return made;
 }
 
-/* It is never closed: threads may be in it until the process ends, and a driver that has ended
- * before it would be called. */
+/* The node is never closed: threads may use it until the process ends, and its close could call a
+ * driver that has already shut down. */
 haul_node *node_get(const char **why) {
   haul_node *made = atomic_load_explicit(&node, memory_order_acquire);
   if (made)
     return made;
-  *why = "no memory for the mark that tells forked children";
+  *why = "out of memory";
   if (!make_mark())
     return NULL;
   pthread_mutex_lock(&lock);
   made = atomic_load(&node);
   if (!made && !*failure) {
     inside_haul = true;
-    made = open_node();
+    made = node_open();
     inside_haul = false;
     atomic_store_explicit(&node, made, memory_order_release);
   }

@@ -9,7 +9,7 @@
 static const struct runtime none;
 static _Atomic(const struct runtime *) known;
 
-/* One that a Python module brought is not in the order in which RTLD_NEXT looks. */
+/* RTLD_NEXT does not find a runtime that a Python module loaded. */
 static void *loaded_runtime(void) {
   static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"};
   void *library = NULL;
@@ -18,34 +18,34 @@ static void *loaded_runtime(void) {
   return library;
 }
 
-static void *look_up(void *library, const char *symbol) {
+static void *find_symbol(void *library, const char *symbol) {
   void *found = dlsym(RTLD_NEXT, symbol);
   return found || !library ? found : dlsym(library, symbol);
 }
 
-static void fill(struct runtime *calls) {
+static void runtime_fill(struct runtime *calls) {
   void *library = loaded_runtime(), *found;
   calls->serves = true;
 #define FILL(slot, symbol, arguments)                                                              \
-  found = look_up(library, #symbol);                                                               \
+  found = find_symbol(library, #symbol);                                                           \
   memcpy(&calls->slot, &found, sizeof found);
   RUNTIME_HOOKED(FILL)
 #undef FILL
 #define FILL(slot, symbol, arguments)                                                              \
-  found = look_up(library, #symbol);                                                               \
+  found = find_symbol(library, #symbol);                                                           \
   memcpy(&calls->slot, &found, sizeof found);                                                      \
   calls->serves = calls->serves && found;
   RUNTIME_USED(FILL)
 #undef FILL
 }
 
-/* Threads may look at the same time; the first one's table stays. */
-static const struct runtime *look(void) {
+/* Threads may load it concurrently; the first table stays. */
+static const struct runtime *runtime_load(void) {
   const struct runtime *first = NULL;
   struct runtime *mine = calloc(1, sizeof *mine);
   if (!mine)
     return &none;
-  fill(mine);
+  runtime_fill(mine);
   if (!mine->malloc || !atomic_compare_exchange_strong(&known, &first, mine)) {
     free(mine);
     return first ? first : &none;
@@ -55,31 +55,30 @@ static const struct runtime *look(void) {
 
 const struct runtime *runtime(void) {
   const struct runtime *calls = atomic_load_explicit(&known, memory_order_acquire);
-  return calls ? calls : look();
+  return calls ? calls : runtime_load();
 }
 
-/* A capture in the mode "global" forbids every thread to ask for events; "relaxed" is the thread's
- * word that it knows what it does. */
-struct calm calm_begin(const struct runtime *calls) {
-  struct calm calm = {calls->peek_error(), cudaStreamCaptureModeRelaxed};
-  calls->exchange_mode(&calm.mode);
-  return calm;
+/* A capture in mode "global" forbids event queries in every thread; mode "relaxed" allows them. */
+struct saved saved_begin(const struct runtime *calls) {
+  struct saved saved = {calls->peek_error(), cudaStreamCaptureModeRelaxed};
+  calls->exchange_mode(&saved.mode);
+  return saved;
 }
 
-/* An error that was there before cannot be set again: then what came since is left. */
-void calm_end(const struct runtime *calls, const struct calm *calm) {
-  int mode = calm->mode;
+/* An earlier error cannot be set again: then the newer one remains. */
+void saved_end(const struct runtime *calls, const struct saved *saved) {
+  int mode = saved->mode;
   calls->exchange_mode(&mode);
-  if (calm->error == cudaSuccess)
+  if (saved->error == cudaSuccess)
     calls->last_error();
 }
 
 bool is_capturing(const struct runtime *calls, cudaStream_t stream, cudaError_t *error) {
   int status = cudaStreamCaptureStatusNone;
-  struct calm calm = calm_begin(calls);
+  struct saved saved = saved_begin(calls);
   *error = calls->is_capturing(stream, &status);
-  calm_end(calls, &calm);
-  /* The legacy stream is not captured itself; this is its answer while one is that waits for it. */
+  saved_end(calls, &saved);
+  /* The legacy stream is never captured; it reports this while a stream that waits for it is. */
   if (*error == cudaErrorStreamCaptureImplicit) {
     *error = cudaSuccess;
     return true;

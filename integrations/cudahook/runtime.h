@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * What the hook uses of the CUDA runtime, declared anew, so that no toolkit is needed; names and
- * numbers are those of driver_types.h and cuda_runtime_api.h (12.9; the same since 11.2, where the
- * last of them came). */
+ * The part of the CUDA runtime that the hook uses, declared here so that no toolkit is needed.
+ * Names and numbers are those of driver_types.h and cuda_runtime_api.h 12.9, unchanged since 11.2.
+ */
 #ifndef HAUL_CUDAHOOK_RUNTIME_H
 #define HAUL_CUDAHOOK_RUNTIME_H
 
@@ -38,7 +38,7 @@ struct cudaPitchedPtr {
   size_t pitch, xsize, ysize;
 };
 
-/* X(slot, symbol, arguments) of what is hooked; a call that the runtime does not have is NULL. */
+/* X(slot, symbol, arguments) of hooked calls; NULL if the runtime lacks one. */
 #define RUNTIME_HOOKED(X)                                                                          \
   X(malloc, cudaMalloc, (void **address, size_t bytes))                                            \
   X(malloc_pitch, cudaMallocPitch, (void **address, size_t *pitch, size_t width, size_t height))   \
@@ -54,7 +54,7 @@ struct cudaPitchedPtr {
   X(malloc_from_pool_ptsz, cudaMallocFromPoolAsync_ptsz,                                           \
     (void **address, size_t bytes, cudaMemPool_t pool, cudaStream_t stream))
 
-/* Of what serving needs: without all of these everything is passed on. */
+/* Calls that the hook needs: if one is missing, everything is passed on. */
 #define RUNTIME_USED(X)                                                                            \
   X(get_device, cudaGetDevice, (int *device))                                                      \
   X(set_device, cudaSetDevice, (int device))                                                       \
@@ -75,28 +75,26 @@ struct runtime {
   RUNTIME_HOOKED(RUNTIME_SLOT)
   RUNTIME_USED(RUNTIME_SLOT)
 #undef RUNTIME_SLOT
-  bool serves; /* has all that serving needs */
+  bool serves; /* has all of RUNTIME_USED */
 };
 
-/* The runtime that is in the process; the hook brings none. Looks again at each call until there
- * is one. Takes no lock. */
+/* The runtime loaded in the process; each call searches until there is one. Takes no lock. */
 const struct runtime *runtime(void);
 
-/* The runtime's calls that the application does not know of leave no trace: its last error stays,
- * and they are no reason for a capture of another thread's to end. */
-struct calm {
+/* Between begin and end the hook's calls have no side effects: they keep the last error, and do not
+ * invalidate captures of other threads. */
+struct saved {
   cudaError_t error;
   int mode;
 };
-struct calm calm_begin(const struct runtime *calls);
-void calm_end(const struct runtime *calls, const struct calm *calm);
+struct saved saved_begin(const struct runtime *calls);
+void saved_end(const struct runtime *calls, const struct saved *saved);
 
-/* Whether work given to the stream would become part of a graph instead of running. `error` is set
- * where the runtime cannot tell. */
+/* Whether the stream is being captured, directly or as the legacy stream. Sets *error on failure.
+ */
 bool is_capturing(const struct runtime *calls, cudaStream_t stream, cudaError_t *error);
 
-/* Makes `device` the thread's own, if it is not; the device before, to be given to device_leave, or
- * -1 with *error. */
+/* Makes `device` current. Returns the previous device, for device_leave, or -1 with *error. */
 int device_enter(const struct runtime *calls, int device, cudaError_t *error);
 void device_leave(const struct runtime *calls, int before, int device);
 

@@ -1,37 +1,160 @@
 /* SPDX-License-Identifier: MIT */
-#include "serve.h"
-
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "later.h"
-#include "node.h"
+#include "hook.h"
 
-/* ---- Allocating ---- */
+#define PENDING_MAX 256u /* frees; the next one waits for all of them */
+
+/* ---- Pending frees: memory that a stream may still use ---- */
+
+static void block_release(struct block *block) {
+  if (!block)
+    return;
+  bool before = inside_haul;
+  inside_haul = true;
+  haul_region_release(block->region);
+  inside_haul = before;
+  free(block);
+}
+
+struct pending {
+  struct pending *next;
+  struct block *block;
+  cudaEvent_t event;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pending *first; /* under the lock */
+static _Atomic unsigned count;
+
+/* Without the lock, as the release of a region may wait for peers. */
+static void release_all(const struct runtime *calls, struct pending *list) {
+  while (list) {
+    struct pending *next = list->next;
+    calls->event_destroy(list->event);
+    block_release(list->block);
+    free(list);
+    list = next;
+  }
+}
+
+/* With the lock. An event that fails is done too: its device was reset, or all its work ended by a
+ * fault. */
+static struct pending *remove_done(const struct runtime *calls) {
+  struct pending *done = NULL, **at = &first;
+  while (*at) {
+    struct pending *one = *at;
+    if (calls->event_query(one->event) == cudaErrorNotReady) {
+      at = &one->next;
+      continue;
+    }
+    *at = one->next;
+    one->next = done;
+    done = one;
+    atomic_fetch_sub(&count, 1);
+  }
+  return done;
+}
+
+/* Releases the blocks that their streams have passed, without a wait. */
+static void pending_poll(const struct runtime *calls) {
+  if (atomic_load(&count) == 0 || pthread_mutex_trylock(&lock) != 0)
+    return;
+  struct saved saved = saved_begin(calls);
+  /* "not ready" would replace an error that the application has not read yet. */
+  struct pending *done = saved.error == cudaSuccess ? remove_done(calls) : NULL;
+  pthread_mutex_unlock(&lock);
+  release_all(calls, done);
+  saved_end(calls, &saved);
+}
+
+/* Waits for all pending frees; false if there is none. */
+static bool pending_wait(const struct runtime *calls) {
+  pthread_mutex_lock(&lock);
+  struct pending *all = first;
+  first = NULL;
+  atomic_store(&count, 0);
+  pthread_mutex_unlock(&lock);
+  struct saved saved = saved_begin(calls);
+  for (const struct pending *one = all; one; one = one->next)
+    calls->event_wait(one->event);
+  release_all(calls, all);
+  saved_end(calls, &saved);
+  return all != NULL;
+}
+
+static void pending_insert(struct pending *made) {
+  pthread_mutex_lock(&lock);
+  made->next = first;
+  first = made;
+  atomic_fetch_add(&count, 1);
+  pthread_mutex_unlock(&lock);
+}
+
+/* The event belongs to the current device, which may be another than the stream's: then it fails.
+ */
+static cudaError_t mark_stream(const struct runtime *calls, cudaStream_t stream,
+                               cudaEvent_t *event) {
+  cudaError_t error = calls->event_create(event, cudaEventDisableTiming);
+  if (error != cudaSuccess)
+    return error;
+  error = calls->event_record(*event, stream);
+  if (error != cudaSuccess)
+    calls->event_destroy(*event);
+  return error;
+}
+
+/* Releases the block after the work in the stream. Waits for the stream if an event cannot mark it.
+ * After an error the caller still owns the block. */
+static cudaError_t pending_add(const struct runtime *calls, struct block *block,
+                               cudaStream_t stream) {
+  cudaError_t error = cudaSuccess;
+  cudaEvent_t event = NULL;
+  if (atomic_load(&count) >= PENDING_MAX)
+    pending_wait(calls);
+  struct pending *made = malloc(sizeof *made);
+  struct saved saved = saved_begin(calls);
+  bool marked = made && mark_stream(calls, stream, &event) == cudaSuccess;
+  saved_end(calls, &saved);
+  if (marked) {
+    *made = (struct pending){.block = block, .event = event};
+    pending_insert(made);
+    return cudaSuccess;
+  }
+  free(made);
+  error = calls->stream_wait(stream);
+  if (error == cudaSuccess)
+    block_release(block);
+  return error;
+}
+
+/* ---- Allocation ---- */
 
 static bool may_serve(struct record *record, const struct runtime *calls) {
   if (is_forked_child())
-    because(record, "in a forked child");
+    pass_on(record, "in a forked child");
   else if (inside_haul)
-    because(record, "called within haul");
+    pass_on(record, "a call within haul");
   else if (record->bytes == 0)
-    because(record, "no bytes, or too many");
+    pass_on(record, "invalid size");
   else if (record->bytes < node_minimum())
-    because(record, "smaller than HAUL_CUDAHOOK_MINIMUM, %zu bytes", node_minimum());
+    pass_on(record, "smaller than HAUL_CUDAHOOK_MINIMUM, %zu bytes", node_minimum());
   else if (!calls->serves)
-    because(record, "no CUDA runtime in the process, or one without captures");
+    pass_on(record, "no CUDA runtime in the process, or one without stream capture");
   else
     return true;
   return false;
 }
 
-static bool learn_device(struct record *record, const struct runtime *calls, cudaStream_t stream) {
+static bool check_device(struct record *record, const struct runtime *calls, cudaStream_t stream) {
   cudaError_t error = calls->get_device(&record->device);
   bool capturing = error == cudaSuccess && is_capturing(calls, stream, &error);
   if (error != cudaSuccess)
-    because(record, "the runtime has no device: error %d", error);
+    pass_on(record, "the runtime has no device: error %d", error);
   else if (capturing)
-    because(record, "a stream is being captured");
+    pass_on(record, "a stream is being captured");
   return error == cudaSuccess && !capturing;
 }
 
@@ -43,71 +166,71 @@ static int alloc_region(haul_node *node, const struct record *record, haul_regio
   return code;
 }
 
-/* What streams have not come to yet is memory too. */
-static haul_region *get_region(struct record *record, const struct runtime *calls) {
+/* Without memory, retries after the pending frees. */
+static haul_region *serve_get_region(struct record *record, const struct runtime *calls) {
   const char *why = "";
   haul_region *region;
   haul_node *node = node_get(&why);
   if (!node)
-    return because(record, "%s", why);
+    return pass_on(record, "%s", why);
   int code = alloc_region(node, record, &region);
-  if (code == HAUL_ENOMEM && later_wait(calls))
+  if (code == HAUL_ENOMEM && pending_wait(calls))
     code = alloc_region(node, record, &region);
   if (code == 0)
     return region;
-  return because(record, "%s: %s", haul_error_name(code), haul_error_last()->text);
+  return pass_on(record, "%s: %s", haul_error_name(code), haul_error_last()->text);
 }
 
-/* All allocations have the same prefix: the first one is told also without a log. */
-static void not_published(const struct record *record, const char *name) {
-  static atomic_flag told = ATOMIC_FLAG_INIT;
+/* Warns once, as all allocations have the same prefix. */
+static void log_unpublished(const struct record *record, const char *name) {
+  static atomic_flag warned = ATOMIC_FLAG_INIT;
   const struct haul_error *error = haul_error_last();
-  if (atomic_flag_test_and_set(&told))
-    log_record(record, "not published as %s: %s", name, error->text);
+  if (atomic_flag_test_and_set(&warned))
+    log_record(record, "cannot publish %s: %s", name, error->text);
   else
-    log_trouble(record, "not published as %s: %s (hint: %s)", name, error->text, error->hint);
+    log_warning(record, "cannot publish %s: %s (hint: %s)", name, error->text, error->hint);
 }
 
-static void publish(const struct record *record, haul_region *region) {
-  char name[512]; /* a name has 255 bytes at most, so one that is cut is refused too */
+static void serve_publish(const struct record *record, haul_region *region) {
+  char name[512]; /* names have at most 255 bytes, so a truncated one is rejected too */
   unsigned rights;
   if (!node_next_name(name, sizeof name, &rights))
     return;
   if (haul_region_publish(region, name, rights) != 0)
-    not_published(record, name);
+    log_unpublished(record, name);
   else if (node_unreachable())
     log_record(record, "not reachable as %s: %s", name, node_unreachable());
   else
     log_record(record, "published as %s", name);
 }
 
-/* Into the table last: from then on other threads may free it. */
-static void *hand_out(struct record *record, haul_region *region) {
+/* Inserts the block last, as other threads may free it from then on. */
+static void *serve_region(struct record *record, haul_region *region) {
   struct block *block = malloc(sizeof *block);
   if (!block) {
     haul_region_release(region);
-    return because(record, "no memory for its entry");
+    return pass_on(record, "out of host memory");
   }
   char *address = haul_region_address(region);
   record->address = address;
   *block = (struct block){NULL, address, record->bytes, record->device, region};
   log_record(record, "served");
-  publish(record, region);
-  serve_end(blocks_put(block));
+  serve_publish(record, region);
+  block_release(blocks_insert(block));
   return address;
 }
 
 void *serve_alloc(struct record *record, cudaStream_t stream) {
   const struct runtime *calls = runtime();
   if (calls->serves && !inside_haul)
-    node_tell_settings();
+    node_check_settings();
   if (!may_serve(record, calls))
     return NULL;
-  later_poll(calls);
-  if (!learn_device(record, calls, stream))
+  pending_poll(calls);
+  if (!check_device(record, calls, stream))
     return NULL;
-  haul_region *region = get_region(record, calls);
-  return region ? hand_out(record, region) : NULL;
+  haul_region *region = serve_get_region(record, calls);
+  return region ? serve_region(record, region) : NULL;
 }
 
 cudaError_t serve_passed_on(const struct record *record, void *address, cudaError_t result) {
@@ -118,43 +241,33 @@ cudaError_t serve_passed_on(const struct record *record, void *address, cudaErro
   else
     log_record(&done, "passed on: %s", record->why);
   if (result == cudaSuccess && address && !is_forked_child())
-    serve_end(blocks_take(address));
+    block_release(blocks_remove(address));
   return result;
 }
 
-/* ---- Freeing ---- */
+/* ---- Release ---- */
 
-void serve_end(struct block *block) {
-  if (!block)
-    return;
-  bool before = inside_haul;
-  inside_haul = true;
-  haul_region_release(block->region);
-  inside_haul = before;
-  free(block);
-}
-
-struct block *serve_take(struct record *record, const void *address) {
+struct block *serve_remove(struct record *record, const void *address) {
   const struct runtime *calls = runtime();
   record->address = address;
   if (!address)
-    return because(record, "there is nothing to free");
+    return pass_on(record, "a NULL address");
   if (is_forked_child())
-    return because(record, "in a forked child");
+    return pass_on(record, "in a forked child");
   if (inside_haul || !calls->serves)
-    return because(record, "not haul's");
-  later_poll(calls);
-  struct block *block = blocks_take(address);
+    return pass_on(record, "not allocated by haul");
+  pending_poll(calls);
+  struct block *block = blocks_remove(address);
   if (!block)
-    return because(record, "not haul's");
+    return pass_on(record, "not allocated by haul");
   record->bytes = block->bytes;
   record->device = block->device;
   return block;
 }
 
 static cudaError_t keep(const struct record *record, struct block *block, cudaError_t error) {
-  blocks_put(block);
-  log_record(record, "kept: error %d", error);
+  blocks_insert(block);
+  log_record(record, "not freed: error %d", error);
   return error;
 }
 
@@ -163,7 +276,7 @@ static cudaError_t wait_for_device(const struct runtime *calls, int device) {
   int before = device_enter(calls, device, &error);
   if (error != cudaSuccess)
     return error;
-  /* The wait would end the capture. */
+  /* The wait would invalidate the capture. */
   if (is_capturing(calls, cudaStreamLegacy, &error))
     error = cudaErrorStreamCaptureUnsupported;
   if (error == cudaSuccess)
@@ -176,23 +289,22 @@ cudaError_t serve_free(struct record *record, struct block *block) {
   cudaError_t error = wait_for_device(runtime(), block->device);
   if (error != cudaSuccess)
     return keep(record, block, error);
-  log_record(record, "given back");
-  serve_end(block);
+  log_record(record, "freed");
+  block_release(block);
   return cudaSuccess;
 }
 
-/* While a stream is captured the runtime frees what the graph itself allocated, and nothing else.
- */
+/* During a capture only memory that the graph allocated can be freed. */
 cudaError_t serve_free_async(struct record *record, struct block *block, cudaStream_t stream) {
   const struct runtime *calls = runtime();
   cudaError_t error;
   if (is_capturing(calls, stream, &error))
     error = cudaErrorStreamCaptureUnsupported;
   if (error == cudaSuccess)
-    error = later_add(calls, block, stream);
+    error = pending_add(calls, block, stream);
   if (error != cudaSuccess)
     return keep(record, block, error);
-  log_record(record, "given back when its stream has come there");
+  log_record(record, "freed in stream order");
   return cudaSuccess;
 }
 
@@ -201,11 +313,11 @@ void serve_reset(void) {
   int device;
   if (!calls->serves || is_forked_child() || inside_haul)
     return;
-  later_wait(calls);
+  pending_wait(calls);
   if (calls->get_device(&device) != cudaSuccess)
     return;
-  for (struct block *block = blocks_take_all(device), *next; block; block = next) {
+  for (struct block *block = blocks_remove_all(device), *next; block; block = next) {
     next = block->next;
-    serve_end(block);
+    block_release(block);
   }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Connections of NCCL's, each for one direction. */
+ * Connections of NCCL (comms), each for one direction. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -11,17 +11,17 @@
 
 #define HANDLE_MAGIC UINT64_C(0x6c7561682d6c6363) /* "ccl-haul" */
 
-/* What NCCL carries from who listens to who connects, and hands to each call of connect. */
+/* NCCL carries it from listen to the connecting rank, and passes it to each call of connect. */
 struct handle {
   uint64_t magic;
   uint8_t secret[16];
   char address[ADDRESS_ROOM];
   uint64_t check;
-  struct comm *connecting; /* connect's own */
+  struct comm *connecting; /* used by connect */
 };
-_Static_assert(sizeof(struct handle) <= NCCL_HANDLE_SIZE, "what NCCL carries");
+_Static_assert(sizeof(struct handle) <= NCCL_HANDLE_SIZE, "it fits in NCCL's handle");
 
-/* FNV-1a: of bytes that were cut off or mixed up, not of forged ones. */
+/* FNV-1a: detects truncated and damaged handles, not forged ones. */
 static uint64_t check_of(const struct handle *handle) {
   const uint8_t *at = (const uint8_t *)handle;
   uint64_t sum = UINT64_C(0xcbf29ce484222325);
@@ -30,10 +30,10 @@ static uint64_t check_of(const struct handle *handle) {
   return sum;
 }
 
-/* ---- Life ---- */
+/* ---- Lifetime ---- */
 
 static void init_locks(struct comm *comm) {
-  pthread_mutexattr_t recursive; /* haul may call back within a call of ours */
+  pthread_mutexattr_t recursive; /* haul may run callbacks within a call */
   pthread_condattr_t monotonic;
   pthread_mutexattr_init(&recursive);
   pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
@@ -41,12 +41,12 @@ static void init_locks(struct comm *comm) {
   pthread_mutexattr_destroy(&recursive);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&comm->quiet, &monotonic);
+  pthread_cond_init(&comm->idle, &monotonic);
   pthread_condattr_destroy(&monotonic);
 }
 
-/* plugin.lock: a free place in the table; the table's size where there is none to be had. */
-static size_t take_place(void) {
+/* With plugin.lock: a free slot of the table; its size if there is no memory to grow it. */
+static size_t table_slot(void) {
   size_t at = 0, size = plugin.table_size;
   while (at < size && plugin.table[at])
     at++;
@@ -62,12 +62,12 @@ static size_t take_place(void) {
   return at;
 }
 
-static bool enter(struct comm *comm) {
+static bool table_insert(struct comm *comm) {
   uint32_t random;
   if (getrandom(&random, sizeof random, 0) != sizeof random)
     return false;
   pthread_mutex_lock(&plugin.lock);
-  size_t place = take_place();
+  size_t place = table_slot();
   bool found = place < plugin.table_size;
   if (found) {
     comm->id = (uint64_t)place << 32 | random;
@@ -87,7 +87,7 @@ static void init_requests(struct comm *comm, bool sends) {
 }
 
 static void free_comm(struct comm *comm) {
-  pthread_cond_destroy(&comm->quiet);
+  pthread_cond_destroy(&comm->idle);
   pthread_mutex_destroy(&comm->lock);
   free(comm->requests);
   free(comm);
@@ -103,9 +103,9 @@ struct comm *comm_new(bool sends) {
   list_init(&comm->waiting);
   list_init(&comm->memories);
   list_init(&comm->targets);
-  if (comm->requests && enter(comm))
+  if (comm->requests && table_insert(comm))
     return comm;
-  WARN("NET/haul: no memory for a connection");
+  WARN("NET/haul: cannot create a connection: out of memory");
   free_comm(comm);
   return NULL;
 }
@@ -126,7 +126,7 @@ void comm_unlock(struct comm *comm) {
   pthread_mutex_unlock(&comm->lock);
 }
 
-/* The other side waits for nothing either. */
+/* Notifies the peer, so that it does not wait. */
 void comm_fail(struct comm *comm, int result) {
   if (comm->failed)
     return;
@@ -135,13 +135,13 @@ void comm_fail(struct comm *comm, int result) {
     message_bye(comm);
 }
 
-/* Until haul and the clerks touch it no more; the lock. */
-static bool quiet(struct comm *comm) {
+/* Waits until neither haul nor the workers use it. With the lock. */
+static bool wait_idle(struct comm *comm) {
   struct timespec until;
   clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += SET_UP_NS / 1000000000 + 10;
-  while (comm->under_way > 0 || comm->jobs > 0)
-    if (pthread_cond_timedwait(&comm->quiet, &comm->lock, &until) != 0)
+  while (comm->in_flight > 0 || comm->jobs > 0)
+    if (pthread_cond_timedwait(&comm->idle, &comm->lock, &until) != 0)
       return false;
   return true;
 }
@@ -164,24 +164,24 @@ static void release_all(struct comm *comm) {
     free(target);
   }
   if (comm->route)
-    route_give(comm->route);
+    route_release(comm->route);
   haul_peer_close(comm->messages);
 }
 
-int comm_close(void *of) {
-  struct comm *comm = of;
+int comm_close(void *handle) {
+  struct comm *comm = handle;
   if (!comm)
     return NCCL_SUCCESS;
   pthread_mutex_lock(&plugin.lock);
   list_remove(&comm->link);
   list_remove(&comm->waiting);
   plugin.table[comm->id >> 32] = NULL;
-  pthread_mutex_lock(&comm->lock); /* who found it before has let go of it then */
+  pthread_mutex_lock(&comm->lock); /* a thread that found it before has unlocked it */
   pthread_mutex_unlock(&plugin.lock);
   comm->closing = true;
   cancel_all(comm);
-  if (!quiet(comm)) {
-    WARN("NET/haul: a connection could not be ended in time, and is left behind");
+  if (!wait_idle(comm)) {
+    WARN("NET/haul: a connection did not close in time, its memory leaks");
     pthread_mutex_unlock(&comm->lock);
     return NCCL_INTERNAL_ERROR;
   }
@@ -195,11 +195,11 @@ int comm_close(void *of) {
 
 /* ---- Listening ---- */
 
-/* Of this device's listener at the node, whose index it is. */
+/* Devices and the node's listeners have the same indices. */
 static int address_of(int device, char address[ADDRESS_ROOM]) {
   char whole[160];
   if (haul_node_address(plugin.node, (size_t)device, whole, sizeof whole))
-    return warn_of_library("its address");
+    return warn_library("cannot get the listener's address");
   size_t length = strlen(whole);
   if (length >= ADDRESS_ROOM)
     return NCCL_INTERNAL_ERROR;
@@ -234,7 +234,7 @@ int comm_listen(int device, void *out, void **listening) {
   return NCCL_SUCCESS;
 }
 
-/* Whose HELLO came first; NULL: there is none. */
+/* The comm with the oldest HELLO, or NULL. */
 static struct comm *take_waiting(struct listener *listener) {
   struct comm *comm = NULL;
   pthread_mutex_lock(&plugin.lock);
@@ -246,12 +246,12 @@ static struct comm *take_waiting(struct listener *listener) {
   return comm;
 }
 
-int comm_close_listen(void *of) {
-  struct listener *listener = of;
+int comm_close_listen(void *handle) {
+  struct listener *listener = handle;
   if (!listener)
     return NCCL_SUCCESS;
   pthread_mutex_lock(&plugin.lock);
-  list_remove(&listener->link); /* nobody waits for it from now on */
+  list_remove(&listener->link); /* no further HELLO finds it */
   pthread_mutex_unlock(&plugin.lock);
   list_each(item, &listener->waiting) comm_close(list_entry(item, struct comm, waiting));
   free(listener);
@@ -266,11 +266,11 @@ int comm_accept(void *listener, void **comm) {
 
 /* ---- Connecting ---- */
 
-static int begin(struct handle *handle) {
+static int connect_begin(struct handle *handle) {
   if (handle->magic != HANDLE_MAGIC || handle->check != check_of(handle) ||
       !memchr(handle->address, 0, ADDRESS_ROOM)) {
-    WARN("NET/haul: the handle to connect to was cut off, or is another plugin's: all ranks need "
-         "the same one");
+    WARN("NET/haul: invalid connect handle: truncated, or of another plugin (hint: load the same "
+         "plugin in all ranks)");
     return NCCL_INVALID_ARGUMENT;
   }
   struct comm *comm = comm_new(true);
@@ -279,18 +279,18 @@ static int begin(struct handle *handle) {
   memcpy(comm->secret, handle->secret, sizeof comm->secret);
   memcpy(comm->address, handle->address, sizeof comm->address);
   handle->connecting = comm;
-  clerk_connect(comm);
+  worker_connect(comm);
   return NCCL_SUCCESS;
 }
 
-/* Called again and again with the same handle, until there is a comm or a failure. */
+/* NCCL calls it repeatedly with the same handle, until it returns a comm or an error. */
 int comm_connect(void *bytes, void **out) {
   struct handle handle;
   int result = NCCL_SUCCESS;
   memcpy(&handle, bytes, sizeof handle);
   *out = NULL;
   if (!handle.connecting)
-    result = begin(&handle);
+    result = connect_begin(&handle);
   messages_pump();
   struct comm *comm = handle.connecting;
   if (!result) {

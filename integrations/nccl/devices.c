@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * NCCL's devices: the network interfaces of this host that are up and have an address. As for
- * NCCL's own sockets, NCCL_SOCKET_IFNAME chooses: prefixes with commas between, '=' before whole
- * names, '^' in front of what is left out. Docker's are left out unless they are asked for, and
- * loopback is there where nothing else is, or where it is asked for. */
+ * Devices of NCCL: the network interfaces that are up and have an address. NCCL_SOCKET_IFNAME
+ * selects them as for NCCL's sockets: prefixes separated by commas, '=' before full names, '^'
+ * before a list to exclude. By default docker* is excluded, and loopback unless it is the only one.
+ */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <limits.h>
@@ -15,7 +15,6 @@
 
 #include "plugin.h"
 
-/* "^": all but those; "=": whole names. */
 static bool is_chosen(const char *name, const char *rule) {
   bool out = *rule == '^';
   rule += out;
@@ -40,7 +39,7 @@ static bool is_wanted(const struct ifaddrs *found, bool loopback) {
   return is_loopback == loopback && strncmp(found->ifa_name, "docker", 6) != 0;
 }
 
-/* "tcp://ADDRESS:0"; false: it is of no family, or of the link alone. */
+/* "tcp://ADDRESS:0"; false for other families and link-local addresses. */
 static bool write_address(const struct sockaddr *address, char text[64]) {
   char number[INET6_ADDRSTRLEN];
   const struct sockaddr_in *four = (const void *)address;
@@ -55,7 +54,7 @@ static bool write_address(const struct sockaddr *address, char text[64]) {
   return true;
 }
 
-/* Mbit/s; what has no speed of its own, as loopback, is taken for 10 Gbit/s, like NCCL does. */
+/* In Mbit/s; 10 Gbit/s without a known speed, as with loopback, like NCCL. */
 static int speed_of(const char *name) {
   char path[96];
   int speed = -1;
@@ -68,7 +67,7 @@ static int speed_of(const char *name) {
   return speed > 0 ? speed : 10000;
 }
 
-/* The folder of its PCI device; "": it has none. */
+/* The sysfs folder of its PCI device, or "". */
 static void write_pci(const char *name, char pci[64]) {
   char path[96], whole[PATH_MAX];
   snprintf(path, sizeof path, "/sys/class/net/%s/device", name);
@@ -83,9 +82,9 @@ static bool is_known(const struct device *devices, unsigned count, const char *n
   return false;
 }
 
-/* IPv4 first: an interface is one device, by the first of its addresses. */
-static unsigned find(const struct ifaddrs *all, int family, bool loopback, struct device *devices,
-                     unsigned count, unsigned room) {
+/* Adds interfaces of a family. Each is one device, at the first address found. */
+static unsigned devices_add(const struct ifaddrs *all, int family, bool loopback,
+                            struct device *devices, unsigned count, unsigned room) {
   for (const struct ifaddrs *at = all; at && count < room; at = at->ifa_next) {
     struct device *device = &devices[count];
     if (!is_wanted(at, loopback) || at->ifa_addr->sa_family != family ||
@@ -107,8 +106,8 @@ unsigned devices_find(struct device *devices, unsigned room) {
   if (getifaddrs(&all) != 0)
     return 0;
   for (int loopback = 0; loopback < 2 && count == 0; loopback++) {
-    count = find(all, AF_INET, loopback, devices, 0, room);
-    count = find(all, AF_INET6, loopback, devices, count, room);
+    count = devices_add(all, AF_INET, loopback, devices, 0, room);
+    count = devices_add(all, AF_INET6, loopback, devices, count, room);
   }
   freeifaddrs(all);
   return count;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * NCCL's interface for networks, as far as a plugin sees it, in versions 8 to 12 (NCCL 2.20 to
- * 2.30): declared from NVIDIA's documentation of it, which is plugins/net in NCCL's source. */
+ * NCCL's network plugin interface, versions 8 to 12 (NCCL 2.20 to 2.30), declared after its
+ * documentation in plugins/net of NCCL's source. */
 #ifndef HAUL_NCCL_INTERFACE_H
 #define HAUL_NCCL_INTERFACE_H
 
@@ -17,7 +17,7 @@ enum nccl_result {
 };
 
 #define NCCL_HANDLE_SIZE    128
-#define NCCL_MAX_REQUESTS   32 /* of one connection, as NCCL announces */
+#define NCCL_MAX_REQUESTS   32 /* of one connection (NCCL's NCCL_NET_MAX_REQUESTS) */
 #define NCCL_POINTER_HOST   1
 #define NCCL_POINTER_CUDA   2
 #define NCCL_POINTER_DMABUF 4
@@ -28,7 +28,6 @@ enum nccl_level { NCCL_LEVEL_WARN = 2, NCCL_LEVEL_INFO = 3 };
 typedef void nccl_logger(int level, unsigned long subsystems, const char *file, int line,
                          const char *format, ...);
 
-/* What all versions have in common comes first, in the order of the newest one. */
 struct nccl_properties_8 {
   const char *name, *pci_path;
   uint64_t guid;
@@ -43,7 +42,7 @@ struct nccl_properties_8 {
 #define NCCL_VIRTUAL_9  4
 #define NCCL_VIRTUAL_12 8
 
-/* 9 to 12, which add to the end. */
+/* Versions 9 to 12 append fields. */
 #define NCCL_PROPERTIES(virtual_most)                                                              \
   const char *name, *pci_path;                                                                     \
   uint64_t guid;                                                                                   \
@@ -70,7 +69,7 @@ struct nccl_properties_12 {
   int16_t rail, plane;
 };
 
-/* The calls that are the same in every version. */
+/* Calls common to all versions. */
 #define NCCL_ENDS                                                                                  \
   int (*test)(void *request, int *done, int *sizes);                                               \
   int (*close_send)(void *comm);                                                                   \
@@ -135,7 +134,7 @@ struct nccl_net_10 {
   int (*make_virtual)(int *device, void *properties);
 };
 
-/* 11 and 12 differ in their properties alone. */
+/* 11 and 12 differ only in their properties. */
 #define NCCL_NET_11(version)                                                                       \
   struct nccl_net_##version {                                                                      \
     const char *name;                                                                              \

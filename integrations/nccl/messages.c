@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What the two sides of a comm tell each other. Both run this plugin, on processors of the same
- * byte order; a message that is none ends nothing but itself, and one from another peer than the
- * comm's is dropped. */
+ * Messages between the two sides of a comm. Both run this plugin, with the same byte order.
+ * Malformed messages, and messages from another peer than the comm's, are dropped. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,12 +9,12 @@
 #define TAG     UINT64_C(0x4e43434c68617531) /* "NCCLhau1" */
 #define VERSION 1
 
-enum type { HELLO = 1, MEMORY, FORGET, ASK, DONE, BYE };
+enum type { HELLO = 1, MEMORY, FORGET, POST, DONE, BYE };
 
 struct head {
   uint64_t tag;
   uint32_t version, type;
-  uint64_t comm; /* the receiver's; of HELLO 0 */
+  uint64_t comm; /* id at the destination; 0 in HELLO */
 };
 
 struct hello {
@@ -24,23 +23,23 @@ struct hello {
   uint8_t secret[16];
 };
 
-struct memory_message { /* also of FORGET */
+struct memory_message { /* and FORGET */
   struct head head;
   uint64_t id;
   char name[NAME_ROOM];
 };
 
-struct ask_entry {
+struct post_entry {
   uint64_t memory, offset, size;
   int32_t tag;
   uint32_t eager;
 };
 
-struct ask {
+struct post {
   struct head head;
   uint64_t from, sequence;
   uint32_t slot, count;
-  struct ask_entry entries[GROUP_MAX];
+  struct post_entry entries[GROUP_MAX];
 };
 
 struct done {
@@ -57,7 +56,7 @@ static haul_peer *peer_of(const struct comm *comm) {
   return comm->sends ? comm->route->messages : comm->messages;
 }
 
-static int send(struct comm *comm, const void *bytes, size_t length) {
+static int send_message(struct comm *comm, const void *bytes, size_t length) {
   int code = haul_message_send(peer_of(comm), TAG, bytes, length, HAUL_NO_WAIT);
   return code == HAUL_ETIMEDOUT ? 1 : code;
 }
@@ -65,32 +64,33 @@ static int send(struct comm *comm, const void *bytes, size_t length) {
 int message_hello(struct comm *comm) {
   struct hello hello = {.head = head_for(comm, HELLO), .from = comm->id};
   memcpy(hello.secret, comm->secret, sizeof hello.secret);
-  return send(comm, &hello, sizeof hello);
+  return send_message(comm, &hello, sizeof hello);
 }
 
 int message_memory(struct comm *comm, const struct memory *memory) {
   struct memory_message message = {.head = head_for(comm, MEMORY), .id = memory->id};
   memcpy(message.name, memory->name, sizeof message.name);
-  return send(comm, &message, sizeof message);
+  return send_message(comm, &message, sizeof message);
 }
 
 int message_forget(struct comm *comm, uint64_t memory) {
   const struct memory_message message = {.head = head_for(comm, FORGET), .id = memory};
-  return send(comm, &message, sizeof message);
+  return send_message(comm, &message, sizeof message);
 }
 
-int message_ask(struct comm *comm, const struct group *group, uint64_t self) {
-  struct ask ask = {.head = head_for(comm, ASK),
-                    .from = self,
-                    .sequence = group->sequence,
-                    .slot = group->slot,
-                    .count = group->count};
+int message_post(struct comm *comm, const struct group *group, uint64_t self) {
+  struct post post = {.head = head_for(comm, POST),
+                      .from = self,
+                      .sequence = group->sequence,
+                      .slot = group->slot,
+                      .count = group->count};
   for (unsigned i = 0; i < group->count; i++) {
     const struct entry *entry = &group->entries[i];
-    ask.entries[i] =
-        (struct ask_entry){entry->memory, entry->offset, entry->size, entry->tag, entry->eager};
+    post.entries[i] =
+        (struct post_entry){entry->memory, entry->offset, entry->size, entry->tag, entry->eager};
   }
-  return send(comm, &ask, offsetof(struct ask, entries) + group->count * sizeof ask.entries[0]);
+  return send_message(comm, &post,
+                      offsetof(struct post, entries) + group->count * sizeof post.entries[0]);
 }
 
 int message_done(struct comm *comm, const struct message_done *done, const void *bytes) {
@@ -98,17 +98,17 @@ int message_done(struct comm *comm, const struct message_done *done, const void 
   size_t length = bytes ? done->size : 0;
   if (length > 0)
     memcpy(message.bytes, bytes, length);
-  return send(comm, &message, offsetof(struct done, bytes) + length);
+  return send_message(comm, &message, offsetof(struct done, bytes) + length);
 }
 
 int message_bye(struct comm *comm) {
   const struct head head = head_for(comm, BYE);
-  return send(comm, &head, sizeof head);
+  return send_message(comm, &head, sizeof head);
 }
 
-/* ---- What comes ---- */
+/* ---- Receiving ---- */
 
-/* The lock of the plugin. */
+/* With plugin.lock. */
 static struct listener *listener_of(const uint8_t secret[16]) {
   list_each(item, &plugin.listeners) {
     struct listener *listener = list_entry(item, struct listener, link);
@@ -118,17 +118,17 @@ static struct listener *listener_of(const uint8_t secret[16]) {
   return NULL;
 }
 
-static bool is_awaited(const uint8_t secret[16]) {
+static bool is_listening(const uint8_t secret[16]) {
   pthread_mutex_lock(&plugin.lock);
   bool found = listener_of(secret);
   pthread_mutex_unlock(&plugin.lock);
   return found;
 }
 
-/* Nothing is kept of who does not know the secret. */
+/* A peer without a listener's secret gets no comm. */
 static void on_hello(const struct haul_message *message) {
   const struct hello *hello = message->bytes;
-  if (message->length != sizeof *hello || !is_awaited(hello->secret))
+  if (message->length != sizeof *hello || !is_listening(hello->secret))
     return;
   struct comm *comm = comm_new(false);
   if (!comm)
@@ -149,28 +149,28 @@ static bool is_name(const char name[NAME_ROOM]) {
   return name[0] && memchr(name, 0, NAME_ROOM);
 }
 
-static void on_ask_message(struct comm *comm, const struct ask *ask, size_t length) {
-  struct group group = {.sequence = ask->sequence, .slot = ask->slot, .count = ask->count};
-  if (ask->count == 0 || ask->count > GROUP_MAX || ask->slot >= GROUPS_MAX ||
-      length != offsetof(struct ask, entries) + ask->count * sizeof ask->entries[0])
+static void on_post_message(struct comm *comm, const struct post *post, size_t length) {
+  struct group group = {.sequence = post->sequence, .slot = post->slot, .count = post->count};
+  if (post->count == 0 || post->count > GROUP_MAX || post->slot >= GROUPS_MAX ||
+      length != offsetof(struct post, entries) + post->count * sizeof post->entries[0])
     return;
-  for (unsigned i = 0; i < ask->count; i++) {
-    const struct ask_entry *entry = &ask->entries[i];
+  for (unsigned i = 0; i < post->count; i++) {
+    const struct post_entry *entry = &post->entries[i];
     group.entries[i] = (struct entry){.memory = entry->memory,
                                       .offset = entry->offset,
                                       .size = entry->size,
                                       .tag = entry->tag,
                                       .eager = entry->eager != 0};
   }
-  comm->other = ask->from;
-  on_ask(comm, &group);
+  comm->other = post->from;
+  on_post(comm, &group);
 }
 
 static void to_sender(struct comm *comm, const struct head *head, size_t length) {
   const void *bytes = head;
   const struct memory_message *memory = bytes;
-  if (head->type == ASK && length >= offsetof(struct ask, entries))
-    on_ask_message(comm, bytes, length);
+  if (head->type == POST && length >= offsetof(struct post, entries))
+    on_post_message(comm, bytes, length);
   else if (head->type == MEMORY && length == sizeof *memory && is_name(memory->name))
     on_memory(comm, memory->id, memory->name);
   else if (head->type == FORGET && length == sizeof *memory)
@@ -206,23 +206,23 @@ static void dispatch(const struct haul_message *message) {
   comm_unlock(comm);
 }
 
-static bool uses(const struct comm *comm, const haul_peer *peer) {
+static bool comm_uses(const struct comm *comm, const haul_peer *peer) {
   if (comm->state != COMM_READY)
     return false;
   return comm->sends ? comm->route->messages == peer || comm->route->bytes == peer
                      : comm->messages == peer;
 }
 
-static void on_left(const haul_peer *peer) {
-  bool told = false;
+static void on_peer_left(const haul_peer *peer) {
+  bool warned = false;
   pthread_mutex_lock(&plugin.lock);
   list_each(item, &plugin.comms) {
     struct comm *comm = list_entry(item, struct comm, link);
     pthread_mutex_lock(&comm->lock);
-    if (uses(comm, peer) && !comm->failed) {
-      if (!told)
-        WARN("NET/haul: peer %s has left: its connections fail", haul_peer_name(peer));
-      told = true;
+    if (comm_uses(comm, peer) && !comm->failed) {
+      if (!warned)
+        WARN("NET/haul: peer %s disconnected: its connections fail", haul_peer_name(peer));
+      warned = true;
       comm_fail(comm, NCCL_REMOTE_ERROR);
     }
     pthread_mutex_unlock(&comm->lock);
@@ -230,19 +230,19 @@ static void on_left(const haul_peer *peer) {
   pthread_mutex_unlock(&plugin.lock);
 }
 
-#define AT_ONCE 64 /* messages, before somebody else has a turn */
+#define BATCH 64 /* messages per call */
 
 void messages_pump(void) {
   struct haul_message message;
   if (pthread_mutex_trylock(&plugin.pumping) != 0)
     return;
-  for (unsigned i = 0; i < AT_ONCE; i++) {
+  for (unsigned i = 0; i < BATCH; i++) {
     if (haul_message_receive(plugin.node, &message, HAUL_NO_WAIT) != 0)
       break;
     if (message.kind == HAUL_MESSAGE)
       dispatch(&message);
     else if (message.kind == HAUL_PEER_LEFT)
-      on_left(message.peer);
+      on_peer_left(message.peer);
     haul_message_release(&message);
   }
   pthread_mutex_unlock(&plugin.pumping);

@@ -5,10 +5,10 @@
 
 struct plugin plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .pumping = PTHREAD_MUTEX_INITIALIZER};
 
-/* Polls so long before it sleeps: a step of NCCL's takes some tens of microseconds. */
+/* Polling time before sleep: a step of NCCL takes some tens of microseconds. */
 #define SPIN_NS 50000
 
-int warn_of_library(const char *what) {
+int warn_library(const char *what) {
   const struct haul_error *error = haul_error_last();
   WARN("NET/haul: %s: %s%s%s%s", what, error->text, error->object[0] ? " (" : "", error->object,
        error->object[0] ? ")" : "");
@@ -28,21 +28,21 @@ int warn_of_library(const char *what) {
   }
 }
 
-static int open_node(void) {
+static int plugin_open_node(void) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.peer_events = 1;
-  config.insecure = 1; /* as NCCL's own transports: nothing is encrypted */
+  config.insecure = 1; /* no encryption, like NCCL's own transports */
   config.spin_ns = SPIN_NS;
   if (haul_node_open(&config, &plugin.node))
-    return warn_of_library("cannot open a node");
+    return warn_library("cannot open a node");
   for (unsigned i = 0; i < plugin.device_count; i++)
     if (haul_node_listen(plugin.node, plugin.devices[i].address))
-      return warn_of_library("cannot listen");
+      return warn_library("cannot listen");
   return NCCL_SUCCESS;
 }
 
 static void close_all(void) {
-  clerks_close();
+  workers_close();
   if (plugin.node)
     haul_node_close(plugin.node);
   plugin.node = NULL;
@@ -55,12 +55,12 @@ static int open_all(void) {
   list_init(&plugin.routes);
   plugin.device_count = devices_find(plugin.devices, DEVICES_MAX);
   if (plugin.device_count == 0) {
-    WARN("NET/haul: no network interface is up and chosen; NCCL_SOCKET_IFNAME chooses");
+    WARN("NET/haul: no selected network interface is up (hint: set NCCL_SOCKET_IFNAME)");
     return NCCL_SYSTEM_ERROR;
   }
-  int result = clerks_open();
+  int result = workers_open();
   if (!result)
-    result = open_node();
+    result = plugin_open_node();
   if (result)
     close_all();
   return result;
@@ -79,7 +79,7 @@ int plugin_init(nccl_logger *logger) {
   return result;
 }
 
-/* Versions before 11 have no such call, and their node stays. */
+/* Versions before 11 never call it: their node stays open. */
 int plugin_finalize(void) {
   pthread_mutex_lock(&plugin.lock);
   bool last = plugin.users > 0 && --plugin.users == 0;
@@ -94,7 +94,7 @@ int plugin_devices(int *count) {
   return NCCL_SUCCESS;
 }
 
-/* Does haul know a GPU here, so that it takes its memory as it is? */
+/* Whether haul supports a GPU here, and so its memory. */
 static bool has_gpu(void) {
   struct haul_device devices[32];
   size_t count = sizeof devices / sizeof devices[0];
@@ -106,7 +106,7 @@ static bool has_gpu(void) {
   return false;
 }
 
-#define MOST ((size_t)1 << 30) /* bytes of one send; test tells sizes as int */
+#define SEND_MAX ((size_t)1 << 30) /* bytes; test() returns sizes as int */
 
 int plugin_properties(int number, struct nccl_properties_12 *properties) {
   if (number < 0 || (unsigned)number >= plugin.device_count)
@@ -123,8 +123,8 @@ int plugin_properties(int number, struct nccl_properties_12 *properties) {
       .max_receives = GROUP_MAX,
       .virtual_count = 1,
       .virtual_devices = {number},
-      .max_p2p = MOST,
-      .max_collective = MOST,
+      .max_p2p = SEND_MAX,
+      .max_collective = SEND_MAX,
       .max_multi_request = 1,
       .rail = -1,
       .plane = -1,

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
- * haul as NCCL's network, on haul.h and NCCL's interface for plugins alone.
+ * haul as a network plugin of NCCL, on haul.h alone.
  *
- * One node for the process, whose thread moves the bytes; nothing that NCCL calls waits, but for
- * the end of memory and of connections. Towards each node that it sends to there are two peers: one
- * carries bytes, by haul_write into what the receiver has published, the other one messages. A
- * message waits for the writes before it to the same peer, and these must not wait for each other.
+ * The process has one node, whose thread moves the bytes. Of NCCL's calls only deregistration and
+ * close block. Each remote node has two peers: one for haul_write into memory that the receiver
+ * publishes, one for messages. A message waits for earlier writes to the same peer, so that with
+ * one peer the messages of one comm would wait for the writes of others.
  *
  *   sender                                  receiver
  *   connect ------------- HELLO ----------> accept
  *           <------------ MEMORY ---------- register
- *           <------------ ASK ------------- receive: where, how much, which tags
+ *           <------------ POST ------------ receive: ranges and tags
  *   send    ------------- haul_write -----> the receiver's memory
  *           ------------- DONE -----------> test
  *
- * What is small goes with DONE itself. Locks: `plugin.lock`, then a comm's; both are held for
- * moments, and no call of haul's that waits is made with either. */
+ * Small data is sent within DONE. Lock order: `plugin.lock`, then a comm's lock; no blocking call
+ * of haul is made with either. */
 #ifndef HAUL_NCCL_PLUGIN_H
 #define HAUL_NCCL_PLUGIN_H
 
@@ -27,7 +27,7 @@
 
 #define DEVICES_MAX  16
 #define GROUP_MAX    8                 /* receives in one call */
-#define GROUPS_MAX   NCCL_MAX_REQUESTS /* receives of a comm, under way */
+#define GROUPS_MAX   NCCL_MAX_REQUESTS /* of a comm, in flight */
 #define SENDS_MAX    (GROUPS_MAX * GROUP_MAX)
 #define ADDRESS_ROOM 72
 #define NAME_ROOM    40 /* of published memory */
@@ -44,7 +44,7 @@ struct device {
   uint64_t guid;
 };
 
-/* The two peers of a node that this one sends to; shared by all comms. */
+/* The two peers of a remote node, shared by all comms. */
 struct route {
   struct list link; /* plugin.routes */
   char address[ADDRESS_ROOM];
@@ -55,7 +55,7 @@ struct route {
 struct listener {
   struct list link; /* plugin.listeners */
   uint8_t secret[16];
-  struct list waiting; /* struct comm: HELLO came, accept has not been called */
+  struct list waiting; /* comms with a HELLO and without an accept */
 };
 
 enum comm_state { COMM_CONNECTING, COMM_READY, COMM_FAILED };
@@ -67,12 +67,12 @@ struct memory {
   char *address;
   size_t size;
   uint64_t id;
-  char name[NAME_ROOM]; /* published: a receiver's */
-  bool told;            /* the sender was told of it */
+  char name[NAME_ROOM]; /* published, by a receiver */
+  bool sent;            /* to the sender, by MEMORY */
   bool host;
 };
 
-/* A receiver's memory, as its sender knows it. */
+/* A receiver's memory, at the sender. */
 struct target {
   struct list link; /* comm->targets */
   uint64_t id;
@@ -82,60 +82,65 @@ struct target {
 };
 
 struct entry {
-  uint64_t memory, offset, size; /* of a sender's: memory is the target's id */
-  char *data;                    /* a receiver's */
+  uint64_t memory, offset, size; /* at a sender `memory` is the target's id */
+  char *data;                    /* at a receiver */
   int tag;
   bool eager, used;
   uint64_t moved;
 };
 
-/* What a receiver has asked for: on its side a request, on the sender's a place in a queue. */
+/* Receives posted by one call: a request at the receiver, a queue entry at the sender. */
 struct group {
   uint64_t sequence;
-  uint32_t slot; /* the receiver's */
+  uint32_t slot; /* of the receiver's requests */
   unsigned count, used;
   struct entry entries[GROUP_MAX];
 };
 
-enum request_state { REQUEST_FREE, REQUEST_UNDER_WAY, REQUEST_UNTOLD, REQUEST_DONE };
+enum request_state {
+  REQUEST_FREE,
+  REQUEST_IN_FLIGHT,
+  REQUEST_NOTIFY /* DONE is to be sent */,
+  REQUEST_DONE
+};
 
 struct request {
   struct comm *comm;
   enum request_state state;
-  int result;    /* of a DONE one, an enum nccl_result */
-  uint64_t size; /* a send's, and the next three: what it answers */
+  int result;    /* when done: enum nccl_result */
+  uint64_t size; /* of a send; the next three name its receive */
   uint64_t sequence;
   uint32_t slot, index;
-  struct group *group; /* a receive's own */
+  struct group *group; /* of a receive */
   haul_transfer *transfer;
 };
 
 struct comm {
   struct list link, waiting; /* plugin.comms; listener->waiting */
-  pthread_mutex_t lock;      /* recursive; guards what follows */
-  pthread_cond_t quiet;      /* a transfer has ended */
-  uint64_t id, other;        /* ours, and what messages to the other side name */
+  pthread_mutex_t lock;      /* recursive; guards the fields below */
+  pthread_cond_t idle;       /* a transfer or a job has ended */
+  uint64_t id, other;        /* `other` is the remote comm's id */
   bool sends;
   enum comm_state state;
-  int failed; /* enum nccl_result; the comm is of no use any more */
+  int failed; /* enum nccl_result, for all further calls */
   bool closing;
-  struct route *route; /* a sender's */
-  haul_peer *messages; /* a receiver's own hold; a sender's is the route's */
-  uint8_t secret[16];  /* a sender's, until HELLO */
+  struct route *route; /* of a sender */
+  haul_peer *messages; /* of a receiver, retained; a sender uses the route's */
+  uint8_t secret[16];  /* of a sender, for HELLO */
   char address[ADDRESS_ROOM];
   struct list memories, targets;
   uint64_t next_memory, next_sequence;
-  unsigned asked_first, asked_count; /* a sender's groups are a ring */
-  unsigned under_way;                /* transfers whose end has not been told */
-  unsigned jobs;                     /* of the clerks */
-  char path[16];                     /* the last that was told */
-  unsigned request_count;            /* SENDS_MAX, or GROUPS_MAX: each receive has a group */
+  unsigned posted_first, posted_count; /* at a sender the groups are a ring */
+  unsigned in_flight;                  /* transfers without a completion yet */
+  unsigned jobs;                       /* of the workers, in progress */
+  char path[16];                       /* that was logged last */
+  unsigned request_count;              /* SENDS_MAX, or GROUPS_MAX: each receive has a group */
   struct request *requests;
   struct group groups[GROUPS_MAX];
 };
 
 extern struct plugin {
-  pthread_mutex_t lock; /* guards what follows */
+  pthread_mutex_t lock; /* guards the fields below */
   unsigned users;
   haul_node *node;
   struct device devices[DEVICES_MAX];
@@ -144,7 +149,7 @@ extern struct plugin {
   struct comm **table; /* comms by the upper half of their ids */
   size_t table_size;
   nccl_logger *logger;
-  pthread_mutex_t pumping; /* one thread takes messages at a time */
+  pthread_mutex_t pumping; /* held by the thread that receives messages */
 } plugin;
 
 /* ---- plugin.c ---- */
@@ -153,27 +158,28 @@ extern struct plugin {
   plugin.logger(NCCL_LEVEL_INFO, NCCL_SUBSYSTEM_NET, __FILE__, __LINE__, __VA_ARGS__)
 #define WARN(...)                                                                                  \
   plugin.logger(NCCL_LEVEL_WARN, NCCL_SUBSYSTEM_NET, __FILE__, __LINE__, __VA_ARGS__)
-/* The calling thread's last failure of haul's, as a warning; what NCCL is to be told. */
-int warn_of_library(const char *what);
+/* Logs the calling thread's last error of haul as a warning; returns NCCL's code for it. */
+int warn_library(const char *what);
 
 int plugin_init(nccl_logger *logger);
 int plugin_finalize(void);
 int plugin_devices(int *count);
 int plugin_properties(int device, struct nccl_properties_12 *properties);
 
-/* devices.c: interfaces that can be listened on. */
+/* ---- devices.c ---- */
+
+/* The interfaces to listen on. */
 unsigned devices_find(struct device *devices, unsigned room);
 
-/* ---- clerks.c: what waits, done aside ---- */
+/* ---- workers.c: blocking calls ---- */
 
-/* Both hold the comm until it is done. */
-void clerk_connect(struct comm *comm);
-void clerk_look_up(struct comm *comm, uint64_t target);
-int clerks_open(void);
-void clerks_close(void);
-/* route.c */
-struct route *route_take(const char *address, int *result);
-void route_give(struct route *route);
+/* Both keep the comm until they are done. */
+void worker_connect(struct comm *comm);
+void worker_look_up(struct comm *comm, uint64_t target);
+int workers_open(void);
+void workers_close(void);
+struct route *route_acquire(const char *address, int *result);
+void route_release(struct route *route);
 
 /* ---- comm.c ---- */
 
@@ -183,9 +189,9 @@ int comm_accept(void *listener, void **comm);
 int comm_close(void *comm);
 int comm_close_listen(void *listener);
 struct comm *comm_new(bool sends);
-/* No more use: requests end with `result`. With the comm's lock. */
+/* All its requests fail with `result` from now on. With the comm's lock. */
 void comm_fail(struct comm *comm, int result);
-/* By its id, locked; NULL. */
+/* By its id, locked; or NULL. */
 struct comm *comm_find(uint64_t id);
 void comm_unlock(struct comm *comm);
 
@@ -200,7 +206,7 @@ int transfer_send(void *comm, void *data, size_t size, int tag, void *memory, vo
 int transfer_receive(void *comm, int count, void **data, const size_t *sizes, const int *tags,
                      void **memories, void **request);
 int transfer_test(void *request, int *done, int *sizes);
-/* Receives into memory that is taken back end; the comm's lock. */
+/* Ends receives into deregistered memory. With the comm's lock. */
 void transfer_forget(struct comm *comm, uint64_t memory);
 
 /* ---- messages.c ---- */
@@ -209,22 +215,22 @@ struct message_done {
   uint64_t sequence, size;
   uint32_t slot, index;
 };
-/* With the comm's lock; never wait. 0; 1: there is no room, later; below: it is of no use. */
+/* With the comm's lock; never block. 0: sent; 1: no room, retry later; negative: failed. */
 int message_hello(struct comm *comm);
 int message_memory(struct comm *comm, const struct memory *memory);
 int message_forget(struct comm *comm, uint64_t memory);
-int message_ask(struct comm *comm, const struct group *group, uint64_t self);
+int message_post(struct comm *comm, const struct group *group, uint64_t self);
 int message_done(struct comm *comm, const struct message_done *done, const void *bytes);
 int message_bye(struct comm *comm);
-/* Takes what came, for all comms. */
+/* Receives messages for all comms. */
 void messages_pump(void);
-/* What they say, with the comm's lock. */
+/* Handlers, with the comm's lock. */
 void on_memory(struct comm *comm, uint64_t id, const char *name);
 void on_forget(struct comm *comm, uint64_t id);
-void on_ask(struct comm *comm, const struct group *group);
+void on_post(struct comm *comm, const struct group *group);
 void on_done(struct comm *comm, const struct message_done *done, const void *bytes, size_t length);
 
-/* ---- Lists: as in core/list.h, which is not haul.h ---- */
+/* ---- Lists: a copy of core/list.h, as only haul.h is available here ---- */
 
 #define list_entry(item, type, member) ((type *)(void *)((char *)(item)-offsetof(type, member)))
 #define list_each(item, head)                                                                      \
@@ -250,6 +256,16 @@ static inline void list_remove(struct list *item) {
   item->previous->next = item->next;
   item->next->previous = item->previous;
   list_init(item);
+}
+
+/* With the comm's lock; or NULL. */
+static inline struct target *target_find(struct comm *comm, uint64_t id) {
+  list_each(item, &comm->targets) {
+    struct target *target = list_entry(item, struct target, link);
+    if (target->id == id)
+      return target;
+  }
+  return NULL;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Sends, receives and their ends. A send answers the oldest receive that has been asked for and not
- * been answered whole, so what belongs to different calls is never mixed. */
+ * Sends, receives and completions. A send matches only the oldest posted group that is incomplete,
+ * so that data of different receive calls never mixes. */
 #include <string.h>
 
 #include "plugin.h"
@@ -12,7 +12,7 @@ static struct request *free_request(struct comm *comm) {
   return NULL;
 }
 
-/* The range's offset in the memory; false: it does not lie in it. */
+/* The offset of the range in the memory; false if it exceeds the memory. */
 static bool locate(const struct memory *memory, const void *data, size_t size, uint64_t *offset) {
   uintptr_t at = (uintptr_t)data, start = (uintptr_t)memory->address;
   *offset = at - start;
@@ -28,7 +28,7 @@ static bool fill_group(struct comm *comm, struct group *group, void **data, cons
     struct entry *entry = &group->entries[i];
     *entry = (struct entry){.size = sizes[i], .data = data[i], .tag = tags[i]};
     if (sizes[i] == 0)
-      continue; /* it may have no memory */
+      continue; /* it may come without memory */
     if (!memory || memory->comm != comm || !locate(memory, data[i], sizes[i], &entry->offset))
       return false;
     entry->memory = memory->id;
@@ -37,61 +37,61 @@ static bool fill_group(struct comm *comm, struct group *group, void **data, cons
   return true;
 }
 
-/* Memory that could not be told of when it was registered. */
-static int tell_memories(struct comm *comm) {
+/* Of memory whose MEMORY message found no room at the registration. */
+static int send_memories(struct comm *comm) {
   list_each(item, &comm->memories) {
     struct memory *memory = list_entry(item, struct memory, link);
-    int code = memory->told ? 0 : message_memory(comm, memory);
+    int code = memory->sent ? 0 : message_memory(comm, memory);
     if (code)
       return code;
-    memory->told = true;
+    memory->sent = true;
   }
   return 0;
 }
 
-static int ask(struct comm *comm, struct request *request) {
-  int code = tell_memories(comm);
+static int post(struct comm *comm, struct request *request) {
+  int code = send_memories(comm);
   if (code == 0)
-    code = message_ask(comm, request->group, comm->id);
+    code = message_post(comm, request->group, comm->id);
   if (code < 0) {
     comm_fail(comm, NCCL_REMOTE_ERROR);
-    return warn_of_library("cannot ask the sender");
+    return warn_library("cannot post a receive");
   }
   if (code == 0) {
     comm->next_sequence++;
-    request->state = REQUEST_UNDER_WAY;
+    request->state = REQUEST_IN_FLIGHT;
   }
   return NCCL_SUCCESS;
 }
 
-static int receive(struct comm *comm, int count, void **data, const size_t *sizes, const int *tags,
-                   void **memories, void **out) {
+static int receive_locked(struct comm *comm, int count, void **data, const size_t *sizes,
+                          const int *tags, void **memories, void **out) {
   if (comm->failed)
     return comm->failed;
   struct request *request = free_request(comm);
   if (!request)
-    return NCCL_SUCCESS; /* more than was announced: later */
+    return NCCL_SUCCESS; /* more than NCCL announced: it retries */
   *request->group = (struct group){.sequence = comm->next_sequence,
                                    .slot = (uint32_t)(request - comm->requests),
                                    .count = (unsigned)count};
   if (!fill_group(comm, request->group, data, sizes, tags, memories)) {
-    WARN("NET/haul: what is to be received does not lie in the memory that it names");
+    WARN("NET/haul: cannot receive: the range exceeds its registered memory");
     return NCCL_INVALID_ARGUMENT;
   }
-  int result = ask(comm, request);
+  int result = post(comm, request);
   *out = request->state == REQUEST_FREE ? NULL : request;
   return result;
 }
 
-int transfer_receive(void *of, int count, void **data, const size_t *sizes, const int *tags,
+int transfer_receive(void *handle, int count, void **data, const size_t *sizes, const int *tags,
                      void **memories, void **request) {
-  struct comm *comm = of;
+  struct comm *comm = handle;
   *request = NULL;
   if (count < 1 || count > GROUP_MAX || comm->sends)
     return NCCL_INVALID_ARGUMENT;
   messages_pump();
   pthread_mutex_lock(&comm->lock);
-  int result = receive(comm, count, data, sizes, tags, memories, request);
+  int result = receive_locked(comm, count, data, sizes, tags, memories, request);
   pthread_mutex_unlock(&comm->lock);
   return result;
 }
@@ -101,9 +101,9 @@ static void complete(struct request *request, int result) {
   request->result = result;
 }
 
-static bool uses(const struct request *request, uint64_t memory) {
+static bool request_uses(const struct request *request, uint64_t memory) {
   const struct group *group = request->group;
-  for (unsigned i = 0; request->state == REQUEST_UNDER_WAY && i < group->count; i++)
+  for (unsigned i = 0; request->state == REQUEST_IN_FLIGHT && i < group->count; i++)
     if (!group->entries[i].used && group->entries[i].memory == memory)
       return true;
   return false;
@@ -111,9 +111,9 @@ static bool uses(const struct request *request, uint64_t memory) {
 
 void transfer_forget(struct comm *comm, uint64_t memory) {
   for (unsigned i = 0; i < comm->request_count && !comm->sends; i++)
-    if (uses(&comm->requests[i], memory)) {
+    if (request_uses(&comm->requests[i], memory)) {
       complete(&comm->requests[i], NCCL_INVALID_USAGE);
-      comm_fail(comm, NCCL_INVALID_USAGE); /* what is sent for it is lost */
+      comm_fail(comm, NCCL_INVALID_USAGE); /* the sender's data has no destination */
     }
 }
 
@@ -122,7 +122,7 @@ void on_done(struct comm *comm, const struct message_done *done, const void *byt
     return;
   struct request *request = &comm->requests[done->slot];
   struct group *group = request->group;
-  if (request->state != REQUEST_UNDER_WAY || group->sequence != done->sequence ||
+  if (request->state != REQUEST_IN_FLIGHT || group->sequence != done->sequence ||
       done->index >= group->count)
     return;
   struct entry *entry = &group->entries[done->index];
@@ -139,27 +139,18 @@ void on_done(struct comm *comm, const struct message_done *done, const void *byt
 
 /* ---- Sending ---- */
 
-void on_ask(struct comm *comm, const struct group *group) {
-  if (comm->asked_count == GROUPS_MAX) {
-    WARN("NET/haul: the receiver asks for more than it may");
+void on_post(struct comm *comm, const struct group *group) {
+  if (comm->posted_count == GROUPS_MAX) {
+    WARN("NET/haul: the receiver posted more than %u receives", GROUPS_MAX);
     comm_fail(comm, NCCL_REMOTE_ERROR);
     return;
   }
-  comm->groups[(comm->asked_first + comm->asked_count++) % GROUPS_MAX] = *group;
-}
-
-static struct target *find_target(struct comm *comm, uint64_t id) {
-  list_each(item, &comm->targets) {
-    struct target *target = list_entry(item, struct target, link);
-    if (target->id == id)
-      return target;
-  }
-  return NULL;
+  comm->groups[(comm->posted_first + comm->posted_count++) % GROUPS_MAX] = *group;
 }
 
 static struct entry *match(struct comm *comm, int tag, unsigned *index) {
-  struct group *group = &comm->groups[comm->asked_first];
-  if (comm->asked_count == 0)
+  struct group *group = &comm->groups[comm->posted_first];
+  if (comm->posted_count == 0)
     return NULL;
   for (*index = 0; *index < group->count; ++*index) {
     struct entry *entry = &group->entries[*index];
@@ -169,42 +160,42 @@ static struct entry *match(struct comm *comm, int tag, unsigned *index) {
   return NULL;
 }
 
-static void answer_entry(struct comm *comm, struct entry *entry) {
-  struct group *group = &comm->groups[comm->asked_first];
+static void consume_entry(struct comm *comm, struct entry *entry) {
+  struct group *group = &comm->groups[comm->posted_first];
   entry->used = true;
   if (++group->used < group->count)
     return;
-  comm->asked_first = (comm->asked_first + 1) % GROUPS_MAX;
-  comm->asked_count--;
+  comm->posted_first = (comm->posted_first + 1) % GROUPS_MAX;
+  comm->posted_count--;
 }
 
-static int tell(struct request *request, const void *bytes) {
+static int notify_receiver(struct request *request, const void *bytes) {
   const struct message_done done = {.sequence = request->sequence,
                                     .size = request->size,
                                     .slot = request->slot,
                                     .index = request->index};
   int code = message_done(request->comm, &done, bytes);
   if (code == 1)
-    request->state = REQUEST_UNTOLD;
+    request->state = REQUEST_NOTIFY;
   else
     complete(request, code ? NCCL_REMOTE_ERROR : NCCL_SUCCESS);
   if (code < 0) {
     if (!request->comm->closing && !request->comm->failed)
-      warn_of_library("cannot tell the receiver that its bytes are there");
+      warn_library("cannot notify the receiver");
     comm_fail(request->comm, NCCL_REMOTE_ERROR);
   }
   return code;
 }
 
-/* Why the path that was taken before is closed; NULL: it is not, or was this one. */
-static const char *fell_back(const struct comm *comm, const struct haul_report *report) {
+/* Why the previous path is closed; NULL if it is open or still in use. */
+static const char *closed_reason(const struct comm *comm, const struct haul_report *report) {
   for (size_t i = 1; i < report->path_count; i++)
     if (strcmp(comm->path, report->paths[i].name) == 0 && !report->paths[i].open)
       return report->paths[i].reason;
   return NULL;
 }
 
-/* Which path it is, and why not another one: once for each comm, and when that changes. */
+/* Logs the path and why others are not used: once for each comm, and after each change. */
 static void report_path(struct comm *comm, haul_transfer *transfer) {
   struct haul_report report = HAUL_REPORT_INIT;
   if (haul_transfer_report(transfer, &report) || report.path_count == 0)
@@ -212,18 +203,18 @@ static void report_path(struct comm *comm, haul_transfer *transfer) {
   const struct haul_path *chosen = &report.paths[0];
   if (strcmp(comm->path, chosen->name) == 0)
     return;
-  const char *why = fell_back(comm, &report);
+  const char *why = closed_reason(comm, &report);
   if (why)
-    WARN("NET/haul: to %s over %s (%s), as %s is closed: %s", report.peer, chosen->name,
+    WARN("NET/haul: path to %s: %s (%s), as %s is closed: %s", report.peer, chosen->name,
          chosen->detail, comm->path, why);
   else
-    INFO("NET/haul: to %s over %s (%s)", report.peer, chosen->name, chosen->detail);
+    INFO("NET/haul: path to %s: %s (%s)", report.peer, chosen->name, chosen->detail);
   for (size_t i = 1; i < report.path_count; i++)
     INFO("NET/haul:   not %s: %s", report.paths[i].name, report.paths[i].reason);
   memcpy(comm->path, chosen->name, sizeof comm->path);
 }
 
-static void has_ended(void *user, haul_transfer *transfer) {
+static void write_ended(void *user, haul_transfer *transfer) {
   struct request *request = user;
   struct comm *comm = request->comm;
   int code = haul_transfer_test(transfer);
@@ -237,58 +228,58 @@ static void has_ended(void *user, haul_transfer *transfer) {
     complete(request, NCCL_REMOTE_ERROR);
   } else {
     report_path(comm, transfer);
-    tell(request, NULL);
+    notify_receiver(request, NULL);
   }
   haul_transfer_release(transfer);
-  comm->under_way--;
-  pthread_cond_broadcast(&comm->quiet);
+  comm->in_flight--;
+  pthread_cond_broadcast(&comm->idle);
   pthread_mutex_unlock(&comm->lock);
 }
 
-/* 1: not now. */
-static int move(struct comm *comm, struct request *request, const struct entry *entry,
-                const struct target *target, struct memory *memory, uint64_t from) {
+/* 1: retry later. */
+static int start_write(struct comm *comm, struct request *request, const struct entry *entry,
+                       const struct target *target, struct memory *memory, uint64_t from) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   const struct haul_piece piece = {from, entry->offset, request->size};
-  options.done = has_ended;
+  options.done = write_ended;
   options.user = request;
-  request->state = REQUEST_UNDER_WAY;
-  comm->under_way++;
+  request->state = REQUEST_IN_FLIGHT;
+  comm->in_flight++;
   int code = haul_write(target->remote, memory->region, &piece, 1, &options, &request->transfer);
   if (code == 0)
     return NCCL_SUCCESS;
-  comm->under_way--;
+  comm->in_flight--;
   request->transfer = NULL;
   request->state = REQUEST_FREE;
   if (code == HAUL_ELIMIT)
     return 1;
   comm_fail(comm, NCCL_REMOTE_ERROR);
-  return warn_of_library("cannot send");
+  return warn_library("cannot send");
 }
 
-static int send_now(struct comm *comm, struct request *request, struct entry *entry,
-                    const void *data, struct memory *memory) {
+static int send_start(struct comm *comm, struct request *request, struct entry *entry,
+                      const void *data, struct memory *memory) {
   uint64_t from = 0;
   if (request->size == 0 || (request->size <= EAGER_MAX && entry->eager && memory->host)) {
-    int code = tell(request, request->size ? data : NULL);
+    int code = notify_receiver(request, request->size ? data : NULL);
     if (code == 1)
-      request->state = REQUEST_FREE; /* the bytes have to go with it */
-    return code < 0 ? warn_of_library("cannot send") : code;
+      request->state = REQUEST_FREE; /* the retry sends the bytes again */
+    return code < 0 ? warn_library("cannot send") : code;
   }
-  const struct target *target = find_target(comm, entry->memory);
+  const struct target *target = target_find(comm, entry->memory);
   if (!target || target->failed) {
-    WARN("NET/haul: the receiver has taken back the memory that it asked to be filled");
+    WARN("NET/haul: cannot send: the receiver deregistered the memory of a posted receive");
     comm_fail(comm, NCCL_REMOTE_ERROR);
     return NCCL_REMOTE_ERROR;
   }
   if (!target->remote)
-    return 1; /* it is being looked up */
+    return 1; /* the lookup is in progress */
   locate(memory, data, request->size, &from);
-  return move(comm, request, entry, target, memory, from);
+  return start_write(comm, request, entry, target, memory, from);
 }
 
-static int send(struct comm *comm, void *data, size_t size, int tag, struct memory *memory,
-                void **out) {
+static int send_locked(struct comm *comm, void *data, size_t size, int tag, struct memory *memory,
+                       void **out) {
   unsigned index = 0;
   uint64_t offset;
   if (comm->failed)
@@ -298,24 +289,25 @@ static int send(struct comm *comm, void *data, size_t size, int tag, struct memo
   if (!entry || !request)
     return NCCL_SUCCESS;
   if (size > 0 && (!memory || memory->comm != comm || !locate(memory, data, size, &offset))) {
-    WARN("NET/haul: what is to be sent does not lie in the memory that it names");
+    WARN("NET/haul: cannot send: the range exceeds its registered memory");
     return NCCL_INVALID_ARGUMENT;
   }
   if (size > entry->size) {
-    WARN("NET/haul: %zu bytes are sent to a receive of %llu: do all ranks make the same calls, "
-         "with the same settings?",
-         size, (unsigned long long)entry->size);
+    WARN(
+        "NET/haul: cannot send %zu bytes to a receive of %llu (hint: check that all ranks make the "
+        "same calls with the same settings)",
+        size, (unsigned long long)entry->size);
     return NCCL_INVALID_USAGE;
   }
   request->size = size;
-  request->sequence = comm->groups[comm->asked_first].sequence;
-  request->slot = comm->groups[comm->asked_first].slot;
+  request->sequence = comm->groups[comm->posted_first].sequence;
+  request->slot = comm->groups[comm->posted_first].slot;
   request->index = index;
-  int result = send_now(comm, request, entry, data, memory);
+  int result = send_start(comm, request, entry, data, memory);
   if (result == 1)
     return NCCL_SUCCESS;
   if (result == NCCL_SUCCESS) {
-    answer_entry(comm, entry);
+    consume_entry(comm, entry);
     *out = request;
   } else {
     request->state = REQUEST_FREE;
@@ -323,21 +315,21 @@ static int send(struct comm *comm, void *data, size_t size, int tag, struct memo
   return result;
 }
 
-int transfer_send(void *of, void *data, size_t size, int tag, void *memory, void **request) {
-  struct comm *comm = of;
+int transfer_send(void *handle, void *data, size_t size, int tag, void *memory, void **request) {
+  struct comm *comm = handle;
   *request = NULL;
   if (!comm->sends)
     return NCCL_INVALID_ARGUMENT;
   messages_pump();
   pthread_mutex_lock(&comm->lock);
-  int result = send(comm, data, size, tag, memory, request);
+  int result = send_locked(comm, data, size, tag, memory, request);
   pthread_mutex_unlock(&comm->lock);
   return result;
 }
 
-/* ---- Ends ---- */
+/* ---- Completion ---- */
 
-static void give_sizes(const struct request *request, int *sizes) {
+static void write_sizes(const struct request *request, int *sizes) {
   if (!sizes)
     return;
   if (request->comm->sends)
@@ -346,25 +338,25 @@ static void give_sizes(const struct request *request, int *sizes) {
     sizes[i] = (int)request->group->entries[i].moved;
 }
 
-int transfer_test(void *of, int *done, int *sizes) {
-  struct request *request = of;
+int transfer_test(void *handle, int *done, int *sizes) {
+  struct request *request = handle;
   struct comm *comm = request->comm;
   int result = NCCL_SUCCESS;
   *done = 0;
   messages_pump();
   pthread_mutex_lock(&comm->lock);
-  if (request->state == REQUEST_UNTOLD)
-    tell(request, NULL);
+  if (request->state == REQUEST_NOTIFY)
+    notify_receiver(request, NULL);
   if (request->state == REQUEST_DONE) {
     result = request->result;
     *done = result == NCCL_SUCCESS;
     if (*done)
-      give_sizes(request, sizes);
+      write_sizes(request, sizes);
     request->state = REQUEST_FREE;
   } else if (request->state == REQUEST_FREE) {
     result = NCCL_INVALID_USAGE;
   } else if (comm->failed) {
-    result = comm->failed; /* it ends with its comm */
+    result = comm->failed; /* the request fails with its comm */
   }
   pthread_mutex_unlock(&comm->lock);
   return result;

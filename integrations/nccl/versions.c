@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * The tables that NCCL looks for, newest first, over the plugin's calls. */
+ * The tables that NCCL looks up, newest first. */
 #include "plugin.h"
 
 #define SHOWN __attribute__((visibility("default")))
 
-/* Measured on x86-64 with NCCL's own headers. */
+/* Offsets and sizes of NCCL's headers on x86-64. */
 #define IS(type, member, at) _Static_assert(offsetof(struct type, member) == (at), #type)
 #define ARE(version, net_size, properties, properties_size)                                        \
   _Static_assert(sizeof(struct nccl_net_##version) == (net_size), "calls");                        \
@@ -23,7 +23,7 @@ IS(nccl_properties_12, max_p2p, 104);
 IS(nccl_properties_12, rail, 124);
 IS(nccl_net_12, finalize, 160);
 
-/* ---- What differs ---- */
+/* ---- Version adapters ---- */
 
 static int init_8(nccl_logger *logger) {
   return plugin_init(logger);
@@ -40,7 +40,7 @@ static int init_11(void **context, uint64_t id, void *config, nccl_logger *logge
   return plugin_init(logger);
 }
 
-/* What an older version has of the newest one's. */
+/* The fields of the newest version that older ones have. */
 #define SHARED                                                                                     \
   .name = all.name, .pci_path = all.pci_path, .guid = all.guid, .pointers = all.pointers,          \
   .speed = all.speed, .port = all.port, .max_comms = all.max_comms,                                \
@@ -75,7 +75,7 @@ static int listen_11(void *context, int device, void *handle, void **comm) {
   return comm_listen(device, handle, comm);
 }
 
-/* `offload` asks for a connection that the GPU drives: there is none. */
+/* `offload` requests a GPU-driven connection, which is not supported. */
 static int connect_8(int device, void *handle, void **comm, void **offload) {
   (void)device;
   if (offload)
@@ -132,14 +132,14 @@ static int receive_10(void *comm, int count, void **data, size_t *sizes, int *ta
   return transfer_receive(comm, count, data, sizes, tags, memories, request);
 }
 
-/* A dma-buf of memory that haul knows by its address: it asks the driver itself. */
+/* The dma-buf is not needed: haul gets one from the driver by the address. */
 static int register_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
                            void **memory) {
   (void)offset, (void)fd;
   return memory_register(comm, data, size, type, memory);
 }
 
-/* What has arrived is visible to the device that owns it: nothing is left to flush. */
+/* A complete receive is visible to the owning device, so there is nothing to flush. */
 static int flush(void *comm, int count, void **data, int *sizes, void **memories, void **request) {
   (void)comm, (void)count, (void)data, (void)sizes, (void)memories;
   *request = NULL;
@@ -181,21 +181,8 @@ SHOWN const struct nccl_net_10 ncclNetPlugin_v10 = {NAME,
                                                     .connect = connect_10,
                                                     .send = send_10,
                                                     .receive = receive_10};
-SHOWN const struct nccl_net_9 ncclNetPlugin_v9 = {NAME,
-                                                  MEMORY,
-                                                  ENDS,
-                                                  .init = init_8,
-                                                  .properties = properties_9,
-                                                  .listen = comm_listen,
-                                                  .connect = connect_8,
-                                                  .send = transfer_send,
-                                                  .receive = receive_9};
-SHOWN const struct nccl_net_8 ncclNetPlugin_v8 = {NAME,
-                                                  MEMORY,
-                                                  ENDS,
-                                                  .init = init_8,
-                                                  .properties = properties_8,
-                                                  .listen = comm_listen,
-                                                  .connect = connect_8,
-                                                  .send = send_8,
-                                                  .receive = receive_8};
+#define TABLE_8 NAME, MEMORY, ENDS, .init = init_8, .listen = comm_listen, .connect = connect_8
+SHOWN const struct nccl_net_9 ncclNetPlugin_v9 = {TABLE_8, .properties = properties_9,
+                                                  .send = transfer_send, .receive = receive_9};
+SHOWN const struct nccl_net_8 ncclNetPlugin_v8 = {TABLE_8, .properties = properties_8,
+                                                  .send = send_8, .receive = receive_8};

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Builds the extension against the libhaul that pkg-config finds.
 
-HAUL_PREFIX names a folder that `make install PREFIX=...` installed to, where that is none of the
-system's: its library is then found at run time too.
+HAUL_PREFIX names the prefix of `make install PREFIX=...` if the system does not search it. The
+extension then also finds the library at run time.
 """
 
 import glob
@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 
 
 def need_wheel():
-    """Says so where it is missing; setuptools would speak of an "invalid command 'bdist_wheel'"."""
+    """Exits with a hint; setuptools would only report "invalid command 'bdist_wheel'"."""
     if not any(map(importlib.util.find_spec, ("setuptools.command.bdist_wheel", "wheel"))):
         sys.exit(
             "haul: setuptools before 70.1 needs wheel: "
@@ -44,8 +44,8 @@ def pkg_config(*options):
         sys.exit("haul: pkg-config is missing: sudo apt-get install pkg-config")
     except subprocess.CalledProcessError:
         sys.exit(
-            "haul: the C library was not found. Install it (make install), "
-            "or say where it is: HAUL_PREFIX=/folder pip install ."
+            "haul: pkg-config does not find the C library. Install it (make install), "
+            "or name its prefix: HAUL_PREFIX=/folder pip install ."
         )
 
 

@@ -16,65 +16,65 @@ void cache_open(struct cache *cache, unsigned most, void (*drop)(void *value)) {
   pthread_mutex_init(&cache->lock, NULL);
 }
 
-/* ---- All with the lock ---- */
+/* ---- With the lock ---- */
 
-static struct cache_entry **place_of(struct cache *cache, const struct cache_entry *entry) {
+static struct cache_entry **link_of(struct cache *cache, const struct cache_entry *entry) {
   struct cache_entry **link = &cache->buckets[bucket_of(entry->key)];
   while (*link != entry)
     link = &(*link)->next;
   return link;
 }
 
-static void use(struct cache *cache, struct cache_entry *entry) {
+static void lru_insert(struct cache *cache, struct cache_entry *entry) {
   entry->older = cache->newest;
   entry->newer = NULL;
   *(cache->newest ? &cache->newest->newer : &cache->oldest) = entry;
   cache->newest = entry;
 }
 
-static void unuse(struct cache *cache, struct cache_entry *entry) {
+static void lru_remove(struct cache *cache, struct cache_entry *entry) {
   *(entry->newer ? &entry->newer->older : &cache->newest) = entry->older;
   *(entry->older ? &entry->older->newer : &cache->oldest) = entry->newer;
 }
 
-static void unlist(struct cache *cache, struct cache_entry *entry) {
+static void remove_entry(struct cache *cache, struct cache_entry *entry) {
   if (!entry->listed)
     return;
-  *place_of(cache, entry) = entry->next;
-  unuse(cache, entry);
+  *link_of(cache, entry) = entry->next;
+  lru_remove(cache, entry);
   entry->listed = false;
   cache->counters.entries--;
 }
 
-static struct cache_entry *find(struct cache *cache, struct cache_key key) {
+static struct cache_entry *find_entry(struct cache *cache, struct cache_key key) {
   struct cache_entry *entry = cache->buckets[bucket_of(key)];
   while (entry && memcmp(&entry->key, &key, sizeof key) != 0)
     entry = entry->next;
   if (!entry)
     return NULL;
-  unuse(cache, entry);
-  use(cache, entry);
-  entry->held++;
+  lru_remove(cache, entry);
+  lru_insert(cache, entry);
+  entry->references++;
   return entry;
 }
 
-static void list(struct cache *cache, struct cache_entry *entry) {
+static void insert_entry(struct cache *cache, struct cache_entry *entry) {
   struct cache_entry **bucket = &cache->buckets[bucket_of(entry->key)];
   entry->next = *bucket;
   *bucket = entry;
-  use(cache, entry);
+  lru_insert(cache, entry);
   entry->listed = true;
   cache->counters.entries++;
 }
 
-/* What has to go, so that the bound holds, chained by `next`. */
+/* Removes entries beyond the bound; returns them chained by `next`. */
 static struct cache_entry *take_surplus(struct cache *cache) {
   struct cache_entry *surplus = NULL;
   struct cache_entry *entry = cache->oldest;
   while (entry && cache->counters.entries > cache->most) {
     struct cache_entry *newer = entry->newer;
-    if (entry->held == 0) {
-      unlist(cache, entry);
+    if (entry->references == 0) {
+      remove_entry(cache, entry);
       cache->counters.dropped++;
       entry->next = surplus;
       surplus = entry;
@@ -84,9 +84,9 @@ static struct cache_entry *take_surplus(struct cache *cache) {
   return surplus;
 }
 
-/* ---- Without it ---- */
+/* ---- Without the lock ---- */
 
-static void end(struct cache *cache, struct cache_entry *entry) {
+static void drop_all(struct cache *cache, struct cache_entry *entry) {
   while (entry) {
     struct cache_entry *next = entry->next;
     cache->drop(entry->value);
@@ -97,57 +97,57 @@ static void end(struct cache *cache, struct cache_entry *entry) {
 
 void cache_close(struct cache *cache) {
   cache->most = 0;
-  end(cache, take_surplus(cache));
+  drop_all(cache, take_surplus(cache));
   pthread_mutex_destroy(&cache->lock);
 }
 
 struct cache_entry *cache_find(struct cache *cache, struct cache_key key) {
   pthread_mutex_lock(&cache->lock);
-  struct cache_entry *entry = find(cache, key);
+  struct cache_entry *entry = find_entry(cache, key);
   *(entry ? &cache->counters.hits : &cache->counters.misses) += 1;
   pthread_mutex_unlock(&cache->lock);
   return entry;
 }
 
-struct cache_entry *cache_put(struct cache *cache, struct cache_key key, void *value) {
+struct cache_entry *cache_insert(struct cache *cache, struct cache_key key, void *value) {
   struct cache_entry *made = calloc(1, sizeof *made);
   if (!made) {
     cache->drop(value);
     return NULL;
   }
-  *made = (struct cache_entry){.key = key, .held = 1, .value = value};
+  *made = (struct cache_entry){.key = key, .references = 1, .value = value};
   pthread_mutex_lock(&cache->lock);
-  struct cache_entry *there = find(cache, key);
+  struct cache_entry *there = find_entry(cache, key);
   if (!there)
-    list(cache, made);
+    insert_entry(cache, made);
   struct cache_entry *surplus = take_surplus(cache);
   pthread_mutex_unlock(&cache->lock);
-  end(cache, surplus);
+  drop_all(cache, surplus);
   if (there)
-    end(cache, made);
+    drop_all(cache, made);
   return there ? there : made;
 }
 
-void cache_give(struct cache *cache, struct cache_entry *entry) {
+void cache_release(struct cache *cache, struct cache_entry *entry) {
   pthread_mutex_lock(&cache->lock);
   struct cache_entry *surplus = NULL;
-  if (--entry->held == 0 && !entry->listed) {
+  if (--entry->references == 0 && !entry->listed) {
     entry->next = NULL;
     surplus = entry;
-  } else if (entry->held == 0) {
+  } else if (entry->references == 0) {
     surplus = take_surplus(cache);
   }
   pthread_mutex_unlock(&cache->lock);
-  end(cache, surplus);
+  drop_all(cache, surplus);
 }
 
 void cache_forget(struct cache *cache, struct cache_entry *entry) {
   pthread_mutex_lock(&cache->lock);
-  unlist(cache, entry);
+  remove_entry(cache, entry);
   pthread_mutex_unlock(&cache->lock);
 }
 
-struct cache_counters cache_counted(struct cache *cache) {
+struct cache_counters cache_counters_of(struct cache *cache) {
   pthread_mutex_lock(&cache->lock);
   struct cache_counters counters = cache->counters;
   pthread_mutex_unlock(&cache->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * A bounded cache of what is expensive to make, by key. What nobody holds is dropped when there is
- * no room, the least lately used one first; what is held is never dropped, and may go over the
- * bound. The caller locks nothing: each call takes the cache's lock, and calls `drop` without it.
+ * An LRU cache with reference counts. Entries without references are evicted beyond the bound;
+ * referenced entries stay, even beyond it. Each call takes the cache's lock, and calls `drop`
+ * without it.
  */
 #ifndef HAUL_UCX_CACHE_H
 #define HAUL_UCX_CACHE_H
@@ -17,10 +17,10 @@ struct cache_key {
 
 struct cache_entry {
   struct cache_key key;
-  struct cache_entry *next;          /* of its bucket */
+  struct cache_entry *next;          /* in its bucket */
   struct cache_entry *newer, *older; /* in the order of use */
-  unsigned held;
-  bool listed; /* can be found; one that was forgotten ends with its last holder */
+  unsigned references;
+  bool listed; /* in the table; others are freed with the last reference */
   void *value;
 };
 
@@ -41,16 +41,16 @@ struct cache {
 };
 
 void cache_open(struct cache *cache, unsigned most, void (*drop)(void *value));
-/* Drops all; nothing is held any more. */
+/* Drops all entries; there are no references. */
 void cache_close(struct cache *cache);
-/* The entry, held; NULL: it is not there, which is counted as a miss. */
+/* Returns the entry with a reference; NULL counts as a miss. */
 struct cache_entry *cache_find(struct cache *cache, struct cache_key key);
-/* Puts a value there, and holds it. Another thread may have put one under the same key meanwhile:
- * then that one is returned and the value dropped. NULL: no memory, and the value is dropped. */
-struct cache_entry *cache_put(struct cache *cache, struct cache_key key, void *value);
-void cache_give(struct cache *cache, struct cache_entry *entry);
-/* It is found no more; the caller still holds it. */
+/* Inserts a value and returns its entry with a reference. If another thread has inserted the same
+ * key, drops the value and returns that entry. Without memory drops the value and returns NULL. */
+struct cache_entry *cache_insert(struct cache *cache, struct cache_key key, void *value);
+void cache_release(struct cache *cache, struct cache_entry *entry);
+/* Removes it from the table; the caller keeps its reference. */
 void cache_forget(struct cache *cache, struct cache_entry *entry);
-struct cache_counters cache_counted(struct cache *cache);
+struct cache_counters cache_counters_of(struct cache *cache);
 
 #endif

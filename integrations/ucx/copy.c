@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * gaudi_copy: between this process's host memory and its device's, complete when the call returns.
- * Short and buffered operations go through a buffer that is the interface's own, so that no page of
- * the caller's is pinned for them; zero-copy ones take the memory as it is. */
+ * gaudi_copy: synchronous copies between host and device memory of this process. Short and buffered
+ * operations use a bounce buffer of the interface, so that no page of the caller is pinned. */
 #include "module.h"
 
 #include <sched.h>
@@ -10,7 +9,7 @@
 static ucs_config_field_t config_table[] = {
     {"", "", NULL, offsetof(struct gaudi_copy_config, super),
      UCS_CONFIG_TYPE_TABLE(gaudi_iface_config_table)},
-    {"MAX_FAST", "64", "The largest operation that is waited for without sleeping.",
+    {"MAX_FAST", "64", "The largest operation that is polled for, without sleeping.",
      offsetof(struct gaudi_copy_config, max_fast), UCS_CONFIG_TYPE_MEMUNITS},
     {"MAX_SHORT", "256", "The largest short operation.",
      offsetof(struct gaudi_copy_config, max_short), UCS_CONFIG_TYPE_MEMUNITS},
@@ -24,7 +23,7 @@ static gaudi_iface_t *iface_of(uct_ep_h ep) {
 
 /* ---- One copy ---- */
 
-/* Asks again and again: a sleep takes longer than so few bytes do. */
+/* Polls, as a sleep takes longer than such a short copy. */
 static int copy_fast(haul_region *to, uint64_t to_offset, haul_region *from, uint64_t from_offset,
                      size_t length, haul_deadline until) {
   haul_copy *copy;
@@ -45,50 +44,50 @@ static ucs_status_t copy(const gaudi_iface_t *iface, const struct gaudi_part *to
     code = copy_fast(to->region, to->offset, from->region, from->offset, length, until);
   else
     code = haul_region_copy(to->region, to->offset, from->region, from->offset, length, until);
-  return code ? gaudi_failed("a copy failed", UCS_LOG_LEVEL_ERROR) : UCS_OK;
+  return code ? gaudi_failed("cannot copy", UCS_LOG_LEVEL_ERROR) : UCS_OK;
 }
 
-/* Between the buffer and the device. */
+/* Between the bounce buffer and the device. */
 static ucs_status_t bounce(const gaudi_iface_t *iface, bool put, uint64_t address, uct_rkey_t rkey,
                            size_t length) {
   const struct gaudi_part buffer = {.region = iface->bounce};
   struct gaudi_part device;
-  ucs_status_t status = gaudi_target_take(address, rkey, length, &device);
+  ucs_status_t status = gaudi_target_acquire(address, rkey, length, &device);
   if (status != UCS_OK)
     return status;
   status = put ? copy(iface, &device, &buffer, length) : copy(iface, &buffer, &device, length);
-  gaudi_part_give(&device);
+  gaudi_part_release(&device);
   return status;
 }
 
-/* Between memory as it lies there and the device. */
-static ucs_status_t move(const gaudi_iface_t *iface, bool put, const void *buffer,
-                         const struct gaudi_memh *memh, size_t length, uint64_t address,
-                         uct_rkey_t rkey) {
+/* Directly between memory and the device. */
+static ucs_status_t copy_direct(const gaudi_iface_t *iface, bool put, const void *buffer,
+                                const struct gaudi_memh *memh, size_t length, uint64_t address,
+                                uct_rkey_t rkey) {
   struct gaudi_part local, device;
-  ucs_status_t status = gaudi_target_take(address, rkey, length, &device);
+  ucs_status_t status = gaudi_target_acquire(address, rkey, length, &device);
   if (status != UCS_OK)
     return status;
-  status = gaudi_part_take(buffer, length, memh, &local);
+  status = gaudi_part_acquire(buffer, length, memh, &local);
   if (status == UCS_OK) {
     status = put ? copy(iface, &device, &local, length) : copy(iface, &local, &device, length);
-    gaudi_part_give(&local);
+    gaudi_part_release(&local);
   }
-  gaudi_part_give(&device);
+  gaudi_part_release(&device);
   return status;
 }
 
-/* ---- The operations ---- */
+/* ---- Operations ---- */
 
-/* UCP packs and unpacks memory of devices by short operations of any length, whatever was told of
- * them. What is larger than the buffer goes as zero-copy does. */
+/* UCP packs and unpacks device memory by short operations of any length, whatever the limit. Those
+ * larger than the buffer are direct copies. */
 static ucs_status_t put_short(uct_ep_h ep, const void *buffer, unsigned length, uint64_t address,
                               uct_rkey_t rkey) {
   const gaudi_iface_t *iface = iface_of(ep);
   if (length == 0)
     return UCS_OK;
   if (length > iface->bounce_length)
-    return move(iface, true, buffer, NULL, length, address, rkey);
+    return copy_direct(iface, true, buffer, NULL, length, address, rkey);
   memcpy(haul_region_address(iface->bounce), buffer, length);
   return bounce(iface, true, address, rkey, length);
 }
@@ -99,15 +98,15 @@ static ucs_status_t get_short(uct_ep_h ep, void *buffer, unsigned length, uint64
   if (length == 0)
     return UCS_OK;
   if (length > iface->bounce_length)
-    return move(iface, false, buffer, NULL, length, address, rkey);
+    return copy_direct(iface, false, buffer, NULL, length, address, rkey);
   ucs_status_t status = bounce(iface, false, address, rkey, length);
   if (status == UCS_OK)
     memcpy(buffer, haul_region_address(iface->bounce), length);
   return status;
 }
 
-/* How much there is only the packer tells, and UCX's contract bounds it by what was advertised; of
- * a packer that breaks it nothing is sent. */
+/* Only the packer knows the length, which UCX's contract bounds by the advertised limit. Nothing is
+ * sent for a packer that exceeds it. */
 static ssize_t put_bcopy(uct_ep_h ep, uct_pack_callback_t pack, void *argument, uint64_t address,
                          uct_rkey_t rkey) {
   const gaudi_iface_t *iface = iface_of(ep);
@@ -123,7 +122,7 @@ static ucs_status_t get_bcopy(uct_ep_h ep, uct_unpack_callback_t unpack, void *a
                               uct_completion_t *completion) {
   const gaudi_iface_t *iface = iface_of(ep);
   ucs_status_t status = gaudi_check_length("get_bcopy", length, iface->max_bcopy);
-  (void)completion; /* for what does not end at once */
+  (void)completion; /* the operation is synchronous */
   if (status == UCS_OK && length > 0)
     status = bounce(iface, false, address, rkey, length);
   if (status == UCS_OK)
@@ -134,13 +133,11 @@ static ucs_status_t get_bcopy(uct_ep_h ep, uct_unpack_callback_t unpack, void *a
 static ucs_status_t zcopy(uct_ep_h ep, bool put, const uct_iov_t *iov, size_t count,
                           uint64_t address, uct_rkey_t rkey) {
   const gaudi_iface_t *iface = iface_of(ep);
-  if (count > 1 || (count == 1 && iov->count > 1))
-    return UCS_ERR_INVALID_PARAM;
-  size_t length = count ? uct_iov_get_length(iov) : 0;
-  ucs_status_t status = gaudi_check_length("zcopy", length, iface->max_zcopy);
+  size_t length;
+  ucs_status_t status = gaudi_check_iov(iface, iov, count, &length);
   if (status != UCS_OK || length == 0)
     return status;
-  return move(iface, put, iov->buffer, iov->memh, length, address, rkey);
+  return copy_direct(iface, put, iov->buffer, iov->memh, length, address, rkey);
 }
 
 static ucs_status_t put_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, uint64_t address,
@@ -155,18 +152,18 @@ static ucs_status_t get_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, u
   return zcopy(ep, false, iov, count, address, rkey);
 }
 
-/* ---- The interface ---- */
+/* ---- Interface ---- */
 
 static uct_iface_ops_t ops;
 
-static ucs_status_t take_bounce(gaudi_iface_t *iface) {
+static ucs_status_t alloc_bounce(gaudi_iface_t *iface) {
   const struct haul_place host = {HAUL_HOST, 0};
   size_t most = iface->max_bcopy > iface->max_short ? iface->max_bcopy : iface->max_short;
   iface->bounce_length = most;
   if (haul_region_alloc(gaudi_node(), host, most ? most : 1, HAUL_REGION_PINNED, &iface->bounce) ==
       0)
     return UCS_OK;
-  return gaudi_failed("no buffer for short and buffered operations", UCS_LOG_LEVEL_ERROR);
+  return gaudi_failed("cannot allocate the bounce buffer", UCS_LOG_LEVEL_ERROR);
 }
 
 static ucs_status_t open_iface(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
@@ -180,13 +177,13 @@ static ucs_status_t open_iface(uct_md_h md, uct_worker_h worker, const uct_iface
   iface->max_short = config->max_short < UINT_MAX ? config->max_short : UINT_MAX;
   iface->max_bcopy = config->max_bcopy;
   *out = &iface->super.super;
-  status = take_bounce(iface);
+  status = alloc_bounce(iface);
   if (status != UCS_OK)
     gaudi_iface_delete(*out);
   return status;
 }
 
-uct_tl_t gaudi_copy_tl = {.name = "gaudi_cpy", /* UCX has room for nine letters */
+uct_tl_t gaudi_copy_tl = {.name = "gaudi_cpy", /* at most nine characters */
                           .query_devices = gaudi_query_devices,
                           .iface_open = open_iface,
                           .config = {.name = "gaudi_copy transport",

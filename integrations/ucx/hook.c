@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * libhaul-gaudihook.so, to be preloaded: sees what a framework maps of a Gaudi device's memory, so
- * that the UCX module knows the blocks whole. What is asked of it comes by name (hook.h's callers
- * look it up), so that neither library needs the other. It calls what it stands before, and adds
- * nothing to what that returns. */
+ * libhaul-gaudihook.so, to preload: records the mappings of device memory that a framework makes by
+ * libhl-thunk, so that the UCX module knows whole blocks. The module looks its calls up by name, so
+ * that neither library depends on the other. Hooked calls return exactly what the real ones do. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -13,17 +12,17 @@
 struct mapping {
   struct mapping *next;
   int fd;
-  uint64_t handle, start, length; /* start 0: allocated, and not mapped */
+  uint64_t handle, start, length; /* start 0: allocated but not mapped */
 };
 
 static struct {
   pthread_mutex_t lock;
   struct mapping *mappings;
-  int fd; /* that the framework opened first, -1: none */
+  int fd; /* of the framework's first open device; -1: none */
   void (*changed)(uint64_t start, uint64_t end, bool mapped); /* called with the lock */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
-/* Of hl-thunk's hlthunk.h, as in src/memory/gaudi/driver.h. */
+/* From hlthunk.h of hl-thunk, as in src/memory/gaudi/driver.h. */
 #define EXPORTED __attribute__((visibility("default")))
 EXPORTED int hlthunk_open(int kind, const char *bus);
 EXPORTED int hlthunk_close(int fd);
@@ -37,12 +36,12 @@ EXPORTED bool haul_gaudihook_find(uint64_t address, uint64_t length, uint64_t *s
 EXPORTED int haul_gaudihook_descriptor(void);
 EXPORTED void haul_gaudihook_watch(void (*changed)(uint64_t start, uint64_t end, bool mapped));
 
-/* ---- What is kept ---- */
+/* ---- Mappings ---- */
 
-static void add(int fd, uint64_t handle, uint64_t length) {
+static void mapping_add(int fd, uint64_t handle, uint64_t length) {
   struct mapping *mapping = malloc(sizeof *mapping);
   if (!mapping)
-    return; /* it is unknown then, as without the hook */
+    return; /* unknown, as without the hook */
   pthread_mutex_lock(&state.lock);
   *mapping = (struct mapping){state.mappings, fd, handle, 0, length};
   state.mappings = mapping;
@@ -50,33 +49,33 @@ static void add(int fd, uint64_t handle, uint64_t length) {
 }
 
 /* With the lock. */
-static void tell(const struct mapping *mapping, bool mapped) {
+static void notify(const struct mapping *mapping, bool mapped) {
   if (state.changed && mapping->start)
     state.changed(mapping->start, mapping->start + mapping->length, mapped);
 }
 
-static void map(int fd, uint64_t handle, uint64_t start) {
+static void mapping_begin(int fd, uint64_t handle, uint64_t start) {
   pthread_mutex_lock(&state.lock);
   for (struct mapping *mapping = state.mappings; mapping; mapping = mapping->next)
     if (mapping->fd == fd && mapping->handle == handle) {
       mapping->start = start;
-      tell(mapping, true);
+      notify(mapping, true);
     }
   pthread_mutex_unlock(&state.lock);
 }
 
-static void unmap(int fd, uint64_t start) {
+static void mapping_end(int fd, uint64_t start) {
   pthread_mutex_lock(&state.lock);
   for (struct mapping *mapping = state.mappings; mapping; mapping = mapping->next)
     if (mapping->fd == fd && mapping->start == start) {
-      tell(mapping, false);
+      notify(mapping, false);
       mapping->start = 0;
     }
   pthread_mutex_unlock(&state.lock);
 }
 
 /* Handle 0: all of the descriptor's. */
-static void forget(int fd, uint64_t handle) {
+static void mapping_remove(int fd, uint64_t handle) {
   pthread_mutex_lock(&state.lock);
   for (struct mapping **link = &state.mappings; *link;) {
     struct mapping *mapping = *link;
@@ -85,13 +84,13 @@ static void forget(int fd, uint64_t handle) {
       continue;
     }
     *link = mapping->next;
-    tell(mapping, false);
+    notify(mapping, false);
     free(mapping);
   }
   pthread_mutex_unlock(&state.lock);
 }
 
-/* ---- What is asked ---- */
+/* ---- Calls of the module ---- */
 
 bool haul_gaudihook_find(uint64_t address, uint64_t length, uint64_t *start, uint64_t *end) {
   bool found = false;
@@ -117,20 +116,20 @@ void haul_gaudihook_watch(void (*changed)(uint64_t start, uint64_t end, bool map
   pthread_mutex_lock(&state.lock);
   state.changed = changed;
   for (const struct mapping *mapping = state.mappings; mapping; mapping = mapping->next)
-    tell(mapping, true);
+    notify(mapping, true);
   pthread_mutex_unlock(&state.lock);
 }
 
-/* ---- What it stands before ---- */
+/* ---- Hooked calls ---- */
 
-/* The library's own. A framework that was opened with dlopen, as Python does it, has it in a scope
- * that the search for the next one of a name does not see. NULL with errno. */
+/* The real call. RTLD_NEXT does not find a library that a framework loaded with RTLD_LOCAL, as
+ * Python does. NULL with errno. */
 static void *next_of(const char *name) {
   void *next = dlsym(RTLD_NEXT, name);
   void *library = next ? NULL : dlopen("libhl-thunk.so", RTLD_LAZY | RTLD_NOLOAD);
   if (library) {
     next = dlsym(library, name);
-    dlclose(library); /* NOLOAD: others hold it */
+    dlclose(library); /* the framework keeps it open */
   }
   if (!next)
     errno = ENOSYS;
@@ -151,7 +150,7 @@ int hlthunk_open(int kind, const char *bus) {
 int hlthunk_close(int fd) {
   int (*next)(int);
   *(void **)&next = next_of("hlthunk_close");
-  forget(fd, 0);
+  mapping_remove(fd, 0);
   pthread_mutex_lock(&state.lock);
   if (state.fd == fd)
     state.fd = -1;
@@ -165,7 +164,7 @@ uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool 
   *(void **)&next = next_of("hlthunk_device_memory_alloc");
   uint64_t handle = next ? next(fd, size, page, contiguous, shared) : 0;
   if (handle)
-    add(fd, handle, size);
+    mapping_add(fd, handle, size);
   return handle;
 }
 
@@ -174,7 +173,7 @@ int hlthunk_device_memory_free(int fd, uint64_t handle) {
   *(void **)&next = next_of("hlthunk_device_memory_free");
   int code = next ? next(fd, handle) : -ENOSYS;
   if (code == 0)
-    forget(fd, handle);
+    mapping_remove(fd, handle);
   return code;
 }
 
@@ -183,13 +182,13 @@ uint64_t hlthunk_device_memory_map(int fd, uint64_t handle, uint64_t hint) {
   *(void **)&next = next_of("hlthunk_device_memory_map");
   uint64_t start = next ? next(fd, handle, hint) : 0;
   if (start)
-    map(fd, handle, start);
+    mapping_begin(fd, handle, start);
   return start;
 }
 
 int hlthunk_memory_unmap(int fd, uint64_t address) {
   int (*next)(int, uint64_t);
   *(void **)&next = next_of("hlthunk_memory_unmap");
-  unmap(fd, address); /* before the driver may give the address to another thread */
+  mapping_end(fd, address); /* before the driver may give the address to another thread */
   return next ? next(fd, address) : -ENOSYS;
 }

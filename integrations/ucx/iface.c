@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the three transports have in common: interfaces, endpoints, estimates. */
+ * Base of the three transports: interfaces, endpoints, estimates. */
 #include "module.h"
 
 #include <stdlib.h>
@@ -9,10 +9,9 @@
 ucs_config_field_t gaudi_iface_config_table[] = {
     {"", "", NULL, offsetof(struct gaudi_iface_config, super),
      UCS_CONFIG_TYPE_TABLE(uct_iface_config_table)},
-    {"BW", "auto",
-     "Bandwidth to estimate by. auto: the transport's starting value, or as measured.",
+    {"BW", "auto", "Estimated bandwidth. auto: the default of the transport, or as measured.",
      offsetof(struct gaudi_iface_config, bandwidth), UCS_CONFIG_TYPE_BW},
-    {"LATENCY", "0", "Latency to estimate by. 0: the transport's starting value, or as measured.",
+    {"LATENCY", "0", "Estimated latency. 0: the default of the transport, or as measured.",
      offsetof(struct gaudi_iface_config, latency), UCS_CONFIG_TYPE_TIME},
     {"MAX_ZCOPY", "1g", "The largest zero-copy operation.",
      offsetof(struct gaudi_iface_config, max_zcopy), UCS_CONFIG_TYPE_MEMUNITS},
@@ -33,8 +32,16 @@ static gaudi_iface_t *of(uct_iface_h iface) {
 ucs_status_t gaudi_check_length(const char *what, size_t length, size_t most) {
   if (length <= most)
     return UCS_OK;
-  ucs_error("gaudi: %s of %zu bytes is larger than the limit, %zu", what, length, most);
+  ucs_error("gaudi: %s of %zu bytes exceeds the limit of %zu", what, length, most);
   return UCS_ERR_INVALID_PARAM;
+}
+
+ucs_status_t gaudi_check_iov(const gaudi_iface_t *iface, const uct_iov_t *iov, size_t count,
+                             size_t *length) {
+  if (count > 1 || (count == 1 && iov->count > 1))
+    return UCS_ERR_INVALID_PARAM;
+  *length = count ? uct_iov_get_length(iov) : 0;
+  return gaudi_check_length("zcopy", *length, iface->max_zcopy);
 }
 
 /* ---- Attributes ---- */
@@ -119,8 +126,7 @@ static ucs_status_t get_address(uct_iface_h base, uct_iface_addr_t *out) {
   return status;
 }
 
-/* Within a process gaudi_copy and gaudi_dma reach its memory, gaudi_ipc that of the host's others.
- */
+/* gaudi_copy and gaudi_dma reach memory of this process, gaudi_ipc that of other processes. */
 static int reaches(const gaudi_iface_t *iface, const void *iface_address) {
   struct gaudi_iface_address address;
   if (!iface_address)
@@ -178,11 +184,11 @@ static uct_iface_internal_ops_t internal_ops = {
 
 #endif
 
-/* ---- What all transports answer ---- */
+/* ---- Default operations ---- */
 
 #define REFUSE(slot, type) .slot = (type)ucs_empty_function_return_unsupported
 
-/* These return more than a status, so UCX's empty functions are none for them. */
+/* UCX has no empty functions with this return type. */
 static ssize_t no_put_bcopy(uct_ep_h ep, uct_pack_callback_t pack, void *argument, uint64_t address,
                             uct_rkey_t rkey) {
   (void)ep, (void)pack, (void)argument, (void)address, (void)rkey;
@@ -236,12 +242,19 @@ const uct_iface_ops_t gaudi_iface_ops = {
 
 /* ---- Interfaces ---- */
 
-/* What the user set, else what was measured, else the table's. */
+/* From the published guide for Gaudi in UCX. */
+static const struct gaudi_performance defaults[GAUDI_KINDS] = {
+    [GAUDI_COPY] = {25.6e9, 5e-6},
+    [GAUDI_IPC] = {12.8e9, 1e-6},
+    [GAUDI_DMA] = {25.6e9, 1e-6},
+};
+
+/* The user's setting, else the measurement, else the default. */
 static struct gaudi_performance performance_of(const gaudi_iface_t *iface,
                                                const struct gaudi_iface_config *config) {
   const struct gaudi_md *md = gaudi_md_of(iface);
   bool measured = md->measured.bandwidth > 0 && iface->kind != GAUDI_IPC;
-  struct gaudi_performance found = measured ? md->measured : gaudi_table[iface->kind];
+  struct gaudi_performance found = measured ? md->measured : defaults[iface->kind];
   if (config->bandwidth > 0) /* auto is negative */
     found.bandwidth = config->bandwidth;
   if (config->latency > 0)
@@ -268,7 +281,7 @@ static UCS_CLASS_INIT_FUNC(gaudi_iface_t, enum gaudi_kind kind, const uct_iface_
 static UCS_CLASS_CLEANUP_FUNC(gaudi_iface_t) {
   if (self->kind != GAUDI_COPY)
     uct_base_iface_progress_disable(&self->super.super, UCT_PROGRESS_SEND | UCT_PROGRESS_RECV);
-  gaudi_jobs_end(self);
+  gaudi_jobs_close(self);
   haul_region_release(self->bounce);
   if (self->timer >= 0)
     close(self->timer);
@@ -301,7 +314,7 @@ static ucs_status_t connect_to(gaudi_ep_t *ep, const gaudi_iface_t *iface,
   ep->process = address.process;
   ep->connection = ++connections;
   if (haul_peer_connect(gaudi_node(), name, gaudi_until(iface), &ep->peer))
-    return gaudi_failed("another process cannot be reached", UCS_LOG_LEVEL_ERROR);
+    return gaudi_failed("cannot connect to another process", UCS_LOG_LEVEL_ERROR);
   return UCS_OK;
 }
 

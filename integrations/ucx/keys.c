@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Remote keys, and the memory of other processes that they open. */
+ * Remote keys, and imports of the memory that they name. */
 #include "module.h"
 
 #include <inttypes.h>
@@ -17,7 +17,7 @@ const char *gaudi_name_of(uint64_t id, char name[GAUDI_NAME_ROOM]) {
   return name;
 }
 
-/* FNV-1a: of bytes that were cut off or mixed up, not of forged ones. */
+/* FNV-1a: detects truncated and damaged keys, not forged ones. */
 static uint64_t check_of(const struct gaudi_key *key) {
   const uint8_t *at = (const uint8_t *)key;
   uint64_t sum = UINT64_C(0xcbf29ce484222325);
@@ -28,17 +28,12 @@ static uint64_t check_of(const struct gaudi_key *key) {
 
 /* ---- Packing ---- */
 
-static uint64_t new_id(void) {
-  static _Atomic uint64_t last;
-  return ++last;
-}
-
-/* Others can look it up from now on. */
+/* Lets other processes look it up. */
 static ucs_status_t publish(struct gaudi_memh *memh) {
   char name[GAUDI_NAME_ROOM];
-  static pthread_mutex_t lock =
-      PTHREAD_MUTEX_INITIALIZER; /* one memh may be packed twice at once */
-  uint64_t id = new_id();
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* two threads may pack one memh */
+  static _Atomic uint64_t last_id;
+  uint64_t id = ++last_id;
   int code = 0;
   pthread_mutex_lock(&lock);
   if (memh->id == 0)
@@ -46,8 +41,7 @@ static ucs_status_t publish(struct gaudi_memh *memh) {
   if (memh->id == 0 && code == 0)
     memh->id = id;
   pthread_mutex_unlock(&lock);
-  return code ? gaudi_failed("memory cannot be offered to other processes", UCS_LOG_LEVEL_ERROR)
-              : UCS_OK;
+  return code ? gaudi_failed("cannot publish device memory", UCS_LOG_LEVEL_ERROR) : UCS_OK;
 }
 
 ucs_status_t gaudi_key_pack(struct gaudi_memh *memh, void *buffer) {
@@ -58,7 +52,7 @@ ucs_status_t gaudi_key_pack(struct gaudi_memh *memh, void *buffer) {
                           .process = gaudi_process(),
                           .start = memh->start,
                           .length = memh->length};
-  if (memh->place.kind == HAUL_GAUDI) { /* host memory is no other transport's to reach by it */
+  if (memh->place.kind == HAUL_GAUDI) { /* other processes cannot reach host memory */
     ucs_status_t status = gaudi_node_listen();
     if (status == UCS_OK)
       status = publish(memh);
@@ -74,7 +68,7 @@ ucs_status_t gaudi_key_pack(struct gaudi_memh *memh, void *buffer) {
 /* ---- Unpacking ---- */
 
 static ucs_status_t refuse(const char *why) {
-  ucs_error("gaudi: a remote key was refused: %s", why);
+  ucs_error("gaudi: invalid remote key: %s", why);
   return UCS_ERR_INVALID_PARAM;
 }
 
@@ -85,13 +79,13 @@ ucs_status_t gaudi_key_unpack(const void *buffer, struct gaudi_key **out) {
     return UCS_ERR_NO_MEMORY;
   memcpy(key, buffer, sizeof *key);
   if (key->magic != KEY_MAGIC)
-    why = "it is none of this component's";
+    why = "not of this component";
   else if (key->version != KEY_VERSION)
-    why = "it is of another version of this component";
+    why = "of another version of this component";
   else if (key->check != check_of(key))
-    why = "it was cut off or damaged on its way";
+    why = "truncated or damaged";
   else if (key->host != gaudi_host())
-    why = "it is of another host, or of this one before it was booted anew";
+    why = "of another host, or of an earlier boot";
   else if (key->start + key->length < key->start)
     why = "its range wraps around";
   if (why) {
@@ -122,18 +116,18 @@ void gaudi_imports_close(void) {
 }
 
 void gaudi_imports_counters(struct cache_counters *counters) {
-  *counters = cache_counted(&imports);
+  *counters = cache_counters_of(&imports);
 }
 
 static ucs_status_t look_up(haul_peer *peer, const struct gaudi_key *key, haul_deadline until,
                             haul_remote **remote) {
   char name[GAUDI_NAME_ROOM];
   if (haul_peer_lookup(peer, gaudi_name_of(key->id, name), until, remote))
-    return gaudi_failed("another process's memory cannot be reached", UCS_LOG_LEVEL_ERROR);
+    return gaudi_failed("cannot look up another process's memory", UCS_LOG_LEVEL_ERROR);
   if (haul_remote_length(*remote) == key->length && haul_remote_place(*remote).kind == HAUL_GAUDI)
     return UCS_OK;
   haul_remote_release(*remote);
-  return refuse("its memory is not what it says");
+  return refuse("it does not match the published memory");
 }
 
 ucs_status_t gaudi_import(haul_peer *peer, uint64_t connection, const struct gaudi_key *key,
@@ -146,12 +140,12 @@ ucs_status_t gaudi_import(haul_peer *peer, uint64_t connection, const struct gau
   ucs_status_t status = look_up(peer, key, until, &remote);
   if (status != UCS_OK)
     return status;
-  *entry = cache_put(&imports, of, remote);
+  *entry = cache_insert(&imports, of, remote);
   return *entry ? UCS_OK : UCS_ERR_NO_MEMORY;
 }
 
-void gaudi_import_give(struct cache_entry *entry, bool spoiled) {
-  if (spoiled)
+void gaudi_import_release(struct cache_entry *entry, bool invalid) {
+  if (invalid)
     cache_forget(&imports, entry);
-  cache_give(&imports, entry);
+  cache_release(&imports, entry);
 }

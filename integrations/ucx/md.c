@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Two components, with a memory domain each: of one UCP takes transports that need remote keys, of
- * the other those that work without, as in one domain all would need them, also for host memory. */
+ * Two components with a memory domain each. gaudi_ipc needs remote keys; in a shared domain all
+ * transports would need them, even for host memory. */
 #include "module.h"
 
 #include <limits.h>
@@ -12,21 +12,19 @@
 static ucs_config_field_t config_table[] = {
     {"", "", NULL, offsetof(struct gaudi_md_config, super),
      UCS_CONFIG_TYPE_TABLE(uct_md_config_table)},
-    {"TIMEOUT", "30s",
-     "How long one operation, or connecting to another process, may take before it fails.",
+    {"TIMEOUT", "30s", "Time limit of an operation, and of a connection to another process.",
      offsetof(struct gaudi_md_config, timeout), UCS_CONFIG_TYPE_TIME},
     {"REG_CACHE_MAX", UCS_PP_MAKE_STRING(GAUDI_REGISTRATIONS),
-     "How many registrations of host memory are kept. The first domain that is opened decides.",
+     "Size of the cache of host memory registrations. The first open domain sets it.",
      offsetof(struct gaudi_md_config, registrations), UCS_CONFIG_TYPE_UINT},
     {"IMPORT_CACHE_MAX", UCS_PP_MAKE_STRING(GAUDI_IMPORTS),
-     "How many blocks of other processes are kept open. The first domain that is opened decides.",
+     "Size of the cache of other processes' memory. The first open domain sets it.",
      offsetof(struct gaudi_md_config, imports), UCS_CONFIG_TYPE_UINT},
-    {"DEVICE", "auto",
-     "The number of the device to allocate on. auto: the first that this process can have.",
+    {"DEVICE", "auto", "Number of the device to allocate on. auto: the first available one.",
      offsetof(struct gaudi_md_config, device), UCS_CONFIG_TYPE_ULUNITS},
     {"MEASURE", "n",
-     "Measure copies to and from the device when the domain is opened, some milliseconds, and\n"
-     "estimate by that instead of by the transports' BW and LATENCY. It opens the device.",
+     "Measure copies at the open of the domain, for some milliseconds, as the default of\n"
+     "the transports' BW and LATENCY. This opens the device.",
      offsetof(struct gaudi_md_config, measure), UCS_CONFIG_TYPE_BOOL},
     {.name = NULL}};
 
@@ -38,25 +36,23 @@ static struct gaudi_md *of(uct_md_h md) {
   return (struct gaudi_md *)md;
 }
 
-/* ---- Which there are ---- */
-
 static ucs_status_t query_resources(uct_component_t *component, uct_md_resource_desc_t **resources,
                                     unsigned *count) {
   struct haul_device devices[GAUDI_DEVICES_MAX];
   size_t there = GAUDI_DEVICES_MAX;
-  bool begun = gaudi_begin(GAUDI_REGISTRATIONS, GAUDI_IMPORTS); /* why not is logged */
-  if (begun) {
+  bool opened = gaudi_open(GAUDI_REGISTRATIONS, GAUDI_IMPORTS); /* logs its failure */
+  if (opened) {
     gaudi_devices(devices, &there);
-    gaudi_end();
+    gaudi_close();
   }
-  if (begun && there > 0)
+  if (opened && there > 0)
     return uct_md_query_single_md_resource(component, resources, count);
   *resources = NULL;
   *count = 0;
   return UCS_OK;
 }
 
-/* ---- Its calls, each with what all versions have in common ---- */
+/* ---- Calls, common to all versions ---- */
 
 ucs_status_t gaudi_md_alloc(struct gaudi_md *md, size_t *length, void **address,
                             struct gaudi_memh **memh) {
@@ -68,14 +64,14 @@ ucs_status_t gaudi_md_alloc(struct gaudi_md *md, size_t *length, void **address,
     status = gaudi_memory_alloc(md->devices[i].number, length, address, memh);
     if (status == UCS_OK)
       atomic_store(&md->chosen, i);
-    else if (status != UCS_ERR_BUSY) /* another process has it */
+    else if (status != UCS_ERR_BUSY) /* in use by another process */
       break;
   }
   return status;
 }
 
-static ucs_status_t alloc(uct_md_h md, size_t *length, void **address, ucs_memory_type_t type,
-                          ucs_sys_device_t system, unsigned flags, uct_mem_h *memh) {
+static ucs_status_t md_alloc(uct_md_h md, size_t *length, void **address, ucs_memory_type_t type,
+                             ucs_sys_device_t system, unsigned flags, uct_mem_h *memh) {
   struct gaudi_md *own = of(md);
   if (own->ipc || type != GAUDI_MEMORY_TYPE || (flags & UCT_MD_MEM_FLAG_FIXED))
     return UCS_ERR_UNSUPPORTED;
@@ -88,24 +84,24 @@ static ucs_status_t alloc(uct_md_h md, size_t *length, void **address, ucs_memor
   return UCS_ERR_UNSUPPORTED;
 }
 
-static ucs_status_t release(uct_md_h md, uct_mem_h memh) {
+static ucs_status_t md_free(uct_md_h md, uct_mem_h memh) {
   (void)md;
   gaudi_memory_free(memh);
   return UCS_OK;
 }
 
-static ucs_status_t enroll(void *address, size_t length, uint64_t flags, uct_mem_h *memh) {
+static ucs_status_t md_register(void *address, size_t length, uint64_t flags, uct_mem_h *memh) {
   ucs_log_level_t level =
       flags & UCT_MD_MEM_FLAG_HIDE_ERRORS ? UCS_LOG_LEVEL_DIAG : UCS_LOG_LEVEL_ERROR;
   return gaudi_memory_register(address, length, level, (struct gaudi_memh **)memh);
 }
 
-static ucs_status_t dismiss(uct_md_h md, const uct_md_mem_dereg_params_t *params) {
+static ucs_status_t md_deregister(uct_md_h md, const uct_md_mem_dereg_params_t *params) {
   (void)md;
   if (!(params->field_mask & UCT_MD_MEM_DEREG_FIELD_MEMH) || !params->memh)
     return UCS_ERR_INVALID_PARAM;
   if ((params->field_mask & UCT_MD_MEM_DEREG_FIELD_FLAGS) && params->flags)
-    return UCS_ERR_UNSUPPORTED; /* keys cannot be taken back one by one */
+    return UCS_ERR_UNSUPPORTED; /* single keys cannot be invalidated */
   gaudi_memory_free(params->memh);
   return UCS_OK;
 }
@@ -117,8 +113,8 @@ static ucs_sys_device_t system_of(uct_md_h md, uint16_t number) {
   return UCS_SYS_DEVICE_ID_UNKNOWN;
 }
 
-static ucs_status_t detect(uct_md_h md, const void *address, size_t length,
-                           ucs_memory_type_t *type) {
+static ucs_status_t md_detect(uct_md_h md, const void *address, size_t length,
+                              ucs_memory_type_t *type) {
   struct gaudi_block block;
   ucs_status_t status = gaudi_memory_find(address, length, &block);
   (void)md;
@@ -129,12 +125,12 @@ static ucs_status_t detect(uct_md_h md, const void *address, size_t length,
 
 static void close_md(uct_md_h md) {
   free(md);
-  gaudi_end();
+  gaudi_close();
 }
 
 #if UCX_HAS_GAUDI
 
-static ucs_status_t query(uct_md_h md, uct_md_attr_v2_t *attributes) {
+static ucs_status_t md_query(uct_md_h md, uct_md_attr_v2_t *attributes) {
   uct_md_base_md_query(attributes);
   attributes->rkey_packed_size = sizeof(struct gaudi_key);
   attributes->reg_mem_types = attributes->access_mem_types = GAUDI_MEMORY_TYPES;
@@ -157,30 +153,29 @@ static ucs_status_t alloc_22(uct_md_h md, size_t *length, void **address, ucs_me
                              ucs_sys_device_t device, unsigned flags, const char *name,
                              uct_mem_h *memh) {
   (void)name;
-  return alloc(md, length, address, type, device, flags, memh);
+  return md_alloc(md, length, address, type, device, flags, memh);
 }
 
 static ucs_status_t register_22(uct_md_h md, void *address, size_t length,
                                 const uct_md_mem_reg_params_t *params, uct_mem_h *memh) {
   (void)md;
-  return enroll(address, length,
-                params->field_mask & UCT_MD_MEM_REG_FIELD_FLAGS ? params->flags : 0, memh);
+  return md_register(address, length,
+                     params->field_mask & UCT_MD_MEM_REG_FIELD_FLAGS ? params->flags : 0, memh);
 }
 
-/* From the block's start on: what imports it, as UCX's InfiniBand transport, takes it from there.
- */
-static ucs_status_t export(const struct gaudi_block *block, const void *address,
-                           uct_md_mem_attr_v2_t *attributes) {
+/* The dma-buf of the whole block; importers such as UCX's InfiniBand transport add the offset. */
+static ucs_status_t export_dmabuf(const struct gaudi_block *block, const void *address,
+                                  uct_md_mem_attr_v2_t *attributes) {
   struct gaudi_part part;
   uint64_t offset;
   int descriptor;
-  ucs_status_t status = gaudi_part_take((void *)(uintptr_t)block->start,
-                                        (size_t)(block->end - block->start), NULL, &part);
+  ucs_status_t status = gaudi_part_acquire((void *)(uintptr_t)block->start,
+                                           (size_t)(block->end - block->start), NULL, &part);
   if (status != UCS_OK)
     return status;
   if (haul_region_dmabuf(part.region, &descriptor, &offset))
-    status = gaudi_failed("no dma-buf of device memory", UCS_LOG_LEVEL_DIAG);
-  gaudi_part_give(&part);
+    status = gaudi_failed("cannot export a dma-buf", UCS_LOG_LEVEL_DIAG);
+  gaudi_part_release(&part);
   if (status != UCS_OK)
     return status;
   if (attributes->field_mask & UCT_MD_MEM_ATTR_V2_FIELD_DMABUF_OFFSET)
@@ -204,7 +199,7 @@ static ucs_status_t mem_query(uct_md_h md, const void *address, size_t length,
   if (attributes->field_mask & UCT_MD_MEM_ATTR_V2_FIELD_ALLOC_LENGTH)
     attributes->alloc_length = (size_t)(block.end - block.start);
   if (attributes->field_mask & UCT_MD_MEM_ATTR_V2_FIELD_DMABUF_FD)
-    status = export(&block, address, attributes);
+    status = export_dmabuf(&block, address, attributes);
   return status;
 }
 
@@ -230,22 +225,22 @@ static ucs_status_t unpack_22(uct_component_t *component, const void *buffer,
 
 static uct_md_ops_t md_ops = {
     .close = close_md,
-    .query = query,
+    .query = md_query,
     .mem_alloc = alloc_22,
-    .mem_free = release,
+    .mem_free = md_free,
     .mem_advise = (uct_md_mem_advise_func_t)ucs_empty_function_return_unsupported,
     .mem_reg = register_22,
-    .mem_dereg = dismiss,
+    .mem_dereg = md_deregister,
     .mem_query = mem_query,
     .mkey_pack = pack_22,
     .mem_attach = (uct_md_mem_attach_func_t)ucs_empty_function_return_unsupported,
-    .detect_memory_type = detect,
+    .detect_memory_type = md_detect,
     .mem_elem_pack = (uct_md_mem_elem_pack_func_t)ucs_empty_function_return_unsupported,
 };
 
 #else /* 1.13 */
 
-static ucs_status_t query(uct_md_h md, uct_md_attr_t *attributes) {
+static ucs_status_t md_query(uct_md_h md, uct_md_attr_t *attributes) {
   memset(&attributes->cap, 0, sizeof attributes->cap);
   attributes->cap.flags =
       UCT_MD_FLAG_REG | (of(md)->ipc ? UCT_MD_FLAG_NEED_RKEY : UCT_MD_FLAG_ALLOC);
@@ -261,13 +256,13 @@ static ucs_status_t query(uct_md_h md, uct_md_attr_t *attributes) {
 static ucs_status_t alloc_13(uct_md_h md, size_t *length, void **address, ucs_memory_type_t type,
                              unsigned flags, const char *name, uct_mem_h *memh) {
   (void)name;
-  return alloc(md, length, address, type, UCS_SYS_DEVICE_ID_UNKNOWN, flags, memh);
+  return md_alloc(md, length, address, type, UCS_SYS_DEVICE_ID_UNKNOWN, flags, memh);
 }
 
 static ucs_status_t register_13(uct_md_h md, void *address, size_t length, unsigned flags,
                                 uct_mem_h *memh) {
   (void)md;
-  return enroll(address, length, flags, memh);
+  return md_register(address, length, flags, memh);
 }
 
 static ucs_status_t mem_query(uct_md_h md, const void *address, size_t length,
@@ -308,16 +303,16 @@ static ucs_status_t unpack_13(uct_component_t *component, const void *buffer, uc
 
 static uct_md_ops_t md_ops = {
     .close = close_md,
-    .query = query,
+    .query = md_query,
     .mem_alloc = alloc_13,
-    .mem_free = release,
+    .mem_free = md_free,
     .mem_advise = (uct_md_mem_advise_func_t)ucs_empty_function_return_unsupported,
     .mem_reg = register_13,
-    .mem_dereg = dismiss,
+    .mem_dereg = md_deregister,
     .mem_query = mem_query,
     .mkey_pack = pack_13,
     .is_sockaddr_accessible = (uct_md_is_sockaddr_accessible_func_t)ucs_empty_function_return_zero,
-    .detect_memory_type = detect,
+    .detect_memory_type = md_detect,
 };
 
 #endif
@@ -326,6 +321,58 @@ static ucs_status_t release_key(uct_component_t *component, uct_rkey_t rkey, voi
   (void)component, (void)handle;
   free((void *)rkey);
   return UCS_OK;
+}
+
+/* ---- Measurement ---- */
+
+#define LARGE  ((size_t)16 << 20)
+#define ROUNDS 9
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* The median in seconds; 0 after a failure. */
+static double time_of(haul_region *device, haul_region *host, size_t length, haul_deadline until) {
+  double took[ROUNDS];
+  for (unsigned i = 0; i < ROUNDS; i++) {
+    haul_deadline began = haul_deadline_in(0);
+    if (haul_region_copy(i % 2 ? host : device, 0, i % 2 ? device : host, 0, length, until))
+      return 0;
+    took[i] = (double)(haul_deadline_in(0) - began) * 1e-9;
+  }
+  qsort(took, ROUNDS, sizeof took[0], ascending);
+  return took[ROUNDS / 2];
+}
+
+static void measure_copies(struct gaudi_md *md, haul_region *device, haul_region *host) {
+  haul_deadline until = haul_deadline_in(gaudi_nanoseconds(md->timeout));
+  double small = time_of(device, host, 64, until), large = time_of(device, host, LARGE, until);
+  if (small <= 0 || large <= small) {
+    gaudi_failed("cannot measure copies, using estimates", UCS_LOG_LEVEL_WARN);
+    return;
+  }
+  md->measured = (struct gaudi_performance){(double)LARGE / (large - small), small};
+  ucs_info("gaudi: measured: %.1f GB/s, %.1f us; gaudi_ipc uses its default, as it needs a second "
+           "process",
+           md->measured.bandwidth * 1e-9, small * 1e6);
+}
+
+static void md_measure(struct gaudi_md *md) {
+  const struct haul_place at_host = {HAUL_HOST, 0};
+  struct gaudi_memh *memh = NULL;
+  haul_region *host = NULL;
+  size_t length = LARGE;
+  void *address;
+  if (gaudi_md_alloc(md, &length, &address, &memh) != UCS_OK ||
+      haul_region_alloc(gaudi_node(), at_host, LARGE, HAUL_REGION_PINNED, &host))
+    ucs_warn("gaudi: cannot measure copies, using estimates: out of memory");
+  else
+    measure_copies(md, memh->region, host);
+  haul_region_release(host);
+  if (memh)
+    gaudi_memory_free(memh);
 }
 
 /* ---- Opening ---- */
@@ -343,7 +390,7 @@ static ucs_sys_device_t system_device_of(const char *pci) {
                                                                 : UCS_SYS_DEVICE_ID_UNKNOWN;
 }
 
-static void learn_devices(struct gaudi_md *md, size_t wanted) {
+static void init_devices(struct gaudi_md *md, size_t wanted) {
   struct haul_device devices[GAUDI_DEVICES_MAX];
   md->count = GAUDI_DEVICES_MAX;
   gaudi_devices(devices, &md->count);
@@ -357,7 +404,7 @@ static void learn_devices(struct gaudi_md *md, size_t wanted) {
 }
 
 static ucs_status_t no_device(const struct gaudi_md_config *config) {
-  ucs_error("gaudi: there is no device %zu (UCX_GAUDI_DEVICE)", config->device);
+  ucs_error("gaudi: UCX_GAUDI_DEVICE=%zu: no such device", config->device);
   return UCS_ERR_NO_DEVICE;
 }
 
@@ -365,10 +412,10 @@ static ucs_status_t open_md(uct_component_t *component, const char *name,
                             const uct_md_config_t *base, uct_md_h *out) {
   const struct gaudi_md_config *config = (const struct gaudi_md_config *)base;
   struct gaudi_md *md = calloc(1, sizeof *md);
-  (void)name; /* there is but one */
+  (void)name; /* there is only one */
   if (!md)
     return UCS_ERR_NO_MEMORY;
-  if (!gaudi_begin(config->registrations, config->imports)) {
+  if (!gaudi_open(config->registrations, config->imports)) {
     free(md);
     return UCS_ERR_IO_ERROR;
   }
@@ -376,13 +423,13 @@ static ucs_status_t open_md(uct_component_t *component, const char *name,
   md->super.component = component;
   md->ipc = component == &gaudi_ipc_component;
   md->timeout = config->timeout;
-  learn_devices(md, config->device);
+  init_devices(md, config->device);
   if (md->count == 0 || (config->device != UCS_ULUNITS_AUTO && md->chosen == md->count)) {
     close_md(&md->super);
     return no_device(config);
   }
   if (config->measure && !md->ipc)
-    gaudi_measure(md);
+    md_measure(md);
   *out = &md->super;
   return UCS_OK;
 }

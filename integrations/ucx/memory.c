@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * Memory that UCX hands in: blocks of devices, which are known whole, and registrations, which are
- * kept for whoever comes with the same range. A registration of host memory holds no page: it stays
- * right when the memory is mapped anew, as a device's copy pins what is there at its time. */
+ * Memory of UCX's operations: blocks of device memory, and cached registrations. A registration of
+ * host memory pins no page, as each copy pins the pages mapped at its time; so it stays valid when
+ * the memory is mapped again. */
 #include "module.h"
 
+#include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "hook.h"
 
 static struct {
   pthread_rwlock_t lock;      /* guards the blocks */
@@ -16,25 +16,54 @@ static struct {
   struct cache registrations;
 } state = {.lock = PTHREAD_RWLOCK_INITIALIZER};
 
-/* ---- UCX's own table of what is not host memory ---- */
+/* ---- The hook (hook.c), if preloaded ---- */
 
-/* UCP takes for host memory what is not in it, and asks no domain. 1.13 has no type to put in.
- * Called also by the hook, with its lock. */
-static void tell_type(uint64_t start, uint64_t end, bool there) {
+/* The mapping of device memory that contains the range; false without one, or without the hook. */
+static bool hook_find(uint64_t address, uint64_t length, uint64_t *start, uint64_t *end) {
+  bool (*find)(uint64_t, uint64_t, uint64_t *, uint64_t *);
+  *(void **)&find = dlsym(RTLD_DEFAULT, "haul_gaudihook_find");
+  return find && find(address, length, start, end);
+}
+
+/* Reports each mapping, and later changes from the thread that makes them, with the hook's lock,
+ * until it is called with NULL. */
+static void hook_watch(void (*changed)(uint64_t start, uint64_t end, bool mapped)) {
+  void (*watch)(void (*)(uint64_t, uint64_t, bool));
+  *(void **)&watch = dlsym(RTLD_DEFAULT, "haul_gaudihook_watch");
+  if (watch)
+    watch(changed);
+}
+
+void hook_share_device(void) {
+  int (*descriptor)(void);
+  char text[16];
+  *(void **)&descriptor = dlsym(RTLD_DEFAULT, "haul_gaudihook_descriptor");
+  int fd = descriptor ? descriptor() : -1;
+  if (fd < 0 || getenv("HAUL_GAUDI_FD"))
+    return;
+  snprintf(text, sizeof text, "%d", fd);
+  setenv("HAUL_GAUDI_FD", text, 0);
+}
+
+/* ---- UCX's memory type cache ---- */
+
+/* UCP treats memory that is not in the cache as host memory, without a query to the domain. 1.13
+ * has no type for it. The hook calls this too, with its lock. */
+static void update_memtype(uint64_t start, uint64_t end, bool mapped) {
 #if UCX_HAS_GAUDI
   ucs_memory_info_t ignored;
-  if (!there) /* who keeps registrations of it forgets them */
+  if (!mapped) /* invalidates registration caches */
     ucm_vm_munmap((void *)(uintptr_t)start, (size_t)(end - start));
-  /* The first look makes the table; where there is none to be had, each domain is asked. */
+  /* The first lookup creates the cache; without a cache UCP queries each domain. */
   if (ucs_memtype_cache_lookup((void *)(uintptr_t)start, 1, &ignored) == UCS_ERR_UNSUPPORTED)
     return;
-  if (there)
+  if (mapped)
     ucs_memtype_cache_update((void *)(uintptr_t)start, (size_t)(end - start), GAUDI_MEMORY_TYPE,
                              UCS_SYS_DEVICE_ID_UNKNOWN, UCS_MEM_FLAG_REGISTRABLE);
   else
     ucs_memtype_cache_remove((void *)(uintptr_t)start, (size_t)(end - start));
 #else
-  (void)start, (void)end, (void)there;
+  (void)start, (void)end, (void)mapped;
 #endif
 }
 
@@ -45,7 +74,7 @@ static void drop_region(void *value) {
 void gaudi_memory_open(unsigned registrations) {
   state.count = 0;
   cache_open(&state.registrations, registrations, drop_region);
-  hook_watch(tell_type);
+  hook_watch(update_memtype);
 }
 
 void gaudi_memory_close(void) {
@@ -57,12 +86,12 @@ void gaudi_memory_close(void) {
 }
 
 void gaudi_registrations_counters(struct cache_counters *counters) {
-  *counters = cache_counted(&state.registrations);
+  *counters = cache_counters_of(&state.registrations);
 }
 
 /* ---- Blocks ---- */
 
-/* With the lock: the first that ends behind the address. */
+/* With the lock: the index of the first block that ends after the address. */
 static size_t search(uint64_t address) {
   size_t low = 0, high = state.count;
   while (low < high) {
@@ -110,7 +139,7 @@ static void remove_block(uint64_t start) {
   pthread_rwlock_unlock(&state.lock);
 }
 
-static bool find_own(uint64_t start, uint64_t length, struct gaudi_block *block) {
+static bool find_block(uint64_t start, uint64_t length, struct gaudi_block *block) {
   pthread_rwlock_rdlock(&state.lock);
   size_t at = search(start);
   bool found =
@@ -121,9 +150,8 @@ static bool find_own(uint64_t start, uint64_t length, struct gaudi_block *block)
   return found;
 }
 
-/* What the framework has mapped, where the hook saw it (hook.h). Which device it is on haul tells.
- */
-static bool find_frameworks(uint64_t start, uint64_t length, struct gaudi_block *block) {
+/* A mapping of the framework, if the hook saw it. haul knows its device. */
+static bool find_mapping(uint64_t start, uint64_t length, struct gaudi_block *block) {
   haul_region *region;
   if (!hook_find(start, length, &block->start, &block->end) ||
       haul_region_wrap(gaudi_node(), (void *)(uintptr_t)block->start,
@@ -138,18 +166,17 @@ static bool find_frameworks(uint64_t start, uint64_t length, struct gaudi_block 
 
 ucs_status_t gaudi_memory_find(const void *address, size_t length, struct gaudi_block *block) {
   uint64_t start = (uintptr_t)address, least = length ? length : 1;
-  if (find_own(start, least, block) || find_frameworks(start, least, block))
+  if (find_block(start, least, block) || find_mapping(start, least, block))
     return UCS_OK;
   return UCS_ERR_INVALID_ADDR;
 }
 
 /* ---- Registrations ---- */
 
-/* Of host memory alone: a device's may be freed and be somebody else's when it is asked for again,
- * and to find it again takes as long as to look it up here. NULL with the reason, which is logged.
- */
-static struct cache_entry *take(const void *address, size_t length, ucs_log_level_t level,
-                                ucs_status_t *status) {
+/* Caches only host memory, as device memory may be freed and reused at the same address, and a new
+ * lookup costs no more than the cache. NULL with *status and a log line. */
+static struct cache_entry *registration_acquire(const void *address, size_t length,
+                                                ucs_log_level_t level, ucs_status_t *status) {
   const struct cache_key key = {{(uintptr_t)address, length, 0}};
   haul_region *region;
   struct cache_entry *entry = cache_find(&state.registrations, key);
@@ -157,11 +184,11 @@ static struct cache_entry *take(const void *address, size_t length, ucs_log_leve
   if (entry)
     return entry;
   if (haul_region_wrap(gaudi_node(), (void *)(uintptr_t)address, length, &region)) {
-    *status = gaudi_failed("memory cannot be registered", level);
+    *status = gaudi_failed("cannot register memory", level);
     return NULL;
   }
   bool of_device = haul_region_place(region).kind == HAUL_GAUDI;
-  entry = cache_put(&state.registrations, key, region);
+  entry = cache_insert(&state.registrations, key, region);
   if (entry && of_device)
     cache_forget(&state.registrations, entry);
   *status = entry ? UCS_OK : UCS_ERR_NO_MEMORY;
@@ -174,7 +201,7 @@ ucs_status_t gaudi_memory_register(void *address, size_t length, ucs_log_level_t
   struct gaudi_memh *memh = calloc(1, sizeof *memh);
   if (!memh)
     return UCS_ERR_NO_MEMORY;
-  memh->entry = take(address, length, level, &status);
+  memh->entry = registration_acquire(address, length, level, &status);
   if (!memh->entry) {
     free(memh);
     return status;
@@ -187,8 +214,8 @@ ucs_status_t gaudi_memory_register(void *address, size_t length, ucs_log_level_t
   return UCS_OK;
 }
 
-/* Whole pages, as of other drivers: UCP widens what it registers to its cache's 16 bytes, and a
- * driver that imports the dma-buf to pages. */
+/* Whole pages, like other drivers: UCP registers ranges aligned to 16 bytes, and importers of the
+ * dma-buf to pages. */
 static size_t in_pages(size_t length) {
   size_t page = ucs_get_page_size();
   return length > SIZE_MAX - page ? length : (length + page - 1) / page * page;
@@ -202,7 +229,7 @@ ucs_status_t gaudi_memory_alloc(uint16_t device, size_t *length, void **address,
     return UCS_ERR_NO_MEMORY;
   if (haul_region_alloc(gaudi_node(), place, in_pages(*length), 0, &memh->region)) {
     free(memh);
-    return gaudi_failed("device memory cannot be allocated", UCS_LOG_LEVEL_DEBUG);
+    return gaudi_failed("cannot allocate device memory", UCS_LOG_LEVEL_DEBUG);
   }
   memh->start = (uintptr_t)haul_region_address(memh->region);
   memh->length = *length = haul_region_length(memh->region);
@@ -213,7 +240,7 @@ ucs_status_t gaudi_memory_alloc(uint16_t device, size_t *length, void **address,
     free(memh);
     return UCS_ERR_NO_MEMORY;
   }
-  tell_type(memh->start, memh->start + memh->length, true);
+  update_memtype(memh->start, memh->start + memh->length, true);
   *address = (void *)(uintptr_t)memh->start;
   *out = memh;
   return UCS_OK;
@@ -224,9 +251,9 @@ void gaudi_memory_free(struct gaudi_memh *memh) {
   if (memh->id)
     haul_region_unpublish(memh->region, gaudi_name_of(memh->id, name));
   if (memh->entry) {
-    cache_give(&state.registrations, memh->entry);
+    cache_release(&state.registrations, memh->entry);
   } else {
-    tell_type(memh->start, memh->start + memh->length, false);
+    update_memtype(memh->start, memh->start + memh->length, false);
     remove_block(memh->start);
     haul_region_release(memh->region);
   }
@@ -236,12 +263,12 @@ void gaudi_memory_free(struct gaudi_memh *memh) {
 /* ---- Parts ---- */
 
 static ucs_status_t not_within(const void *address, size_t length) {
-  ucs_error("gaudi: %p+%zu does not lie in the memory that its handle is of", address, length);
+  ucs_error("gaudi: %p+%zu exceeds the memory of its handle", address, length);
   return UCS_ERR_INVALID_PARAM;
 }
 
-ucs_status_t gaudi_part_take(const void *address, size_t length, const struct gaudi_memh *memh,
-                             struct gaudi_part *part) {
+ucs_status_t gaudi_part_acquire(const void *address, size_t length, const struct gaudi_memh *memh,
+                                struct gaudi_part *part) {
   uint64_t start = (uintptr_t)address;
   struct gaudi_block block;
   ucs_status_t status = UCS_OK;
@@ -253,28 +280,28 @@ ucs_status_t gaudi_part_take(const void *address, size_t length, const struct ga
     part->offset = start - memh->start;
     return UCS_OK;
   }
-  if (find_own(start, length, &block)) {
+  if (find_block(start, length, &block)) {
     part->region = block.region;
     part->offset = start - block.start;
     return UCS_OK;
   }
-  part->entry = take(address, length, UCS_LOG_LEVEL_ERROR, &status);
+  part->entry = registration_acquire(address, length, UCS_LOG_LEVEL_ERROR, &status);
   part->region = part->entry ? part->entry->value : NULL;
   return status;
 }
 
-ucs_status_t gaudi_target_take(uint64_t address, uct_rkey_t rkey, size_t length,
-                               struct gaudi_part *part) {
+ucs_status_t gaudi_target_acquire(uint64_t address, uct_rkey_t rkey, size_t length,
+                                  struct gaudi_part *part) {
   const struct gaudi_key *key = rkey == UCT_INVALID_RKEY ? NULL : (const struct gaudi_key *)rkey;
   if (key && !(key->process == gaudi_process() && gaudi_key_covers(key, address, length))) {
-    ucs_error("gaudi: 0x%lx+%zu is not what the remote key is for", (unsigned long)address, length);
+    ucs_error("gaudi: the remote key does not cover 0x%lx+%zu", (unsigned long)address, length);
     return UCS_ERR_INVALID_ADDR;
   }
-  return gaudi_part_take((void *)(uintptr_t)address, length, NULL, part);
+  return gaudi_part_acquire((void *)(uintptr_t)address, length, NULL, part);
 }
 
-void gaudi_part_give(struct gaudi_part *part) {
+void gaudi_part_release(struct gaudi_part *part) {
   if (part->entry)
-    cache_give(&state.registrations, part->entry);
+    cache_release(&state.registrations, part->entry);
   *part = (struct gaudi_part){0};
 }

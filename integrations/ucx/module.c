@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Registers the component with a UCX of the version that the module was built for. One of another
- * version has other structures: it is left alone, and told why. */
+ * Registers the components with a UCX of the version that the module was built for, as other
+ * versions have other structures. */
 #include "module.h"
 
 #include <dlfcn.h>
@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* libucp is the only library of UCX that tells its version. It is loaded, or it lies beside libuct,
- * or where libuct lies in a tree that was built and not installed. */
+/* Only libucp knows UCX's version. It is loaded, or beside libuct, or in the build tree of libuct.
+ */
 static void *open_ucp(void) {
   static const char *const places[] = {"%s/libucp.so.0", "%s/../../ucp/.libs/libucp.so.0"};
   void *library = dlopen("libucp.so.0", RTLD_LAZY | RTLD_NOLOAD);
@@ -27,7 +27,7 @@ static void *open_ucp(void) {
   return library;
 }
 
-static bool is_ours(unsigned *major, unsigned *minor) {
+static bool version_matches(unsigned *major, unsigned *minor) {
   void (*version)(unsigned *, unsigned *, unsigned *);
   void *library = open_ucp();
   unsigned release = 0;
@@ -40,18 +40,17 @@ static bool is_ours(unsigned *major, unsigned *minor) {
   return *major == UCX_MAJOR && *minor == UCX_MINOR;
 }
 
-__attribute__((constructor)) static void begin(void) {
+__attribute__((constructor)) static void module_init(void) {
   unsigned major, minor;
-  if (!is_ours(&major, &minor)) {
+  if (!version_matches(&major, &minor)) {
     fprintf(stderr,
-            "haul's module for UCX was built for UCX %d.%d, and this is %u.%u: it is not used; "
-            "build it against this one's source tree (UCX_SOURCE_DIR)\n",
+            "haul: cannot load the UCX module: it was built for UCX %d.%d, and this is UCX %u.%u "
+            "(hint: set UCX_SOURCE_DIR to this version's source tree and build haul again)\n",
             UCX_MAJOR, UCX_MINOR, major, minor);
     return;
   }
   gaudi_copy_init();
-  gaudi_ipc_init();
-  gaudi_dma_init();
+  gaudi_jobs_init();
   uct_component_register(&gaudi_component);
   uct_tl_register(&gaudi_component, &gaudi_copy_tl);
   uct_tl_register(&gaudi_component, &gaudi_dma_tl);
@@ -60,7 +59,7 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 static void log_cache(const char *name, struct cache_counters counters) {
-  ucs_info("gaudi: %s: %u kept, %lu hits, %lu misses, %lu dropped", name, counters.entries,
+  ucs_info("gaudi: %s: %u entries, %lu hits, %lu misses, %lu evicted", name, counters.entries,
            (unsigned long)counters.hits, (unsigned long)counters.misses,
            (unsigned long)counters.dropped);
 }

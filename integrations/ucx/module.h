@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Intel Gaudi in UCX, inside: a component with a memory domain for each device and three
- * transports. It stands on haul.h and haul/device.h, and on the headers of the UCX source tree that
- * it is built against; what differs between UCX's versions is in version.h and md.c's and iface.c's
- * tables.
+ * Intel Gaudi in UCX: two components with a memory domain and three transports. It uses haul.h,
+ * haul/device.h and the headers of the UCX source tree that it is built against. Differences
+ * between UCX versions are in version.h and in the tables of md.c and iface.c.
  *
- * What a name means here is what it means in UCX: a memory domain (md), a memory handle (memh), a
- * remote key (rkey), an interface (iface) of a transport, an endpoint (ep) of it. */
+ * Names are UCX's: memory domain (md), memory handle (memh), remote key (rkey), interface (iface)
+ * of a transport, endpoint (ep). */
 #ifndef HAUL_UCX_MODULE_H
 #define HAUL_UCX_MODULE_H
 
@@ -18,43 +17,41 @@
 
 #include "cache.h"
 
-/* ---- node.c: haul, one node a process ---- */
+/* ---- node.c: the node of the process ---- */
 
 #define GAUDI_REGISTRATIONS 1024
 #define GAUDI_IMPORTS       256
 
-/* Opens the node and what is kept beside it, at the first call; false: there can be none, which is
- * logged. The sizes of the caches are the first caller's. */
-bool gaudi_begin(unsigned registrations, unsigned imports);
-/* Closes it all with the last one who began. */
-void gaudi_end(void);
+/* The first call opens the node and the caches, whose sizes it sets; false with a log line. */
+bool gaudi_open(unsigned registrations, unsigned imports);
+/* The last call closes the node. */
+void gaudi_close(void);
 haul_node *gaudi_node(void);
 
-/* Where a process of this host listens, once it does. */
+/* The address of a process of this host. */
 #define GAUDI_ADDRESS_ROOM 40
 void gaudi_node_address(uint64_t process, char address[GAUDI_ADDRESS_ROOM]);
-/* This one answers others from now on. */
+/* Starts to listen there, once. */
 ucs_status_t gaudi_node_listen(void);
 
-/* The same number for all processes of this host, whatever namespaces they are in, until it boots
- * anew. */
+/* Id of this host and boot, the same in all namespaces. */
 uint64_t gaudi_host(void);
-/* Another number for each process. */
+/* Random id of this process. */
 uint64_t gaudi_process(void);
 
-/* UCX's word for one of haul's codes. */
+/* UCX's status for a code of haul. */
 ucs_status_t gaudi_status(int code);
-/* The same for the calling thread's last failure, which is logged with its hint. */
+/* Logs the calling thread's last error of haul with its hint; returns its status. */
 ucs_status_t gaudi_failed(const char *what, ucs_log_level_t level);
 
-/* Fills up to *count of haul's Gaudi devices. */
+/* Lists up to *count Gaudi devices. */
 void gaudi_devices(struct haul_device *devices, size_t *count);
 
-/* ---- memory.c: what is known of memory ---- */
+/* ---- memory.c: blocks, registrations, and the hook ---- */
 
 #define GAUDI_DEVICES_MAX 16u
 
-/* A block of device memory that this process has: allocated here, or told of by the hook. */
+/* A block of device memory of this process: allocated here, or reported by the hook. */
 struct gaudi_block {
   uint64_t start, end;
   uint16_t device;
@@ -65,16 +62,19 @@ struct gaudi_memh {
   haul_region *region;
   uint64_t start, length;
   struct haul_place place;
-  uint64_t id;               /* under which name it is published; 0: under none */
-  struct cache_entry *entry; /* of the registration cache; NULL: allocated */
+  uint64_t id;               /* of its published name; 0: not published */
+  struct cache_entry *entry; /* in the registration cache; NULL: allocated */
 };
 
-/* A part of a region that is held meanwhile. */
+/* A range of a region, with a reference to it. */
 struct gaudi_part {
   haul_region *region;
   uint64_t offset;
-  struct cache_entry *entry; /* NULL: somebody else holds it */
+  struct cache_entry *entry; /* NULL: the reference is held elsewhere */
 };
+
+/* Sets HAUL_GAUDI_FD, unless set, to the device of the framework, before haul opens devices. */
+void hook_share_device(void);
 
 void gaudi_memory_open(unsigned registrations);
 void gaudi_memory_close(void);
@@ -85,26 +85,25 @@ ucs_status_t gaudi_memory_register(void *address, size_t length, ucs_log_level_t
                                    struct gaudi_memh **memh);
 void gaudi_memory_free(struct gaudi_memh *memh);
 
-/* The block of Gaudi memory that the whole range lies in; UCS_ERR_INVALID_ADDR: it does not. */
+/* The block of Gaudi memory that contains the range; UCS_ERR_INVALID_ADDR: none. */
 ucs_status_t gaudi_memory_find(const void *address, size_t length, struct gaudi_block *block);
 
-/* The range's memory, by the handle where there is one. Given back with gaudi_part_give. */
-ucs_status_t gaudi_part_take(const void *address, size_t length, const struct gaudi_memh *memh,
-                             struct gaudi_part *part);
-void gaudi_part_give(struct gaudi_part *part);
-/* The same of this process's memory that an operation names by a remote address, and by a key, if
- * there is one. */
-ucs_status_t gaudi_target_take(uint64_t address, uct_rkey_t rkey, size_t length,
-                               struct gaudi_part *part);
+/* By the handle, if there is one. Release it with gaudi_part_release. */
+ucs_status_t gaudi_part_acquire(const void *address, size_t length, const struct gaudi_memh *memh,
+                                struct gaudi_part *part);
+void gaudi_part_release(struct gaudi_part *part);
+/* The same for the remote address of an operation within this process, with or without a key. */
+ucs_status_t gaudi_target_acquire(uint64_t address, uct_rkey_t rkey, size_t length,
+                                  struct gaudi_part *part);
 
-/* ---- keys.c: remote keys, and what others' are imported as ---- */
+/* ---- keys.c: remote keys and imports ---- */
 
-/* What travels. Plain bytes between processes of one host, so of one byte order. */
+/* A packed key, used between processes of one host, so without byte order conversion. */
 struct gaudi_key {
   uint32_t magic;
   uint16_t version, device;
   uint64_t host, process, id, start, length;
-  uint64_t check; /* of what stands above: such keys come without their length */
+  uint64_t check; /* of the fields above, as UCX passes no length */
 };
 
 #define GAUDI_NAME_ROOM 32
@@ -113,19 +112,19 @@ const char *gaudi_name_of(uint64_t id, char name[GAUDI_NAME_ROOM]);
 ucs_status_t gaudi_key_pack(struct gaudi_memh *memh, void *buffer);
 /* The key is the caller's to free. */
 ucs_status_t gaudi_key_unpack(const void *buffer, struct gaudi_key **key);
-/* Does the range lie in what the key is for? */
+/* Whether the key covers the range. */
 bool gaudi_key_covers(const struct gaudi_key *key, uint64_t address, size_t length);
 
-/* Imports of other processes' memory, bounded, the least used one is dropped. */
+/* LRU cache of other processes' memory. */
 void gaudi_imports_open(unsigned imports);
 void gaudi_imports_close(void);
 /* The entry's value is the haul_remote. */
 ucs_status_t gaudi_import(haul_peer *peer, uint64_t connection, const struct gaudi_key *key,
                           haul_deadline until, struct cache_entry **entry);
-/* Spoiled: nobody gets it again. */
-void gaudi_import_give(struct cache_entry *entry, bool spoiled);
+/* An invalid import is not used again. */
+void gaudi_import_release(struct cache_entry *entry, bool invalid);
 
-/* Logs all counters, at the end of the last memory domain. */
+/* Logs all counters. */
 void gaudi_counters_log(void);
 void gaudi_imports_counters(struct cache_counters *counters);
 void gaudi_registrations_counters(struct cache_counters *counters);
@@ -133,7 +132,7 @@ void gaudi_registrations_counters(struct cache_counters *counters);
 /* ---- md.c ---- */
 
 struct gaudi_performance {
-  double bandwidth, latency; /* bytes a second, seconds */
+  double bandwidth, latency; /* bytes per second, seconds */
 };
 
 struct gaudi_md_config {
@@ -141,10 +140,10 @@ struct gaudi_md_config {
   double timeout;
   unsigned registrations, imports;
   int measure;
-  size_t device; /* to allocate on; UCS_ULUNITS_AUTO: the first that this process gets */
+  size_t device; /* to allocate on; UCS_ULUNITS_AUTO: the first available one */
 };
 
-/* Of all devices: UCP takes at most two transports to a type of memory within a process. */
+/* One for all devices, as UCP uses at most two transports per memory type within a process. */
 struct gaudi_md {
   uct_md_t super;
   struct {
@@ -152,25 +151,21 @@ struct gaudi_md {
     ucs_sys_device_t system;
   } devices[GAUDI_DEVICES_MAX];
   size_t count;
-  _Atomic size_t chosen; /* of devices: where memory is allocated; `count`: that is not known yet */
+  _Atomic size_t chosen; /* index of the device to allocate on; `count`: not chosen yet */
   double timeout;
   bool ipc; /* gaudi_ipc's */
-  /* What copies were measured to take; a bandwidth of 0: they were not. */
+  /* Measured copies; bandwidth 0: not measured. */
   struct gaudi_performance measured;
 };
 
 extern uct_component_t gaudi_component, gaudi_ipc_component;
 
 int64_t gaudi_nanoseconds(double seconds);
-/* Tries to allocate on the chosen device, or on one after the other. */
+/* Allocates on the chosen device, or on the first available one. */
 ucs_status_t gaudi_md_alloc(struct gaudi_md *md, size_t *length, void **address,
                             struct gaudi_memh **memh);
 
-/* ---- measure.c ---- */
-
-void gaudi_measure(struct gaudi_md *md);
-
-/* ---- iface.c: what the transports have in common ---- */
+/* ---- iface.c: base of the transports ---- */
 
 enum gaudi_kind { GAUDI_COPY, GAUDI_IPC, GAUDI_DMA, GAUDI_KINDS };
 
@@ -185,20 +180,6 @@ struct gaudi_copy_config {
   size_t max_fast, max_short, max_bcopy;
 };
 
-/* A copy or a transfer under way, of gaudi_dma and gaudi_ipc. */
-struct gaudi_job {
-  ucs_queue_elem_t link;
-  uct_completion_t *completion; /* NULL: nobody is told */
-  struct gaudi_part local, device;
-  haul_copy *copy;
-  haul_transfer *transfer;
-  struct cache_entry *import;
-  bool spoiled; /* the import is not to be used again */
-  bool late;    /* it was told to end */
-  unsigned looks;
-  haul_deadline until; /* 0: its turn has not come */
-};
-
 typedef struct gaudi_iface {
   uct_base_iface_t super;
   enum gaudi_kind kind;
@@ -206,18 +187,18 @@ typedef struct gaudi_iface {
   size_t max_zcopy;
   /* gaudi_copy */
   size_t max_fast, max_short, max_bcopy, bounce_length;
-  haul_region *bounce; /* for what is short or buffered, pinned */
-  /* gaudi_dma and gaudi_ipc: jobs in the order in which they were started */
+  haul_region *bounce; /* of short and buffered operations, pinned */
+  /* gaudi_dma and gaudi_ipc: jobs in order of their start */
   ucs_queue_head_t queue;
-  int timer;       /* gaudi_dma: what becomes readable when it is time to look */
-  int64_t look_ns; /* the time to the next look */
+  int timer;       /* gaudi_dma: readable when the next poll is due */
+  int64_t poll_ns; /* delay of the next poll */
 } gaudi_iface_t;
 
 typedef struct gaudi_ep {
   uct_base_ep_t super;
   /* gaudi_ipc */
   haul_peer *peer;
-  uint64_t process, connection; /* whose, and which, of all that there were */
+  uint64_t process, connection; /* remote process; number of this connection */
 } gaudi_ep_t;
 
 struct gaudi_iface_address {
@@ -233,34 +214,23 @@ ucs_status_t gaudi_iface_new(enum gaudi_kind kind, const uct_iface_ops_t *ops, u
                              uct_worker_h worker, const uct_iface_params_t *params,
                              const uct_iface_config_t *config, gaudi_iface_t **iface);
 ucs_status_t gaudi_query_devices(uct_md_h md, uct_tl_device_resource_t **devices, unsigned *count);
-/* What all transports answer, over which each lays its own. */
+/* Default operations; each transport overrides its own. */
 extern const uct_iface_ops_t gaudi_iface_ops;
-/* Logs and refuses an operation that the limits do not allow. */
+/* Log and reject operations beyond the limit. gaudi_check_iov returns the length of zero or one
+ * segment. */
 ucs_status_t gaudi_check_length(const char *what, size_t length, size_t most);
+ucs_status_t gaudi_check_iov(const gaudi_iface_t *iface, const uct_iov_t *iov, size_t count,
+                             size_t *length);
 
-extern const struct gaudi_performance gaudi_table[GAUDI_KINDS];
 extern ucs_config_field_t gaudi_iface_config_table[];
 
-/* ---- copy.c, dma.c, ipc.c, jobs.c ---- */
+/* ---- copy.c, jobs.c ---- */
 
 extern uct_tl_t gaudi_copy_tl, gaudi_ipc_tl, gaudi_dma_tl;
-/* Fill the transports' tables, before they are registered. */
+/* Initialize the operations of the transports, before their registration. */
 void gaudi_copy_init(void);
-void gaudi_ipc_init(void);
-void gaudi_dma_init(void);
-
-void gaudi_job_free(struct gaudi_job *job);
-/* It has its copy or transfer: queues it, or ends it at once. What is returned is the operation's.
- */
-ucs_status_t gaudi_job_started(gaudi_iface_t *iface, struct gaudi_job *job,
-                               uct_completion_t *completion);
-/* What interfaces with jobs answer. */
-void gaudi_jobs_lay(uct_iface_ops_t *ops);
-ucs_status_t gaudi_jobs_iface_new(enum gaudi_kind kind, const uct_iface_ops_t *ops, uct_md_h md,
-                                  uct_worker_h worker, const uct_iface_params_t *params,
-                                  const uct_iface_config_t *config, uct_iface_h *out);
-void gaudi_jobs_end(gaudi_iface_t *iface);
-ucs_status_t gaudi_jobs_event_fd(uct_iface_h iface, int *fd);
-ucs_status_t gaudi_jobs_arm(uct_iface_h iface, unsigned events);
+void gaudi_jobs_init(void);
+/* Cancels all jobs of an interface, without completions. */
+void gaudi_jobs_close(gaudi_iface_t *iface);
 
 #endif

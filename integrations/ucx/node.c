@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * haul's node, one a process, for as long as there is a memory domain. */
+ * The node of the process, open as long as there is a memory domain. */
 #include "module.h"
 
 #include <inttypes.h>
@@ -7,18 +7,16 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "hook.h"
-
 static struct {
   pthread_mutex_t lock;
   haul_node *node;
   unsigned users;
-  pid_t owner; /* of all this: it is not a forked child's */
+  pid_t owner; /* process of this state; a forked child has none */
   uint64_t host, process;
   bool listening;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- Failures ---- */
+/* ---- Errors ---- */
 
 ucs_status_t gaudi_status(int code) {
   switch (code) {
@@ -64,7 +62,7 @@ ucs_status_t gaudi_failed(const char *what, ucs_log_level_t level) {
   return gaudi_status(error->code);
 }
 
-/* ---- The node ---- */
+/* ---- Node ---- */
 
 static uint64_t host_of(uint64_t process) {
   char text[64] = "";
@@ -75,16 +73,16 @@ static uint64_t host_of(uint64_t process) {
       sum = (sum ^ (uint8_t)*at) * UINT64_C(0x100000001b3);
   if (file)
     fclose(file);
-  return text[0] ? sum : process; /* then no other process is of this host */
+  return text[0] ? sum : process; /* then no other process counts as of this host */
 }
 
 static bool open_all(unsigned registrations, unsigned imports) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  hook_lend_device();
-  config.insecure = 1; /* nothing but names of this host is listened on */
+  hook_share_device();
+  config.insecure = 1; /* it listens only on abstract Unix sockets */
   haul_node *node;
-  if (haul_node_open(&config, &node)) { /* as in a forked child, whose node is its parent's */
-    gaudi_failed("haul cannot be started", UCS_LOG_LEVEL_ERROR);
+  if (haul_node_open(&config, &node)) { /* for example in a forked child */
+    gaudi_failed("cannot open a haul node", UCS_LOG_LEVEL_ERROR);
     return false;
   }
   state.node = node;
@@ -99,18 +97,18 @@ static bool open_all(unsigned registrations, unsigned imports) {
   return true;
 }
 
-bool gaudi_begin(unsigned registrations, unsigned imports) {
+bool gaudi_open(unsigned registrations, unsigned imports) {
   pthread_mutex_lock(&state.lock);
-  bool there = state.users > 0 && state.owner == getpid();
-  if (!there)
-    there = open_all(registrations, imports);
-  state.users += there;
+  bool opened = state.users > 0 && state.owner == getpid();
+  if (!opened)
+    opened = open_all(registrations, imports);
+  state.users += opened;
   pthread_mutex_unlock(&state.lock);
-  return there;
+  return opened;
 }
 
-/* With the lock to the end, so that nobody begins meanwhile with what is being closed. */
-void gaudi_end(void) {
+/* Keeps the lock during the close, so that no thread opens it meanwhile. */
+void gaudi_close(void) {
   pthread_mutex_lock(&state.lock);
   if (state.owner == getpid() && --state.users == 0) {
     gaudi_counters_log();
@@ -126,7 +124,7 @@ haul_node *gaudi_node(void) {
   return state.node;
 }
 
-/* ---- What others know it by ---- */
+/* ---- Identity ---- */
 
 uint64_t gaudi_host(void) {
   return state.host;
@@ -136,8 +134,8 @@ uint64_t gaudi_process(void) {
   return state.process;
 }
 
-/* An abstract name, which has no file: processes of one network namespace reach it, whatever their
- * other namespaces are. */
+/* An abstract Unix socket is reachable within the network namespace, whatever the other namespaces.
+ */
 void gaudi_node_address(uint64_t process, char address[GAUDI_ADDRESS_ROOM]) {
   snprintf(address, GAUDI_ADDRESS_ROOM, "unix://@haul-ucx-%016" PRIx64, process);
 }
@@ -151,7 +149,7 @@ ucs_status_t gaudi_node_listen(void) {
     code = haul_node_listen(state.node, address);
   state.listening = code == 0;
   pthread_mutex_unlock(&state.lock);
-  return code ? gaudi_failed("other processes cannot reach this one", UCS_LOG_LEVEL_ERROR) : UCS_OK;
+  return code ? gaudi_failed("cannot listen for other processes", UCS_LOG_LEVEL_ERROR) : UCS_OK;
 }
 
 void gaudi_devices(struct haul_device *devices, size_t *count) {

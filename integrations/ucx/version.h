@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * UCX's headers, of the version that UCX_SOURCE_DIR has, and what differs between versions. Two are
- * known: 1.13, which Debian 12 has, without a type for Gaudi memory; and 1.22. */
+ * UCX's headers of the tree in UCX_SOURCE_DIR, and differences between the supported
+ * versions: 1.13, which Debian 12 has, without a memory type for Gaudi; and 1.22. */
 #ifndef HAUL_UCX_VERSION_H
 #define HAUL_UCX_VERSION_H
 
@@ -26,15 +26,15 @@
 #include <uct/base/uct_md.h>
 #pragma GCC diagnostic pop
 
-/* UCX_MAJOR and UCX_MINOR come from CMake, which read them in the tree. */
+/* CMake reads UCX_MAJOR and UCX_MINOR from the tree. */
 #if UCX_MAJOR != 1 || (UCX_MINOR != 13 && UCX_MINOR != 22)
-#error "the module knows UCX 1.13 and 1.22: CMake should have refused this tree"
+#error "unsupported UCX version: CMake should have rejected this tree"
 #endif
 
 #define UCX_HAS_GAUDI (UCX_MINOR >= 22)
 
-/* What tables name and 1.13 has not: a module that was preloaded into it lives long enough to say
- * that it is not for it. */
+/* Symbols that 1.13 lacks. They are weak so that a module preloaded into 1.13 can report the
+ * version mismatch. */
 #if UCX_HAS_GAUDI
 #pragma weak ucs_config_doc_nop
 #pragma weak uct_base_ep_is_connected

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * A framework opens the hook as its allocator, after the runtime and without a preload: memory is
- * on the device that it names, whatever is current; streams are waited for; what is not haul's
- * still comes, and goes back to the runtime. */
+ * A framework loads the hook as its allocator, after the runtime, without preload. Memory is on the
+ * requested device, whatever is current; frees follow stream order; small memory comes from the
+ * runtime and returns to it. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static void test_another_device(void **state) {
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidDevice);
 }
 
-static void test_the_runtimes(void **state) {
+static void test_passed_on(void **state) {
   (void)state;
   unsigned frees = runtime_door->frees;
   void *address = hook.alloc(512, 0, NULL);
@@ -56,7 +56,7 @@ static void test_the_runtimes(void **state) {
   hook.free(NULL, 0, 0, NULL);
 }
 
-/* The application's own calls are the runtime's then. */
+/* The application's own calls go to the runtime. */
 static void test_nothing_else_is_hooked(void **state) {
   (void)state;
   void *address;
@@ -77,8 +77,8 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memory),       cmocka_unit_test(test_another_device),
-      cmocka_unit_test(test_the_runtimes), cmocka_unit_test(test_nothing_else_is_hooked),
+      cmocka_unit_test(test_memory),    cmocka_unit_test(test_another_device),
+      cmocka_unit_test(test_passed_on), cmocka_unit_test(test_nothing_else_is_hooked),
       cmocka_unit_test(test_no_memory),
   };
   void *library = dlopen(getenv("HAUL_CUDAHOOK"), RTLD_NOW | RTLD_LOCAL);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * In the order of streams: memory that cudaFreeAsync took is not given to others before its stream
- * has come there, and is given to them then, though nobody waits; cudaFree waits; the application's
- * last error and its captures stay what they are; what cannot be told in that order is waited for.
- */
+ * Stream order: memory of cudaFreeAsync is reused only after the work in its stream, and without a
+ * wait; cudaFree waits; the last error and captures of the application do not change; frees that an
+ * event cannot mark wait. */
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
@@ -13,7 +12,7 @@ static cudaStream_t stream;
 static char *pinned;
 static struct cuda_double *door;
 
-/* Nothing moves until `let_go`. The double alone can do that. */
+/* No copy proceeds until `let_go`. Only the mock supports this. */
 static void hold(void *to) {
   door->hold = 1;
   assert_cuda(cudaMemcpyAsync(to, pinned, MIB, cudaMemcpyHostToDevice, stream));
@@ -24,8 +23,8 @@ static void let_go(void) {
   assert_cuda(cudaStreamSynchronize(stream));
 }
 
-/* The hook looks at its waiting memory in each call. */
-static void let_hook_look(void) {
+/* The hook polls its pending frees in each call. */
+static void poll_hook(void) {
   void *address;
   assert_cuda(cudaMalloc(&address, MIB));
   assert_cuda(cudaFree(address));
@@ -48,9 +47,9 @@ static void test_not_before_its_stream(void **state) {
     check_served(others[i]);
     assert_ptr_not_equal(others[i], address);
   }
-  check_passed_on(address); /* it is nobody's */
+  check_passed_on(address); /* freed, so not in the table */
   assert_int_equal(runtime_door->events, events + 1);
-  assert_int_equal(cudaGetLastError(), cudaSuccess); /* not "not ready" */
+  assert_int_equal(cudaGetLastError(), cudaSuccess); /* the query's "not ready" is hidden */
   let_go();
   for (size_t i = 0; i < COUNT(others); i++)
     assert_cuda(cudaFree(others[i]));
@@ -65,7 +64,7 @@ static void test_not_before_its_stream(void **state) {
     assert_cuda(cudaFree(more[i]));
 }
 
-/* Also one that the application has not asked for yet. */
+/* Also one that the application has not read yet. */
 static void test_last_error(void **state) {
   (void)state;
   void *address;
@@ -91,7 +90,7 @@ static void *let_go_soon(void *unused) {
   return NULL;
 }
 
-/* What is on its way to the memory arrives before it is somebody else's. */
+/* A copy in flight ends before the memory is reused. */
 static void test_free_waits(void **state) {
   (void)state;
   void *address;
@@ -108,7 +107,7 @@ static void test_free_waits(void **state) {
   pthread_join(helper, NULL);
 }
 
-static void test_too_many_waiting(void **state) {
+static void test_too_many_pending(void **state) {
   (void)state;
   enum { MANY = 600 };
   static void *all[MANY];
@@ -128,11 +127,11 @@ static void test_too_many_waiting(void **state) {
   }
   pthread_join(helper, NULL);
   let_go();
-  let_hook_look();
+  poll_hook();
   assert_int_equal(runtime_door->events, events);
 }
 
-/* When memory is short, what waits for streams is waited for. */
+/* Without memory the hook waits for pending frees. */
 static void test_no_memory(void **state) {
   (void)state;
   void *address, *next;
@@ -154,7 +153,7 @@ static void test_no_memory(void **state) {
   door->memory = memory;
 }
 
-/* An event and its stream have to be of one device. */
+/* An event and its stream must be of one device. */
 static void test_stream_of_another_device(void **state) {
   (void)state;
   void *address;
@@ -181,7 +180,7 @@ static void test_default_stream_of_a_thread(void **state) {
   check_bytes(address, 2 * MIB, 11);
   assert_cuda(cudaFreeAsync_ptsz(address, NULL));
   assert_cuda(cudaStreamSynchronize(cudaStreamPerThread));
-  let_hook_look();
+  poll_hook();
 }
 
 static void test_pool_of_the_application(void **state) {
@@ -196,7 +195,7 @@ static void test_pool_of_the_application(void **state) {
 
 /* ---- Captures ---- */
 
-/* A node of the graph is the runtime's; haul's memory cannot become one, nor end in one. */
+/* Allocations and frees in a captured stream are graph nodes, which only the runtime can make. */
 static void test_capture(void **state) {
   (void)state;
   void *ours, *theirs;
@@ -218,8 +217,8 @@ static void test_capture(void **state) {
   assert_cuda(cudaFreeAsync(theirs, stream));
 }
 
-/* Work of the legacy stream would wait for the capture. Who has set its mode to "relaxed" may
- * allocate from the runtime. */
+/* Work of the legacy stream would wait for the capture. A thread in mode "relaxed" may allocate
+ * from the runtime. */
 static void test_capture_of_a_blocking_stream(void **state) {
   (void)state;
   void *ours, *theirs;
@@ -244,8 +243,8 @@ static void test_capture_of_a_blocking_stream(void **state) {
   assert_cuda(cudaFree(theirs));
 }
 
-/* The hook's questions for events are no reason for it to end. */
-static void test_waiting_during_a_capture(void **state) {
+/* The hook's event queries do not invalidate it. */
+static void test_pending_frees_during_a_capture(void **state) {
   (void)state;
   void *first, *second;
   cudaStream_t captured;
@@ -268,13 +267,13 @@ static void test_waiting_during_a_capture(void **state) {
     assert_cuda(cudaFreeAsync(first, stream));
     nanosleep(&(struct timespec){0, 1000000}, NULL);
     if (runtime_door->events == events + 1)
-      break; /* the one of this round */
+      break; /* of this round */
   }
   assert_cuda(cudaStreamEndCapture(captured, &graph));
   assert_cuda(cudaGraphDestroy(graph));
   assert_cuda(cudaStreamDestroy(captured));
   let_go();
-  let_hook_look();
+  poll_hook();
 }
 
 static int start(void **state) {
@@ -298,14 +297,14 @@ int main(void) {
       cmocka_unit_test(test_not_before_its_stream),
       cmocka_unit_test(test_last_error),
       cmocka_unit_test(test_free_waits),
-      cmocka_unit_test(test_too_many_waiting),
+      cmocka_unit_test(test_too_many_pending),
       cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_stream_of_another_device),
       cmocka_unit_test(test_default_stream_of_a_thread),
       cmocka_unit_test(test_pool_of_the_application),
       cmocka_unit_test(test_capture),
       cmocka_unit_test(test_capture_of_a_blocking_stream),
-      cmocka_unit_test(test_waiting_during_a_capture),
+      cmocka_unit_test(test_pending_frees_during_a_capture),
   };
   find_hook(NULL);
   return cmocka_run_group_tests(tests, start, stop);

@@ -8,18 +8,18 @@
 struct hook hook;
 struct cudart_double *runtime_door;
 
-static void look_up(void *library, const char *symbol, void *slot) {
+static void find_symbol(void *library, const char *symbol, void *slot) {
   void *found = dlsym(library, symbol);
   memcpy(slot, &found, sizeof found);
 }
 
 int find_hook(void *library) {
   void *where = library ? library : RTLD_DEFAULT;
-  look_up(where, "haul_cudahook_alloc", &hook.alloc);
-  look_up(where, "haul_cudahook_free", &hook.free);
-  look_up(where, "haul_cudahook_find", &hook.find);
-  look_up(where, "haul_cudahook_publish", &hook.publish);
-  look_up(RTLD_DEFAULT, "cudart_double", &runtime_door);
+  find_symbol(where, "haul_cudahook_alloc", &hook.alloc);
+  find_symbol(where, "haul_cudahook_free", &hook.free);
+  find_symbol(where, "haul_cudahook_find", &hook.find);
+  find_symbol(where, "haul_cudahook_publish", &hook.publish);
+  find_symbol(RTLD_DEFAULT, "cudart_double", &runtime_door);
   return 0;
 }
 
@@ -27,7 +27,7 @@ struct cuda_double *driver_door(void) {
   struct cuda_double *door = NULL;
   void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (driver)
-    look_up(driver, "cuda_double", &door);
+    find_symbol(driver, "cuda_double", &door);
   return door;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What the programs here share. Each is an application of the CUDA runtime's, which it is linked to
- * dynamically, and runs with the hook preloaded and without. */
+ * Shared by the programs here: applications that link the CUDA runtime dynamically and run with the
+ * hook preloaded and without. */
 #ifndef HAUL_TESTS_CUDAHOOK_HOOKED_H
 #define HAUL_TESTS_CUDAHOOK_HOOKED_H
 
@@ -16,7 +16,7 @@
 
 #define assert_cuda(call) assert_int_equal(call, cudaSuccess)
 
-/* The hook's own calls; NULL without it. */
+/* Calls of haul-cudahook.h; NULL without the hook. */
 struct hook {
   void *(*alloc)(size_t size, int device, void *stream);
   void (*free)(void *address, size_t size, int device, void *stream);
@@ -28,14 +28,14 @@ extern struct cudart_double *runtime_door;
 /* NULL until the runtime has opened the driver. */
 struct cuda_double *driver_door(void);
 
-/* Finds all that; NULL for `library`: the one that was preloaded. */
+/* Looks them up in `library`; NULL: in preloaded libraries. */
 int find_hook(void *library);
 
-/* The address is haul's, if the hook is there. */
+/* With the hook, asserts that the memory is from haul, or is not. */
 void check_served(const void *address);
 void check_passed_on(const void *address);
 
-/* Bytes of this length and seed into memory of the device's, and a look whether they are there. */
+/* Write a pattern to device memory, and verify it. */
 void put_bytes(void *to, size_t length, uint64_t seed);
 void check_bytes(const void *from, size_t length, uint64_t seed);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * An application that knows nothing of haul: it allocates as many bytes as its argument says, fills
- * them with what it reads from its input until that ends or they are full, says "ready" or the
- * error, and frees them when its terminal or pipe sends a line more, or closes. */
+ * keep BYTES: an application without haul. It allocates memory, fills it from stdin, prints "ready"
+ * or the error, and frees the memory at the next byte or the end of stdin. */
 #include <stdio.h>
 #include <stdlib.h>
 

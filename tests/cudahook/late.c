@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A program that is not linked to the runtime and opens it for itself alone, as Python's modules
- * do: before that the hook has nobody to pass calls on to, and says so; from then on it serves. */
+ * A program that loads the runtime with RTLD_LOCAL, like Python modules. Before that the hook
+ * returns an error, as there is no runtime to pass calls on to; afterwards it serves. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,15 +8,15 @@
 
 #include "doubles/cudart/cudart.h"
 
-#define CHECK(holds)                                                                               \
+#define CHECK(condition)                                                                           \
   do {                                                                                             \
-    if (!(holds)) {                                                                                \
-      fprintf(stderr, "%d: %s\n", __LINE__, #holds);                                               \
+    if (!(condition)) {                                                                            \
+      fprintf(stderr, "%d: %s\n", __LINE__, #condition);                                           \
       return 1;                                                                                    \
     }                                                                                              \
   } while (0)
 
-static void look_up(const char *symbol, void *slot) {
+static void find_symbol(const char *symbol, void *slot) {
   void *found = dlsym(RTLD_DEFAULT, symbol);
   memcpy(slot, &found, sizeof found);
 }
@@ -29,10 +29,10 @@ int main(void) {
   void *address = NULL, *region;
   uint64_t offset;
   char path[4096];
-  look_up("cudaMalloc", &allocate);
-  look_up("cudaFree", &release);
-  look_up("haul_cudahook_alloc", &of_framework);
-  look_up("haul_cudahook_find", &find);
+  find_symbol("cudaMalloc", &allocate);
+  find_symbol("cudaFree", &release);
+  find_symbol("haul_cudahook_alloc", &of_framework);
+  find_symbol("haul_cudahook_find", &find);
   CHECK(allocate && release && of_framework && find);
   CHECK(allocate(&address, 2 << 20) == 302); /* cudaErrorSharedObjectSymbolNotFound */
   CHECK(release(&address) == 302);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * An application's memory is haul's, and behaves as the runtime's: the bytes arrive, sizes and
- * errors are those that it knows, what haul cannot give comes from the runtime, and each goes back
- * to where it came from. */
+ * Memory from haul behaves like the runtime's: contents, sizes and errors. Other memory comes from
+ * the runtime and returns to it. */
 #include "hooked.h"
 
 static void test_bytes(void **state) {
@@ -22,7 +21,7 @@ static void test_bytes(void **state) {
   }
 }
 
-/* Small ones, which would take 2 MiB each. */
+/* Small allocations are passed on, as each would take 2 MiB. */
 static void test_small(void **state) {
   (void)state;
   void *address = NULL;
@@ -49,8 +48,8 @@ static void test_nothing(void **state) {
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
 }
 
-/* Of the application's mistakes the runtime speaks. */
-static void test_addresses_that_are_not(void **state) {
+/* The runtime reports errors of the application. */
+static void test_invalid_addresses(void **state) {
   (void)state;
   char *address = NULL;
   assert_cuda(cudaMalloc((void **)&address, 2 * MIB));
@@ -87,7 +86,8 @@ static void test_rows(void **state) {
   cudaGetLastError();
 }
 
-/* Memory is on the device that was current; who frees it may be on another one, and stays there. */
+/* Memory is on the current device. A free works with another current device, and keeps it current.
+ */
 static void test_devices(void **state) {
   (void)state;
   void *address = NULL;
@@ -113,7 +113,7 @@ static void test_devices(void **state) {
   assert_cuda(cudaSetDevice(0));
 }
 
-/* The runtime's own error comes, and what is free can be had again. */
+/* The runtime reports its own error, and freed memory is available again. */
 static void test_no_memory(void **state) {
   (void)state;
   struct cuda_double *door = driver_door();
@@ -136,7 +136,7 @@ static void test_no_memory(void **state) {
   door->memory = memory;
 }
 
-/* An application that resets the device frees nothing; addresses come again. */
+/* A device reset frees everything; addresses are reused. */
 static void test_reset(void **state) {
   (void)state;
   void *lost[4], *address;
@@ -144,7 +144,7 @@ static void test_reset(void **state) {
   uint64_t offset;
   for (size_t i = 0; i < COUNT(lost); i++)
     assert_cuda(cudaMalloc(&lost[i], 20 * MIB));
-  assert_cuda(cudaFreeAsync(lost[0], NULL)); /* which the hook does not wait for */
+  assert_cuda(cudaFreeAsync(lost[0], NULL)); /* pending in the hook */
   assert_cuda(cudaDeviceReset());
   for (size_t i = 0; i < COUNT(lost) && hook.find; i++)
     assert_int_equal(hook.find((char *)lost[i] + 8, &region, &offset), HAUL_EINVAL);
@@ -162,7 +162,7 @@ static void test_reset(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bytes),     cmocka_unit_test(test_small),
-      cmocka_unit_test(test_nothing),   cmocka_unit_test(test_addresses_that_are_not),
+      cmocka_unit_test(test_nothing),   cmocka_unit_test(test_invalid_addresses),
       cmocka_unit_test(test_rows),      cmocka_unit_test(test_devices),
       cmocka_unit_test(test_no_memory), cmocka_unit_test(test_reset),
   };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * An application's allocation leaves the process: its region is found by any address in it, another
- * process imports it and sees the same bytes, peers find it by name, and the name goes with the
- * memory. Only with the hook. */
+ * Sharing an allocation: any address in it finds its region, another process imports it, peers look
+ * it up by name, and its free withdraws the name. Needs the hook. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +53,7 @@ static void check_host(haul_node *node, haul_region *from, uint64_t seed) {
   haul_region_release(local);
 }
 
-static int import_it(void) {
+static int import_main(void) {
   struct haul_ticket ticket;
   haul_node *node;
   haul_region *region;
@@ -68,7 +67,7 @@ static int import_it(void) {
   return 0;
 }
 
-/* The other process is not hooked. */
+/* The other process runs without the hook. */
 static void test_export(void **state) {
   (void)state;
   void *address;
@@ -89,23 +88,23 @@ static void test_export(void **state) {
 
 /* ---- By name ---- */
 
-struct order {
+struct job {
   char address[128], name[64];
   int code; /* of the lookup */
 };
 
-static int read_it(void) {
-  struct order order;
+static int read_main(void) {
+  struct job job;
   haul_node *node;
   haul_peer *peer;
   haul_remote *remote;
   haul_region *local;
-  child_receive(3, &order, sizeof order);
+  child_receive(3, &job, sizeof job);
   haul_deadline until = haul_deadline_in(20 * second);
   assert_works(haul_node_open(NULL, &node));
-  assert_works(haul_peer_connect(node, order.address, until, &peer));
-  assert_int_equal(haul_peer_lookup(peer, order.name, until, &remote), order.code);
-  if (order.code == 0) {
+  assert_works(haul_peer_connect(node, job.address, until, &peer));
+  assert_int_equal(haul_peer_lookup(peer, job.name, until, &remote), job.code);
+  if (job.code == 0) {
     struct haul_piece piece = {0, 0, haul_remote_length(remote)};
     assert_int_equal(piece.length, BYTES);
     assert_works(
@@ -120,13 +119,13 @@ static int read_it(void) {
   return 0;
 }
 
-static void look_from_elsewhere(const char *name, int code) {
-  struct order order = {.code = code};
+static void look_up_in_child(const char *name, int code) {
+  struct job job = {.code = code};
   int socket;
-  snprintf(order.address, sizeof order.address, "unix://@haul-test-hook-%d", (int)getpid());
-  snprintf(order.name, sizeof order.name, "%s", name);
+  snprintf(job.address, sizeof job.address, "unix://@haul-test-hook-%d", (int)getpid());
+  snprintf(job.name, sizeof job.name, "%s", name);
   pid_t child = child_start("read", &socket);
-  child_send(socket, &order, sizeof order, -1);
+  child_send(socket, &job, sizeof job, -1);
   assert_int_equal(child_end(child, socket), 0);
 }
 
@@ -141,10 +140,10 @@ static void test_publish(void **state) {
   assert_int_equal(hook.publish(other, "no blanks", HAUL_READ), HAUL_EINVAL);
   assert_int_equal(hook.publish(&address, "stack", HAUL_READ), HAUL_EINVAL);
   assert_int_equal(hook.publish(NULL, "nothing", HAUL_READ), HAUL_EINVAL);
-  look_from_elsewhere("weights", 0);
-  look_from_elsewhere("stack", HAUL_ENAME);
+  look_up_in_child("weights", 0);
+  look_up_in_child("stack", HAUL_ENAME);
   assert_cuda(cudaFree(address));
-  look_from_elsewhere("weights", HAUL_ENAME);
+  look_up_in_child("weights", HAUL_ENAME);
   assert_int_equal(hook.publish(other, "weights", HAUL_READ), 0);
   assert_cuda(cudaFree(other));
 }
@@ -156,7 +155,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test(test_publish),
   };
   if (count > 1)
-    return strcmp(arguments[1], "import") == 0 ? import_it() : read_it();
+    return strcmp(arguments[1], "import") == 0 ? import_main() : read_main();
   find_hook(NULL);
   unsetenv("LD_PRELOAD"); /* for the other processes */
   setenv("HAUL_CUDAHOOK_LISTEN", "unix://@haul-test-hook-%p", 1);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Threads that allocate and free for each other find their own bytes in what they have; a process
- * that forks meanwhile gets children that neither hang nor touch what is the parent's; a child that
- * was forked before the parent had anything is a process like others. */
+ * Threads allocate and free for each other, and verify contents. Children forked meanwhile neither
+ * hang nor touch the parent's memory. A child forked before the first allocation works normally. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,7 +15,7 @@
 #define ROUNDS  150
 #define SLOTS   16
 
-/* Memory that waits for whoever takes it next, with its number in its first and last 8 bytes. */
+/* Memory with its number in its first and last 8 bytes. */
 struct piece {
   char *address;
   size_t bytes;
@@ -31,7 +30,7 @@ static _Atomic unsigned wrong;
 static cudaStream_t stream;
 static uint64_t seed;
 
-#define EXPECT(holds) atomic_fetch_add(&wrong, !(holds))
+#define EXPECT(condition) atomic_fetch_add(&wrong, !(condition))
 
 static unsigned draw(uint64_t *state, unsigned below) {
   *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -77,7 +76,7 @@ static void exchange(struct piece *piece, unsigned slot) {
   *piece = before;
 }
 
-static void *work(void *argument) {
+static void *allocate_and_free(void *argument) {
   uint64_t random = seed + (uintptr_t)argument;
   for (unsigned i = 0; i < ROUNDS; i++) {
     struct piece piece = make(&random);
@@ -102,7 +101,7 @@ static void test_threads(void **state) {
   (void)state;
   pthread_t threads[THREADS];
   uint64_t random = seed;
-  run_threads(work, threads);
+  run_threads(allocate_and_free, threads);
   join_threads(threads);
   for (size_t i = 0; i < SLOTS; i++)
     if (slots[i].address)
@@ -121,7 +120,7 @@ static void *allocate_on(void *argument) {
   return NULL;
 }
 
-/* The exit status says where it went wrong. */
+/* The exit status names the failed step. */
 static void be_child(void *address) {
   void *mine;
   haul_region *region;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Loads the plugin into a real NCCL, PyTorch's: nccl_load.py PLUGIN.
+"""Loads the plugin into PyTorch's NCCL: nccl_load.py PLUGIN.
 
-One rank on one GPU has nobody to send to, so this shows that NCCL finds the plugin's table, starts
-it and takes its devices; what it moves is shown by tests/nccl. Status 77: there is no NCCL here."""
+One rank on one GPU sends nothing, so this tests only that NCCL loads the plugin and lists its
+devices; tests/nccl tests the transfers. Exits with 77 if there is no NCCL."""
 
 import os
 import re
@@ -28,9 +28,9 @@ def main():
             import torch
             import torch.distributed as distributed
         except ImportError:
-            skip("there is no PyTorch")
+            skip("no PyTorch")
         if not torch.cuda.is_available() or not distributed.is_nccl_available():
-            skip("PyTorch has no NCCL here")
+            skip("this PyTorch has no NCCL, or there is no GPU")
         distributed.init_process_group(
             "nccl", init_method=f"file://{folder}/ranks", rank=0, world_size=1
         )
@@ -42,7 +42,7 @@ def main():
             text = file.read()
     print(text)
     if not re.search(r"(Loaded net plugin|Using network) haul", text):
-        print("NCCL has not taken the plugin")
+        print("NCCL does not use the plugin")
         sys.exit(1)
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * GPU memory between two processes by the public calls: each test has an owner and an importer, and
- * one of the two is another process. On a GPU, or on the double of its driver. */
+ * Sharing GPU memory between two processes by the public calls: each test has an owner and an
+ * importer, one of them in a child process. Runs on a GPU, or with the mocked driver. */
 #include "support/check.h"
 
 #include <signal.h>
@@ -18,18 +18,18 @@
 #define BOUND haul_deadline_in(INT64_C(60000000000))
 #define BOTH  (HAUL_READ | HAUL_WRITE)
 
-/* ---- What each of the two can be asked to do ---- */
+/* ---- Requests ---- */
 
-enum what { MAKE, EXPORT, IMPORT, FILL, COMPARE, RELEASE };
+enum operation { ALLOC, EXPORT, IMPORT, FILL, COMPARE, RELEASE };
 
-struct order {
-  enum what what;
+struct request {
+  enum operation operation;
   unsigned slot;
   uint64_t length, seed;
   struct haul_ticket ticket;
 };
 
-struct answer {
+struct response {
   int code; /* COMPARE: 0 or HAUL_ECHECKSUM */
   struct haul_place place;
   uint64_t length;
@@ -56,42 +56,42 @@ static int compare(const haul_region *bytes, uint64_t length, uint64_t seed) {
   return differs ? HAUL_ECHECKSUM : 0;
 }
 
-/* The bytes go through host memory: no processor touches a GPU's. */
-static int fill_or_compare(const struct order *order) {
-  haul_region *region = regions[order->slot], *bytes;
-  bool fills = order->what == FILL;
-  int code = haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, order->length,
+/* Through host memory, as the CPU cannot access the GPU's. */
+static int fill_or_compare(const struct request *request) {
+  haul_region *region = regions[request->slot], *bytes;
+  bool fills = request->operation == FILL;
+  int code = haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, request->length,
                                HAUL_REGION_PRIVATE, &bytes);
   if (code)
     return code;
   if (fills)
-    pattern_fill(haul_region_address(bytes), order->length, order->seed);
-  code =
-      haul_region_copy(fills ? region : bytes, 0, fills ? bytes : region, 0, order->length, BOUND);
+    pattern_fill(haul_region_address(bytes), request->length, request->seed);
+  code = haul_region_copy(fills ? region : bytes, 0, fills ? bytes : region, 0, request->length,
+                          BOUND);
   if (code == 0 && !fills)
-    code = compare(bytes, order->length, order->seed);
+    code = compare(bytes, request->length, request->seed);
   haul_region_release(bytes);
   return code;
 }
 
-/* A descriptor comes with IMPORT and goes with EXPORT; -1: none. */
-static int obey(const struct order *order, int descriptor, struct answer *answer) {
-  haul_region **region = &regions[order->slot];
+/* IMPORT takes a descriptor, EXPORT returns one; else -1. */
+static int perform(const struct request *request, int descriptor, struct response *response) {
+  haul_region **region = &regions[request->slot];
   int given = -1;
-  memset(answer, 0, sizeof *answer);
-  switch (order->what) {
-  case MAKE:
-    answer->code = haul_region_alloc(node, device(), order->length, 0, region);
+  memset(response, 0, sizeof *response);
+  switch (request->operation) {
+  case ALLOC:
+    response->code = haul_region_alloc(node, device(), request->length, 0, region);
     break;
   case EXPORT:
-    answer->code = haul_region_export(*region, BOTH, NULL, &answer->ticket, &given);
+    response->code = haul_region_export(*region, BOTH, NULL, &response->ticket, &given);
     break;
   case IMPORT:
-    answer->code = haul_region_import(node, &order->ticket, descriptor, region);
+    response->code = haul_region_import(node, &request->ticket, descriptor, region);
     break;
   case FILL:
   case COMPARE:
-    answer->code = fill_or_compare(order);
+    response->code = fill_or_compare(request);
     break;
   case RELEASE:
     haul_region_release(*region);
@@ -100,11 +100,11 @@ static int obey(const struct order *order, int descriptor, struct answer *answer
   }
   if (descriptor >= 0)
     close(descriptor);
-  if (answer->code)
-    snprintf(answer->text, sizeof answer->text, "%s", haul_error_last()->text);
+  if (response->code)
+    snprintf(response->text, sizeof response->text, "%s", haul_error_last()->text);
   else if (*region) {
-    answer->place = haul_region_place(*region);
-    answer->length = haul_region_length(*region);
+    response->place = haul_region_place(*region);
+    response->length = haul_region_length(*region);
   }
   return given;
 }
@@ -118,13 +118,13 @@ struct side {
 };
 
 static _Noreturn void serve(void) {
-  struct order order;
-  struct answer answer;
+  struct request request;
+  struct response response;
   assert_works(haul_node_open(NULL, &node));
   for (;;) {
-    int descriptor = child_receive(3, &order, sizeof order);
-    int given = obey(&order, descriptor, &answer);
-    child_send(3, &answer, sizeof answer, given);
+    int descriptor = child_receive(3, &request, sizeof request);
+    int given = perform(&request, descriptor, &response);
+    child_send(3, &response, sizeof response, given);
     if (given >= 0)
       close(given);
   }
@@ -140,7 +140,6 @@ static struct side start_other(void) {
   return side;
 }
 
-/* In the middle of what it does. */
 static void kill_other(const struct side *side) {
   int status;
   if (side->child == 0)
@@ -150,58 +149,59 @@ static void kill_other(const struct side *side) {
   close(side->socket);
 }
 
-/* Returns the descriptor that came back, or -1. Takes `descriptor`. */
-static int ask(const struct side *side, const struct order *order, int descriptor,
-               struct answer *answer) {
+/* Returns the received descriptor, or -1. Takes `descriptor`. */
+static int send_request(const struct side *side, const struct request *request, int descriptor,
+                        struct response *response) {
   if (side->child == 0)
-    return obey(order, descriptor, answer);
-  child_send(side->socket, order, sizeof *order, descriptor);
+    return perform(request, descriptor, response);
+  child_send(side->socket, request, sizeof *request, descriptor);
   if (descriptor >= 0)
     close(descriptor);
-  return child_receive(side->socket, answer, sizeof *answer);
+  return child_receive(side->socket, response, sizeof *response);
 }
 
-static void tell(const struct side *side, struct order order) {
-  struct answer answer;
-  ask(side, &order, -1, &answer);
-  if (answer.code)
-    fail_msg("order %d in slot %u: %s: %s", order.what, order.slot, haul_error_name(answer.code),
-             answer.text);
+static void run(const struct side *side, struct request request) {
+  struct response response;
+  send_request(side, &request, -1, &response);
+  if (response.code)
+    fail_msg("request %d in slot %u: %s: %s", request.operation, request.slot,
+             haul_error_name(response.code), response.text);
 }
 
 static int export_of(const struct side *owner, unsigned slot, struct haul_ticket *ticket) {
-  struct answer answer;
-  int descriptor = ask(owner, &(struct order){.what = EXPORT, .slot = slot}, -1, &answer);
-  assert_int_equal(answer.code, 0);
+  struct response response;
+  int descriptor =
+      send_request(owner, &(struct request){.operation = EXPORT, .slot = slot}, -1, &response);
+  assert_int_equal(response.code, 0);
   assert_true(descriptor >= 0);
-  *ticket = answer.ticket;
+  *ticket = response.ticket;
   return descriptor;
 }
 
-/* `descriptor` -1: by the ticket alone. */
-static struct answer import_at(const struct side *importer, unsigned slot,
-                               const struct haul_ticket *ticket, int descriptor) {
-  struct answer answer;
-  ask(importer, &(struct order){.what = IMPORT, .slot = slot, .ticket = *ticket}, descriptor,
-      &answer);
-  return answer;
+/* `descriptor` -1: only by the ticket. */
+static struct response import_at(const struct side *importer, unsigned slot,
+                                 const struct haul_ticket *ticket, int descriptor) {
+  struct response response;
+  send_request(importer, &(struct request){.operation = IMPORT, .slot = slot, .ticket = *ticket},
+               descriptor, &response);
+  return response;
 }
 
-/* The owner's new region of this length, filled, in slot 0 of both. */
+/* Shares a new filled region of the owner, in slot 0 of both. */
 static struct haul_ticket share(const struct side *owner, const struct side *importer,
                                 uint64_t length, uint64_t seed) {
   struct haul_ticket ticket;
-  tell(owner, (struct order){.what = MAKE, .length = length});
-  tell(owner, (struct order){.what = FILL, .length = length, .seed = seed});
+  run(owner, (struct request){.operation = ALLOC, .length = length});
+  run(owner, (struct request){.operation = FILL, .length = length, .seed = seed});
   int descriptor = export_of(owner, 0, &ticket);
-  struct answer answer = import_at(importer, 0, &ticket, descriptor);
-  if (answer.code)
-    fail_msg("import of %llu bytes: %s", (unsigned long long)length, answer.text);
-  assert_int_equal(answer.length, length);
+  struct response response = import_at(importer, 0, &ticket, descriptor);
+  if (response.code)
+    fail_msg("import of %llu bytes: %s", (unsigned long long)length, response.text);
+  assert_int_equal(response.length, length);
   return ticket;
 }
 
-/* ---- Tests: with the owner here, and with the importer here ---- */
+/* ---- Tests, with the owner or the importer in this process ---- */
 
 static void pass_tensors(const struct side *owner, const struct side *importer) {
   const uint64_t large = getenv("HAUL_TEST_SLOW") ? 32 * MIB : 256 * MIB;
@@ -209,13 +209,13 @@ static void pass_tensors(const struct side *owner, const struct side *importer) 
   for (size_t i = 0; i < COUNT(lengths); i++) {
     uint64_t length = lengths[i], seed = 10 * i;
     share(owner, importer, length, seed);
-    tell(importer, (struct order){.what = COMPARE, .length = length, .seed = seed});
-    tell(importer, (struct order){.what = FILL, .length = length, .seed = seed + 1});
-    tell(owner, (struct order){.what = COMPARE, .length = length, .seed = seed + 1});
-    tell(owner, (struct order){.what = FILL, .length = length, .seed = seed + 2});
-    tell(importer, (struct order){.what = COMPARE, .length = length, .seed = seed + 2});
-    tell(importer, (struct order){.what = RELEASE});
-    tell(owner, (struct order){.what = RELEASE});
+    run(importer, (struct request){.operation = COMPARE, .length = length, .seed = seed});
+    run(importer, (struct request){.operation = FILL, .length = length, .seed = seed + 1});
+    run(owner, (struct request){.operation = COMPARE, .length = length, .seed = seed + 1});
+    run(owner, (struct request){.operation = FILL, .length = length, .seed = seed + 2});
+    run(importer, (struct request){.operation = COMPARE, .length = length, .seed = seed + 2});
+    run(importer, (struct request){.operation = RELEASE});
+    run(owner, (struct request){.operation = RELEASE});
   }
 }
 
@@ -233,66 +233,66 @@ static void tensors_of_the_other_process(void **state) {
   kill_other(&owner);
 }
 
-static void a_ticket_alone_opens_what_was_imported(void **state) {
+static void a_further_ticket_needs_no_descriptor(void **state) {
   struct side owner = start_other(), importer = here();
   struct haul_ticket other;
   (void)state;
   struct haul_ticket ticket = share(&owner, &importer, 8 * MIB, 1);
   assert_int_equal(import_at(&importer, 1, &ticket, -1).code, 0);
-  tell(&importer, (struct order){.what = COMPARE, .slot = 1, .length = 8 * MIB, .seed = 1});
-  tell(&importer, (struct order){.what = RELEASE});
-  tell(&importer, (struct order){.what = RELEASE, .slot = 1});
+  run(&importer, (struct request){.operation = COMPARE, .slot = 1, .length = 8 * MIB, .seed = 1});
+  run(&importer, (struct request){.operation = RELEASE});
+  run(&importer, (struct request){.operation = RELEASE, .slot = 1});
   assert_int_equal(import_at(&importer, 2, &ticket, -1).code, 0);
-  tell(&owner, (struct order){.what = FILL, .length = 8 * MIB, .seed = 2});
-  tell(&importer, (struct order){.what = COMPARE, .slot = 2, .length = 8 * MIB, .seed = 2});
-  tell(&importer, (struct order){.what = RELEASE, .slot = 2});
+  run(&owner, (struct request){.operation = FILL, .length = 8 * MIB, .seed = 2});
+  run(&importer, (struct request){.operation = COMPARE, .slot = 2, .length = 8 * MIB, .seed = 2});
+  run(&importer, (struct request){.operation = RELEASE, .slot = 2});
 
-  tell(&owner, (struct order){.what = MAKE, .slot = 1, .length = MIB});
+  run(&owner, (struct request){.operation = ALLOC, .slot = 1, .length = MIB});
   close(export_of(&owner, 1, &other));
   assert_int_equal(import_at(&importer, 3, &other, -1).code, HAUL_ETICKET);
   kill_other(&owner);
 }
 
-static void an_owner_that_ends_first_leaves_the_bytes(void **state) {
+static void memory_outlives_its_owner(void **state) {
   struct side owner = start_other(), importer = here();
   (void)state;
   share(&owner, &importer, 64 * MIB, 3);
   kill_other(&owner);
-  tell(&importer, (struct order){.what = COMPARE, .length = 64 * MIB, .seed = 3});
-  tell(&importer, (struct order){.what = FILL, .length = 64 * MIB, .seed = 4});
-  tell(&importer, (struct order){.what = COMPARE, .length = 64 * MIB, .seed = 4});
-  tell(&importer, (struct order){.what = RELEASE});
+  run(&importer, (struct request){.operation = COMPARE, .length = 64 * MIB, .seed = 3});
+  run(&importer, (struct request){.operation = FILL, .length = 64 * MIB, .seed = 4});
+  run(&importer, (struct request){.operation = COMPARE, .length = 64 * MIB, .seed = 4});
+  run(&importer, (struct request){.operation = RELEASE});
 }
 
-static void an_owner_that_releases_first_leaves_the_bytes(void **state) {
+static void memory_outlives_its_release(void **state) {
   struct side owner = here(), importer = start_other();
   (void)state;
   share(&owner, &importer, 64 * MIB, 5);
-  tell(&owner, (struct order){.what = RELEASE});
-  tell(&owner, (struct order){.what = MAKE, .length = 64 * MIB});
-  tell(&owner, (struct order){.what = FILL, .length = 64 * MIB, .seed = 6});
-  tell(&importer, (struct order){.what = COMPARE, .length = 64 * MIB, .seed = 5});
-  tell(&owner, (struct order){.what = RELEASE});
+  run(&owner, (struct request){.operation = RELEASE});
+  run(&owner, (struct request){.operation = ALLOC, .length = 64 * MIB});
+  run(&owner, (struct request){.operation = FILL, .length = 64 * MIB, .seed = 6});
+  run(&importer, (struct request){.operation = COMPARE, .length = 64 * MIB, .seed = 5});
+  run(&owner, (struct request){.operation = RELEASE});
   kill_other(&importer);
 }
 
-static void an_importer_that_ends_first_harms_nobody(void **state) {
+static void an_importer_may_end_first(void **state) {
   struct side owner = here(), importer = start_other(), next;
   struct haul_ticket ticket;
   (void)state;
   share(&owner, &importer, 64 * MIB, 7);
   kill_other(&importer);
-  tell(&owner, (struct order){.what = COMPARE, .length = 64 * MIB, .seed = 7});
+  run(&owner, (struct request){.operation = COMPARE, .length = 64 * MIB, .seed = 7});
   next = start_other();
   int descriptor = export_of(&owner, 0, &ticket);
   assert_int_equal(import_at(&next, 0, &ticket, descriptor).code, 0);
-  tell(&next, (struct order){.what = COMPARE, .length = 64 * MIB, .seed = 7});
-  tell(&next, (struct order){.what = RELEASE});
-  tell(&owner, (struct order){.what = RELEASE});
+  run(&next, (struct request){.operation = COMPARE, .length = 64 * MIB, .seed = 7});
+  run(&next, (struct request){.operation = RELEASE});
+  run(&owner, (struct request){.operation = RELEASE});
   kill_other(&next);
 }
 
-/* ---- Which GPUs a process sees ---- */
+/* ---- Visible GPUs ---- */
 
 static unsigned count_gpus(void) {
   struct haul_device devices[64];
@@ -304,7 +304,7 @@ static unsigned count_gpus(void) {
   return gpus;
 }
 
-/* Another process that sees these GPUs; this one has looked already. */
+/* Another process with CUDA_VISIBLE_DEVICES; this one has initialized the driver. */
 static struct side start_other_with(const char *visible) {
   const char *before = getenv("CUDA_VISIBLE_DEVICES");
   char *kept = before ? strdup(before) : NULL;
@@ -318,37 +318,38 @@ static struct side start_other_with(const char *visible) {
   return side;
 }
 
-static void gpus_in_another_order_are_found(void **state) {
+static void gpus_in_another_order(void **state) {
   struct side owner = here(), importer;
   (void)state;
   if (getenv("CUDA_VISIBLE_DEVICES") || count_gpus() < 2 || device().device > 1) {
-    print_message("skipped gpus_in_another_order_are_found: it takes two GPUs, and "
+    print_message("skipped gpus_in_another_order: needs two GPUs, and "
                   "CUDA_VISIBLE_DEVICES unset\n");
     skip();
   }
   importer = start_other_with("1,0");
   share(&owner, &importer, 8 * MIB, 8);
-  tell(&importer, (struct order){.what = COMPARE, .length = 8 * MIB, .seed = 8});
-  tell(&importer, (struct order){.what = FILL, .length = 8 * MIB, .seed = 9});
-  tell(&owner, (struct order){.what = COMPARE, .length = 8 * MIB, .seed = 9});
-  struct answer answer;
-  ask(&importer, &(struct order){.what = FILL, .length = 8, .seed = 9}, -1, &answer);
-  assert_int_equal(answer.place.kind, HAUL_CUDA);
-  assert_int_equal(answer.place.device, 1 - device().device);
-  tell(&owner, (struct order){.what = RELEASE});
+  run(&importer, (struct request){.operation = COMPARE, .length = 8 * MIB, .seed = 8});
+  run(&importer, (struct request){.operation = FILL, .length = 8 * MIB, .seed = 9});
+  run(&owner, (struct request){.operation = COMPARE, .length = 8 * MIB, .seed = 9});
+  struct response response;
+  send_request(&importer, &(struct request){.operation = FILL, .length = 8, .seed = 9}, -1,
+               &response);
+  assert_int_equal(response.place.kind, HAUL_CUDA);
+  assert_int_equal(response.place.device, 1 - device().device);
+  run(&owner, (struct request){.operation = RELEASE});
   kill_other(&importer);
 }
 
-static void a_process_that_does_not_see_the_gpu_is_told(void **state) {
+static void an_invisible_gpu_is_an_error(void **state) {
   struct side owner = here(), importer = start_other_with("");
   struct haul_ticket ticket;
   (void)state;
-  tell(&owner, (struct order){.what = MAKE, .length = 8 * MIB});
+  run(&owner, (struct request){.operation = ALLOC, .length = 8 * MIB});
   int descriptor = export_of(&owner, 0, &ticket);
-  struct answer answer = import_at(&importer, 0, &ticket, descriptor);
-  assert_int_equal(answer.code, HAUL_EPLACE);
-  assert_true(answer.text[0]);
-  tell(&owner, (struct order){.what = RELEASE});
+  struct response response = import_at(&importer, 0, &ticket, descriptor);
+  assert_int_equal(response.code, HAUL_EPLACE);
+  assert_true(response.text[0]);
+  run(&owner, (struct request){.operation = RELEASE});
   kill_other(&importer);
 }
 
@@ -370,12 +371,12 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(tensors_of_this_process),
       cmocka_unit_test(tensors_of_the_other_process),
-      cmocka_unit_test(a_ticket_alone_opens_what_was_imported),
-      cmocka_unit_test(an_owner_that_ends_first_leaves_the_bytes),
-      cmocka_unit_test(an_owner_that_releases_first_leaves_the_bytes),
-      cmocka_unit_test(an_importer_that_ends_first_harms_nobody),
-      cmocka_unit_test(gpus_in_another_order_are_found),
-      cmocka_unit_test(a_process_that_does_not_see_the_gpu_is_told),
+      cmocka_unit_test(a_further_ticket_needs_no_descriptor),
+      cmocka_unit_test(memory_outlives_its_owner),
+      cmocka_unit_test(memory_outlives_its_release),
+      cmocka_unit_test(an_importer_may_end_first),
+      cmocka_unit_test(gpus_in_another_order),
+      cmocka_unit_test(an_invisible_gpu_is_an_error),
   };
   return cmocka_run_group_tests_name("hardware/share", tests, open_node, close_node);
 }

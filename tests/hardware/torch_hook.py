@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""torch_hook.py HOOK HAUL: real PyTorch over the CUDA hook, preloaded and as its allocator.
+"""torch_hook.py HOOK HAUL: PyTorch with the CUDA hook, preloaded and as its allocator.
 
-Tensors are computed with, handed to the command `haul` by name, and read and written by it. HOOK is
-libhaul-cudahook.so, HAUL the command. Status 77: there is no PyTorch, or none that sees a GPU.
+Computes with tensors, publishes one, and reads and writes it with the command. HOOK is
+libhaul-cudahook.so, HAUL the command. Exits with 77 without PyTorch or a GPU.
 """
 
 import ctypes
@@ -17,13 +17,13 @@ READ_AND_WRITE = 3  # HAUL_READ | HAUL_WRITE
 
 
 def import_torch():
-    """PyTorch where it sees a GPU; else ends the program, with the reason."""
+    """Import PyTorch, or exit with the reason if it has no GPU."""
     try:
         import torch
     except ImportError as error:
         skip(f"python3 has no torch ({error})")
     if not torch.cuda.is_available():
-        skip(f"torch {torch.__version__} sees no GPU")
+        skip(f"torch {torch.__version__} finds no GPU")
     return torch
 
 
@@ -48,17 +48,17 @@ def run_haul(haul, *arguments):
 
 
 class Hook:
-    """The two calls of haul-cudahook.h that the tests need."""
+    """Two calls of haul-cudahook.h."""
 
     def __init__(self, path):
-        library = ctypes.CDLL(path)  # the one that is loaded already
+        library = ctypes.CDLL(path)  # already loaded
         self._find, self._publish = library.haul_cudahook_find, library.haul_cudahook_publish
         self._find.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p),
                                ctypes.POINTER(ctypes.c_uint64)]
         self._publish.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint]
 
     def offset_of(self, tensor):
-        """Where the tensor begins in its allocation; None: the allocation is not the hook's."""
+        """The offset of the tensor in its allocation; None if that is not from the hook."""
         region, offset = ctypes.c_void_p(), ctypes.c_uint64()
         code = self._find(tensor.data_ptr(), ctypes.byref(region), ctypes.byref(offset))
         return offset.value if code == 0 else None
@@ -68,7 +68,7 @@ class Hook:
 
 
 def compute(torch):
-    """What any program does: allocations of many sizes on two streams, and a result to check."""
+    """Allocations of many sizes on two streams, with results to check."""
     generator = torch.Generator().manual_seed(1)
     left = torch.rand(1024, 1024, generator=generator)
     right = torch.rand(1024, 1024, generator=generator)
@@ -83,11 +83,11 @@ def compute(torch):
             kept.clear()
     torch.cuda.synchronize()
     require(torch.allclose(product.double().cpu(), wanted, rtol=1e-2), "products are right")
-    require(all(bool((one == one[0]).all()) for one in kept), "tensors keep what was written")
+    require(all(bool((one == one[0]).all()) for one in kept), "tensors keep their contents")
 
 
 def bytes_of(tensor):
-    """Without numpy, which need not be there."""
+    """Without numpy, which may be missing."""
     host = tensor.cpu().contiguous()
     return ctypes.string_at(host.data_ptr(), host.nbytes)
 

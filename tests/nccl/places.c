@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static haul_node *node; /* the rank's own, beside the plugin's */
+static haul_node *node; /* of the rank, besides the plugin's */
 static struct haul_place where = {HAUL_HOST, 0};
 
 static bool open_node(void) {
@@ -27,15 +27,15 @@ static bool open_node(void) {
          haul_region_alloc(node, where, 4096, 0, &region) == 0;
 }
 
-/* In a child, as ranks are forked from here. */
-bool places_are_there(void) {
+/* In a child: this process forks ranks, so it must not open a node. */
+bool places_are_available(void) {
   int status = 1;
   pid_t child = fork();
   if (child == 0)
     _exit(open_node() ? 0 : 1);
   waitpid(child, &status, 0);
   if (status)
-    printf("skipped all: there is no %s here\n", getenv("HAUL_TEST_PLACE"));
+    printf("skipped all: this host has no %s\n", getenv("HAUL_TEST_PLACE"));
   return status == 0;
 }
 
@@ -47,20 +47,21 @@ static struct {
   int (*alloc)(uint64_t *address, size_t size);
 } driver;
 
-static bool find(const char *name, void *slot) {
+static bool find_call(const char *name, void *slot) {
   void *found = dlsym(driver.library, name);
   memcpy(slot, &found, sizeof found);
   return found;
 }
 
-/* As cudaMalloc: in the primary context, which the CUDA runtime shares. */
+/* Like cudaMalloc, in the primary context, which the CUDA runtime shares. */
 static void *gpu_alloc(size_t size) {
   uint64_t address = 0;
   if (!driver.library) {
     driver.library = dlopen("libcuda.so.1", RTLD_NOW);
-    bool whole = driver.library && find("cuDevicePrimaryCtxRetain", &driver.retain) &&
-                 find("cuCtxPushCurrent_v2", &driver.push) &&
-                 find("cuCtxPopCurrent_v2", &driver.pop) && find("cuMemAlloc_v2", &driver.alloc);
+    bool whole = driver.library && find_call("cuDevicePrimaryCtxRetain", &driver.retain) &&
+                 find_call("cuCtxPushCurrent_v2", &driver.push) &&
+                 find_call("cuCtxPopCurrent_v2", &driver.pop) &&
+                 find_call("cuMemAlloc_v2", &driver.alloc);
     if (!whole || driver.retain(&driver.context, 0) != 0)
       return NULL;
   }
@@ -70,7 +71,7 @@ static void *gpu_alloc(size_t size) {
   return good ? (void *)(uintptr_t)address : NULL;
 }
 
-/* Memory of a GPU is the application's own, and is not given back: its rank ends. */
+/* GPU memory is freed by the end of the rank. */
 void place_make(const struct rank *rank, struct place *place, size_t size) {
   haul_region *region = NULL;
   rank_need(rank, open_node());
@@ -98,8 +99,7 @@ void place_end(struct place *place) {
     free(place->address);
 }
 
-/* Where the kernel makes none, an empty file stands for it: the plugin asks the driver itself, by
- * the address. */
+/* Without dma-buf support it is an empty file, as the plugin asks the driver by the address. */
 static int dmabuf_of(const struct place *place, uint64_t *offset) {
   int descriptor = -1;
   *offset = 0;
@@ -111,13 +111,13 @@ static int dmabuf_of(const struct place *place, uint64_t *offset) {
 void place_register(const struct rank *rank, const struct place *place, void *comm, void **memory) {
   uint64_t offset;
   if (!place->region) {
-    rank_need(rank, net_register(comm, place->address, place->size, place->type, memory) == 0);
+    rank_ok(rank, net_register(comm, place->address, place->size, place->type, memory));
     return;
   }
   int descriptor = dmabuf_of(place, &offset);
   rank_need(rank, descriptor >= 0);
-  rank_need(rank, net_register_dmabuf(comm, place->address, place->size, place->type, offset,
-                                      descriptor, memory) == 0);
+  rank_ok(rank, net_register_dmabuf(comm, place->address, place->size, place->type, offset,
+                                    descriptor, memory));
   rank_need(rank, close(descriptor) == 0);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Memory that ranks send from and receive into, at the place that HAUL_TEST_PLACE names: of the
- * host, of an emulated accelerator, of a GPU (a double's, in the tests) by the driver's calls. */
+ * Memory of the ranks, at the place in HAUL_TEST_PLACE: host, emulated accelerator, or GPU (mocked
+ * in CI), there allocated by the driver. */
 #ifndef HAUL_TESTS_NCCL_PLACES_H
 #define HAUL_TESTS_NCCL_PLACES_H
 
@@ -11,15 +11,15 @@
 struct place {
   char *address;
   size_t size;
-  int type; /* as NCCL says it */
+  int type; /* NCCL_POINTER_... */
   void *region;
 };
 
-/* Does this host have that place? Else it says that the program is skipped. */
-bool places_are_there(void);
+/* Whether this host has the place; otherwise prints the skip. */
+bool places_are_available(void);
 void place_make(const struct rank *rank, struct place *place, size_t size);
 void place_end(struct place *place);
-/* Registers it as NCCL does: memory of a device by a dma-buf, which stays the caller's. */
+/* Registers it like NCCL: device memory by a dma-buf. */
 void place_register(const struct rank *rank, const struct place *place, void *comm, void **memory);
 void place_put(const struct rank *rank, const struct place *place, size_t offset,
                const uint8_t *bytes, size_t size);

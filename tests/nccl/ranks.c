@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define AGES INT64_C(60000000000)
+#define PATIENCE INT64_C(60000000000)
 
 int64_t rank_now(void) {
   struct timespec time;
@@ -42,7 +42,7 @@ bool ranks_run(unsigned ranks, int version, void (*work)(struct rank *rank)) {
     if (pids[i] == 0) {
       struct rank rank = {.world = world, .number = i};
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      rank_need(&rank, player_open(version) == NCCL_SUCCESS);
+      rank_ok(&rank, harness_open(version));
       work(&rank);
       _exit(0);
     }
@@ -58,12 +58,12 @@ bool ranks_run(unsigned ranks, int version, void (*work)(struct rank *rank)) {
 
 static void check_time(const struct rank *rank, int64_t until, const char *what) {
   if (rank_now() > until)
-    rank_fail(rank, "no end of %s", what);
+    rank_fail(rank, "timeout: %s", what);
   sched_yield();
 }
 
 void rank_barrier(struct rank *rank) {
-  int64_t until = rank_now() + AGES;
+  int64_t until = rank_now() + PATIENCE;
   _Atomic unsigned *arrived = &rank->world->arrived[rank->barriers++];
   rank_need(rank, rank->barriers < 64);
   atomic_fetch_add(arrived, 1);
@@ -71,49 +71,48 @@ void rank_barrier(struct rank *rank) {
     check_time(rank, until, "a barrier");
 }
 
-/* Each call once, as a proxy thread does; true when all are there. */
+/* Makes each call once, like a proxy thread; true if all are connected. */
 static bool connect_some(struct rank *rank, const bool peers[RANKS_MAX]) {
   bool all = true;
   for (unsigned i = 0; i < rank->world->ranks; i++) {
     if (!peers[i])
       continue;
     if (!rank->to[i])
-      rank_need(rank, net_connect(0, rank->world->handles[i][rank->number], &rank->to[i]) == 0);
+      rank_ok(rank, net_connect(0, rank->world->handles[i][rank->number], &rank->to[i]));
     if (!rank->from[i])
-      rank_need(rank, net_accept(rank->listeners[i], &rank->from[i]) == 0);
+      rank_ok(rank, net_accept(rank->listeners[i], &rank->from[i]));
     all &= rank->to[i] && rank->from[i];
   }
   return all;
 }
 
 void rank_connect(struct rank *rank, const bool peers[RANKS_MAX]) {
-  int64_t until = rank_now() + AGES;
+  int64_t until = rank_now() + PATIENCE;
   for (unsigned i = 0; i < rank->world->ranks; i++)
     if (peers[i])
-      rank_need(rank,
-                net_listen(0, rank->world->handles[rank->number][i], &rank->listeners[i]) == 0);
+      rank_ok(rank, net_listen(0, rank->world->handles[rank->number][i], &rank->listeners[i]));
   rank_barrier(rank);
   while (!connect_some(rank, peers))
     check_time(rank, until, "connecting");
 }
 
 void rank_disconnect(struct rank *rank) {
-  rank_barrier(rank); /* nobody's last bytes are under way */
+  rank_barrier(rank); /* no data is in flight any more */
   for (unsigned i = 0; i < rank->world->ranks; i++) {
-    rank_need(rank, net_close_send(rank->to[i]) == 0);
-    rank_need(rank, net_close_receive(rank->from[i]) == 0);
-    rank_need(rank, net_close_listen(rank->listeners[i]) == 0);
+    rank_ok(rank, net_close_send(rank->to[i]));
+    rank_ok(rank, net_close_receive(rank->from[i]));
+    rank_ok(rank, net_close_listen(rank->listeners[i]));
   }
-  rank_need(rank, player_close() == 0);
+  rank_ok(rank, harness_close());
 }
 
 void rank_wait(const struct rank *rank, void *request, int *sizes) {
-  int64_t until = rank_now() + AGES;
+  int64_t until = rank_now() + PATIENCE;
   int done = 0;
   for (;;) {
     int result = net_test(request, &done, sizes);
     if (result != NCCL_SUCCESS)
-      rank_fail(rank, "a request ended with %d", result);
+      rank_fail(rank, "a request failed with %d", result);
     if (done)
       return;
     check_time(rank, until, "a request");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Ranks that send to each other as NCCL's collectives do: rings and all to all, sizes from nothing
- * to 64 MiB, several requests under way, groups of receives with tags. */
+ * Traffic of NCCL's collectives: rings and all to all, 0 bytes to 64 MiB, several requests in
+ * flight, groups of receives with tags. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* ---- What is sent ---- */
+/* ---- Contents ---- */
 
 #define CHUNK ((size_t)4096)
 
@@ -20,8 +20,7 @@ struct message {
   size_t number;
 };
 
-/* A sanitizer would spend the test's time on this; it sees what is copied from here and compared
- * with it. */
+/* Not instrumented, for speed; the copies from it and comparisons with it are. */
 __attribute__((no_sanitize("address", "thread"))) static void
 make_chunk(uint8_t chunk[CHUNK], const struct message *message, size_t at) {
   for (size_t i = 0; i < CHUNK; i++)
@@ -58,34 +57,34 @@ static void *start_receive(struct rank *rank, unsigned from, void *bytes, size_t
   void *request = NULL, *data = bytes;
   int64_t until = rank_now() + INT64_C(60000000000);
   while (!request) {
-    rank_need(rank, net_receive(rank->from[from], 1, &data, &size, &tag, &memory, &request) == 0);
+    rank_ok(rank, net_receive(rank->from[from], 1, &data, &size, &tag, &memory, &request));
     rank_need(rank, rank_now() < until);
   }
   return request;
 }
 
-/* NULL: the receiver has not asked for it yet. */
+/* NULL: the receiver has not posted it yet. */
 static void *try_send(struct rank *rank, unsigned to, void *bytes, size_t size, int tag,
                       void *memory) {
   void *request = NULL;
-  rank_need(rank, net_send(rank->to[to], bytes, size, tag, memory, &request) == 0);
+  rank_ok(rank, net_send(rank->to[to], bytes, size, tag, memory, &request));
   return request;
 }
 
-/* ---- Both ways with one neighbour or many ---- */
+/* ---- Both directions, with one or many peers ---- */
 
-#define UNDER_WAY 8
+#define IN_FLIGHT 8
 
 struct lane {
   unsigned peer;
   struct place out, in;
   uint8_t *scratch;
   void *out_memory, *in_memory;
-  void *sends[UNDER_WAY], *receives[UNDER_WAY];
-  size_t sent, received, asked, checked;
+  void *sends[IN_FLIGHT], *receives[IN_FLIGHT];
+  size_t sent, posted, checked;
 };
 
-/* Has room for `slots` messages of `size` bytes in each direction. */
+/* With room for `slots` messages of `size` bytes in each direction. */
 static void open_lane(struct rank *rank, struct lane *lane, unsigned to, unsigned from, size_t size,
                       size_t slots) {
   size_t room = (size ? size : 1) * slots;
@@ -93,24 +92,24 @@ static void open_lane(struct rank *rank, struct lane *lane, unsigned to, unsigne
   lane->scratch = malloc(size + 1);
   place_make(rank, &lane->out, room);
   place_make(rank, &lane->in, room);
-  rank_need(rank, net_register(rank->to[to], lane->out.address, room, lane->out.type,
-                               &lane->out_memory) == 0);
+  rank_ok(rank,
+          net_register(rank->to[to], lane->out.address, room, lane->out.type, &lane->out_memory));
   place_register(rank, &lane->in, rank->from[from], &lane->in_memory);
 }
 
 static void close_lane(struct rank *rank, struct lane *lane, unsigned from) {
-  rank_need(rank, net_deregister(rank->to[lane->peer], lane->out_memory) == 0);
-  rank_need(rank, net_deregister(rank->from[from], lane->in_memory) == 0);
+  rank_ok(rank, net_deregister(rank->to[lane->peer], lane->out_memory));
+  rank_ok(rank, net_deregister(rank->from[from], lane->in_memory));
   place_end(&lane->out);
   place_end(&lane->in);
   free(lane->scratch);
 }
 
 static void step_out(struct rank *rank, struct lane *lane, size_t size, size_t count) {
-  size_t slot = lane->sent % UNDER_WAY;
+  size_t slot = lane->sent % IN_FLIGHT;
   int done = 0;
   if (lane->sends[slot]) {
-    rank_need(rank, net_test(lane->sends[slot], &done, NULL) == 0);
+    rank_ok(rank, net_test(lane->sends[slot], &done, NULL));
     if (done)
       lane->sends[slot] = NULL;
   }
@@ -126,42 +125,42 @@ static void step_out(struct rank *rank, struct lane *lane, size_t size, size_t c
 static void step_in(struct rank *rank, struct lane *lane, unsigned from, size_t size,
                     size_t count) {
   int done = 0, got = -1;
-  while (lane->asked < count && lane->asked < lane->checked + UNDER_WAY) {
-    size_t slot = lane->asked % UNDER_WAY;
+  while (lane->posted < count && lane->posted < lane->checked + IN_FLIGHT) {
+    size_t slot = lane->posted % IN_FLIGHT;
     lane->receives[slot] =
         start_receive(rank, from, lane->in.address + slot * size, size, 5, lane->in_memory);
-    lane->asked++;
+    lane->posted++;
   }
-  size_t slot = lane->checked % UNDER_WAY;
-  if (lane->checked == lane->asked)
+  size_t slot = lane->checked % IN_FLIGHT;
+  if (lane->checked == lane->posted)
     return;
-  rank_need(rank, net_test(lane->receives[slot], &done, &got) == 0);
+  rank_ok(rank, net_test(lane->receives[slot], &done, &got));
   if (!done)
     return;
   rank_need(rank, (size_t)got == size);
   void *flush = lane;
-  rank_need(rank, net_flush(rank->from[from], lane->in.address + slot * size, got, lane->in_memory,
-                            &flush) == 0);
-  rank_need(rank, !flush); /* done at once */
+  rank_ok(rank, net_flush(rank->from[from], lane->in.address + slot * size, got, lane->in_memory,
+                          &flush));
+  rank_need(rank, !flush); /* no request, as it is done */
   place_get(rank, &lane->in, slot * size, lane->scratch, size);
   rank_need(rank, holds(lane->scratch, size, from, rank->number, lane->checked));
   lane->checked++;
 }
 
 static void drain(struct rank *rank, struct lane *lane) {
-  for (unsigned i = 0; i < UNDER_WAY; i++)
+  for (unsigned i = 0; i < IN_FLIGHT; i++)
     if (lane->sends[i])
       rank_wait(rank, lane->sends[i], NULL);
 }
 
-/* `count` messages to each of `to`, and as many from each of `from`, at the same time. */
+/* `count` messages to each of `to` and from each of `from`, at the same time. */
 static void exchange(struct rank *rank, const unsigned *to, const unsigned *from, unsigned lanes,
                      size_t size, size_t count) {
   struct lane all[RANKS_MAX] = {0};
   int64_t until = rank_now() + INT64_C(120000000000);
   bool busy = true;
   for (unsigned i = 0; i < lanes; i++)
-    open_lane(rank, &all[i], to[i], from[i], size, count < UNDER_WAY ? count : UNDER_WAY);
+    open_lane(rank, &all[i], to[i], from[i], size, count < IN_FLIGHT ? count : IN_FLIGHT);
   while (busy) {
     busy = false;
     for (unsigned i = 0; i < lanes; i++) {
@@ -180,14 +179,14 @@ static void exchange(struct rank *rank, const unsigned *to, const unsigned *from
 
 static const size_t sizes[] = {0, 1, 4095, 8192, 8193, 100001, 4 * MIB};
 
-/* Where HAUL_PATHS allows but one, it is taken and told. */
+/* The log names the path, which HAUL_PATHS may determine. */
 static void check_path(const struct rank *rank) {
   const char *paths = getenv("HAUL_PATHS");
   bool one = paths && strcmp(paths, "auto") != 0;
   char words[64];
-  rank_need(rank, player_said("NET/haul: to "));
-  snprintf(words, sizeof words, " over %s (", one ? paths : "");
-  rank_need(rank, !one || player_said(words));
+  rank_need(rank, harness_logged("NET/haul: path to "));
+  snprintf(words, sizeof words, ": %s (", one ? paths : "");
+  rank_need(rank, !one || harness_logged(words));
 }
 
 static void ring(struct rank *rank) {
@@ -198,7 +197,7 @@ static void ring(struct rank *rank) {
   rank_connect(rank, peers);
   for (size_t i = 0; i < COUNT(sizes); i++)
     exchange(rank, &next, &previous, 1, sizes[i], sizes[i] > MIB ? 6 : 50);
-  rank_need(rank, player_warnings() == 0);
+  rank_ok(rank, harness_warnings());
   check_path(rank);
   rank_disconnect(rank);
 }
@@ -215,14 +214,14 @@ static void all_to_all(struct rank *rank) {
   for (size_t i = 0; i < COUNT(sizes) - 1; i++)
     exchange(rank, others, others, count, sizes[i], 20);
   exchange(rank, others, others, count, MIB, 4);
-  rank_need(rank, player_warnings() == 0);
+  rank_ok(rank, harness_warnings());
   rank_disconnect(rank);
 }
 
 static void two_in_a_ring_by_each_version(void **state) {
   (void)state;
-  for (int i = 0; i < PLAYER_VERSIONS; i++)
-    assert_true(ranks_run(2, player_versions[i], ring));
+  for (int i = 0; i < HARNESS_VERSIONS; i++)
+    assert_true(ranks_run(2, harness_versions[i], ring));
 }
 
 static void four_in_a_ring(void **state) {
@@ -245,7 +244,7 @@ static void eight_all_to_all(void **state) {
   assert_true(ranks_run(8, 11, all_to_all));
 }
 
-/* ---- One process with itself, groups, sizes ---- */
+/* ---- Loopback, groups, sizes ---- */
 
 static void with_itself(struct rank *rank) {
   const bool peers[RANKS_MAX] = {true};
@@ -260,8 +259,8 @@ static void one_sends_to_itself(void **state) {
   assert_true(ranks_run(1, 12, with_itself));
 }
 
-/* Sends come in another order than the receives of their group; the second group waits for the
- * first one, although its tags are there earlier. */
+/* Sends in another order than the receives of their group. The second group waits for the first
+ * one although its tags match earlier. */
 #define GROUP 8
 static void receive_groups(struct rank *rank, uint8_t *bytes, void *memory) {
   void *requests[2] = {NULL};
@@ -277,8 +276,7 @@ static void receive_groups(struct rank *rank, uint8_t *bytes, void *memory) {
       tags[i] = (int)i;
     }
     while (!requests[g])
-      rank_need(rank,
-                net_receive(rank->from[1], GROUP, data, room, tags, memories, &requests[g]) == 0);
+      rank_ok(rank, net_receive(rank->from[1], GROUP, data, room, tags, memories, &requests[g]));
   }
   for (unsigned g = 0; g < 2; g++) {
     rank_wait(rank, requests[g], got);
@@ -314,13 +312,13 @@ static void groups(struct rank *rank) {
   void *memory;
   rank_connect(rank, peers);
   void *comm = rank->number == 0 ? rank->from[1] : rank->to[0];
-  rank_need(rank, net_register(comm, bytes, room, NCCL_POINTER_HOST, &memory) == 0);
+  rank_ok(rank, net_register(comm, bytes, room, NCCL_POINTER_HOST, &memory));
   if (rank->number == 0)
     receive_groups(rank, bytes, memory);
   else
     send_groups(rank, bytes, memory);
   rank_barrier(rank);
-  rank_need(rank, net_deregister(comm, memory) == 0);
+  rank_ok(rank, net_deregister(comm, memory));
   free(bytes);
   rank_disconnect(rank);
 }
@@ -346,7 +344,7 @@ static void sixty_four_mib(void **state) {
 
 int main(void) {
   setenv("NCCL_SOCKET_IFNAME", "lo", 0);
-  if (!places_are_there())
+  if (!places_are_available())
     return 77;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_sends_to_itself),

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Memory that a framework took from its device itself, by libhl-thunk's calls, with the hook
- * preloaded: it is known whole, copied to and from, and forgotten when it is unmapped. */
+ * Memory that a framework allocates by libhl-thunk, with the hook preloaded: the module finds the
+ * whole block, copies to and from it, and drops it when it is unmapped. */
 #include "rig.h"
 
 #include <stdlib.h>
 
-/* hl-thunk's hlthunk.h. */
+/* From hlthunk.h of hl-thunk. */
 int hlthunk_open(int kind, const char *bus);
 int hlthunk_close(int fd);
 uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool contiguous,
@@ -14,7 +14,7 @@ int hlthunk_device_memory_free(int fd, uint64_t handle);
 uint64_t hlthunk_device_memory_map(int fd, uint64_t handle, uint64_t hint);
 int hlthunk_memory_unmap(int fd, uint64_t address);
 
-#define PAGE (24 * MIB) /* of the double's devices */
+#define PAGE (24 * MIB) /* of the mocked devices */
 
 static int fd;
 
@@ -24,7 +24,7 @@ static ucs_status_t query(struct rig *rig, uint64_t address, uct_md_mem_attr_t *
   return uct_md_mem_query(rig->md, (void *)(uintptr_t)address, 4096, found);
 }
 
-static void its_memory_is_known_whole(void **state) {
+static void whole_blocks_are_found(void **state) {
   struct rig rig;
   uct_md_mem_attr_t found;
   uint8_t *bytes = malloc(MIB), *back = malloc(MIB);
@@ -33,13 +33,13 @@ static void its_memory_is_known_whole(void **state) {
   (void)state;
   assert_true(address != 0);
   rig_open(&rig, "gaudi_cpy", "gaudi");
-  assert_int_equal(rig_connect(&rig, NULL), UCS_OK);
-  assert_int_equal(query(&rig, address + 5 * MIB, &found), UCS_OK);
+  assert_ok(rig_connect(&rig, NULL));
+  assert_ok(query(&rig, address + 5 * MIB, &found));
   assert_int_equal((uintptr_t)found.base_address, address);
   assert_int_equal(found.alloc_length, PAGE);
   pattern_fill(bytes, MIB, 1);
-  assert_int_equal(rig_put(&rig, bytes, MIB, address + 5 * MIB, UCT_INVALID_RKEY), UCS_OK);
-  assert_int_equal(rig_get(&rig, back, MIB, address + 5 * MIB, UCT_INVALID_RKEY), UCS_OK);
+  assert_ok(rig_put(&rig, bytes, MIB, address + 5 * MIB, UCT_INVALID_RKEY));
+  assert_ok(rig_get(&rig, back, MIB, address + 5 * MIB, UCT_INVALID_RKEY));
   pattern_check(back, MIB, 1);
   assert_int_equal(hlthunk_memory_unmap(fd, address), 0);
   assert_int_equal(query(&rig, address + 5 * MIB, &found), UCS_ERR_INVALID_ADDR);
@@ -50,8 +50,8 @@ static void its_memory_is_known_whole(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(its_memory_is_known_whole)};
-  fd = hlthunk_open(4, NULL); /* as the framework does, before UCX is begun */
+  const struct CMUnitTest tests[] = {cmocka_unit_test(whole_blocks_are_found)};
+  fd = hlthunk_open(4, NULL); /* before UCX, like a framework */
   int failed = fd < 0 ? 1 : cmocka_run_group_tests_name("ucx/framework", tests, NULL, NULL);
   hlthunk_close(fd);
   return failed;

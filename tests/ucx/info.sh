@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# info.sh WITH: what ucx_info says of the module, what its log says, and what becomes of a module that
-# is another version's. WITH is tests/ucx/with; ucx_info is HAUL_UCX_INFO's.
+# info.sh WITH: tests the output of ucx_info (HAUL_UCX_INFO) with the module. WITH is tests/ucx/with.
 set -eu
 with=$1
 info=${HAUL_UCX_INFO:-ucx_info}
@@ -25,7 +24,7 @@ holds() {
 
 UCX_LOG_LEVEL=info "$with" "$info" -d >"$work/devices" 2>&1 || { cat "$work/devices" && exit 1; }
 
-# of NAME: what stands under a transport.
+# of NAME: prints the section of a transport.
 of() { sed -n "/Transport: $1/,/error handling/p" "$work/devices"; }
 
 holds "there is a memory domain" grep -q 'Memory domain: gaudi$' "$work/devices"
@@ -47,21 +46,21 @@ holds "nothing failed" test -z "$(grep ERROR "$work/devices" | grep -i gaudi)"
 UCX_GAUDI_COPY_MAX_SHORT=128 UCX_GAUDI_COPY_MAX_BCOPY=8k UCX_GAUDI_DMA_BW=5000MBs \
   UCX_GAUDI_DMA_LATENCY=7us "$with" "$info" -d >"$work/devices" 2>&1
 holds "thresholds are configurable" grep -q 'put_short: <= 128$' <(of gaudi_cpy)
-holds "each by itself" grep -q 'get_bcopy: <= 8K' <(of gaudi_cpy)
-holds "so are estimates" grep -q 'bandwidth: 5000.00/ppn' <(of gaudi_dma)
-holds "and latencies" grep -q 'latency: 7000 nsec' <(of gaudi_dma)
+holds "each separately" grep -q 'get_bcopy: <= 8K' <(of gaudi_cpy)
+holds "estimates are configurable" grep -q 'bandwidth: 5000.00/ppn' <(of gaudi_dma)
+holds "latencies are configurable" grep -q 'latency: 7000 nsec' <(of gaudi_dma)
 
 UCX_GAUDI_MEASURE=y "$with" "$info" -d >"$work/devices" 2>&1
-holds "estimates are measured when that is asked for" \
+holds "GAUDI_MEASURE replaces estimates" \
   test "$(of gaudi_dma | grep -c 'bandwidth: 24414.06/ppn')" = 0
-holds "but for other processes'" grep -q 'bandwidth: 12207.03/ppn' <(of gaudi_ipc)
+holds "except for gaudi_ipc" grep -q 'bandwidth: 12207.03/ppn' <(of gaudi_ipc)
 "$with" "$info" -c -f >"$work/settings" 2>&1
 for name in GAUDI_TIMEOUT GAUDI_REG_CACHE_MAX GAUDI_IMPORT_CACHE_MAX GAUDI_MEASURE \
   GAUDI_COPY_MAX_FAST GAUDI_DMA_MAX_ZCOPY GAUDI_IPC_BW; do
   holds "UCX_$name is a setting" grep -q "^#\? *UCX_$name=" "$work/settings"
 done
 
-# With no device there is no domain, and nobody is bothered.
+# Without a device there is no domain and no log line.
 HAUL_DOUBLE_GAUDI_DEVICES=0 "$with" "$info" -d >"$work/none" 2>&1
 holds "without devices there is no domain" test "$(grep -c -i gaudi "$work/none")" = 0
 

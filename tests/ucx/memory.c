@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the memory domain says of memory, and keys: whole, cut off, changed, from elsewhere. */
+ * Memory queries, registrations, and keys: valid, truncated, damaged, foreign. */
 #include "rig.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static struct rig rig;
 static int open_copy(void **state) {
   (void)state;
   rig_open(&rig, "gaudi_cpy", "gaudi");
-  assert_int_equal(rig_connect(&rig, NULL), UCS_OK);
+  assert_ok(rig_connect(&rig, NULL));
   return 0;
 }
 
@@ -26,14 +26,14 @@ static int close_copy(void **state) {
 
 /* ---- Blocks ---- */
 
-static ucs_status_t whole_of(const void *address, size_t length, uct_md_mem_attr_t *attributes) {
+static ucs_status_t query(const void *address, size_t length, uct_md_mem_attr_t *attributes) {
   *attributes = (uct_md_mem_attr_t){
       .field_mask = UCT_MD_MEM_ATTR_FIELD_BASE_ADDRESS | UCT_MD_MEM_ATTR_FIELD_ALLOC_LENGTH |
                     UCT_MD_MEM_ATTR_FIELD_MEM_TYPE | UCT_MD_MEM_ATTR_FIELD_SYS_DEV};
   return uct_md_mem_query(rig.md, address, length, attributes);
 }
 
-static void a_block_is_known_whole(void **state) {
+static void whole_blocks_are_found(void **state) {
   struct target blocks[20];
   uct_md_mem_attr_t found;
   (void)state;
@@ -41,33 +41,33 @@ static void a_block_is_known_whole(void **state) {
     rig_alloc(&rig, (i + 1) * 4096, &blocks[i]);
   for (unsigned i = 0; i < COUNT(blocks); i++) {
     char *address = blocks[i].address;
-    assert_int_equal(whole_of(address + 4095 * (size_t)i, 100, &found), UCS_OK);
+    assert_ok(query(address + 4095 * (size_t)i, 100, &found));
     assert_ptr_equal(found.base_address, address);
     assert_int_equal(found.alloc_length, blocks[i].length);
     assert_int_equal(found.mem_type, GAUDI_MEMORY_TYPE);
     assert_int_not_equal(found.sys_dev, UCS_SYS_DEVICE_ID_UNKNOWN);
-    assert_int_equal(whole_of(address + blocks[i].length - 1, 2, &found), UCS_ERR_INVALID_ADDR);
+    assert_int_equal(query(address + blocks[i].length - 1, 2, &found), UCS_ERR_INVALID_ADDR);
   }
   for (unsigned i = 0; i < COUNT(blocks); i++) {
     rig_free(&rig, &blocks[i]);
-    assert_int_equal(whole_of(blocks[i].address, 1, &found), UCS_ERR_INVALID_ADDR);
+    assert_int_equal(query(blocks[i].address, 1, &found), UCS_ERR_INVALID_ADDR);
   }
 }
 
-static void other_memory_is_not_the_devices(void **state) {
+static void other_memory_is_not_found(void **state) {
   uct_md_mem_attr_t found;
   ucs_memory_type_t type;
   char here = 0;
   (void)state;
-  assert_int_equal(whole_of(&here, 1, &found), UCS_ERR_INVALID_ADDR);
-  assert_int_equal(whole_of((void *)(uintptr_t)0x1001000000000000, 4096, &found),
+  assert_int_equal(query(&here, 1, &found), UCS_ERR_INVALID_ADDR);
+  assert_int_equal(query((void *)(uintptr_t)0x1001000000000000, 4096, &found),
                    UCS_ERR_INVALID_ADDR);
-  assert_int_equal(whole_of((void *)UINTPTR_MAX, 1, &found), UCS_ERR_INVALID_ADDR);
+  assert_int_equal(query((void *)UINTPTR_MAX, 1, &found), UCS_ERR_INVALID_ADDR);
   if (UCX_HAS_GAUDI)
     assert_true(UCS_STATUS_IS_ERR(uct_md_detect_memory_type(rig.md, &here, 1, &type)));
 }
 
-static void the_device_to_allocate_on_can_be_chosen(void **state) {
+static void the_allocation_device_is_configurable(void **state) {
   struct rig other;
   struct target first, second;
   uct_md_mem_attr_t of_first, of_second;
@@ -77,21 +77,21 @@ static void the_device_to_allocate_on_can_be_chosen(void **state) {
   unsetenv("UCX_GAUDI_DEVICE");
   rig_alloc(&other, 4096, &second);
   rig_alloc(&rig, 4096, &first);
-  assert_int_equal(whole_of(first.address, 4096, &of_first), UCS_OK);
-  assert_int_equal(whole_of(second.address, 4096, &of_second), UCS_OK);
+  assert_ok(query(first.address, 4096, &of_first));
+  assert_ok(query(second.address, 4096, &of_second));
   assert_int_not_equal(of_first.sys_dev, of_second.sys_dev);
   rig_free(&rig, &first);
   rig_free(&other, &second);
   rig_close(&other);
 }
 
-static void a_device_that_is_not_there(void **state) {
+static void missing_devices_are_refused(void **state) {
   uct_md_config_t *config;
   uct_md_h md;
   (void)state;
   rig_quiet(true);
   setenv("UCX_GAUDI_DEVICE", "7", 1);
-  assert_int_equal(uct_md_config_read(rig.component, NULL, NULL, &config), UCS_OK);
+  assert_ok(uct_md_config_read(rig.component, NULL, NULL, &config));
   unsetenv("UCX_GAUDI_DEVICE");
   assert_int_equal(uct_md_open(rig.component, "gaudi", config, &md), UCS_ERR_NO_DEVICE);
   uct_config_release(config);
@@ -105,7 +105,7 @@ static void a_block_has_a_dma_buf(void **state) {
                                               UCT_MD_MEM_ATTR_V2_FIELD_DMABUF_OFFSET};
   (void)state;
   rig_alloc(&rig, 65536, &block);
-  assert_int_equal(uct_md_mem_query_v2(rig.md, (char *)block.address + 4096, 4096, &found), UCS_OK);
+  assert_ok(uct_md_mem_query_v2(rig.md, (char *)block.address + 4096, 4096, &found));
   assert_true(found.dmabuf_fd >= 0);
   assert_int_equal(found.dmabuf_offset % 4096, 0);
   assert_true(found.dmabuf_offset >= 4096);
@@ -115,19 +115,18 @@ static void a_block_has_a_dma_buf(void **state) {
 
 #endif
 
-/* UCP registers more than it was asked for, up to its cache's alignment. */
-static void a_block_is_whole_pages(void **state) {
+/* UCP aligns registrations to its cache lines. */
+static void blocks_are_whole_pages(void **state) {
   struct target block;
   (void)state;
   rig_alloc(&rig, 1, &block);
   assert_int_equal(block.length, 4096);
-  assert_int_equal(
-      uct_md_detect_memory_type(rig.md, (char *)block.address + 4095, 1, &(ucs_memory_type_t){0}),
-      UCS_OK);
+  assert_ok(
+      uct_md_detect_memory_type(rig.md, (char *)block.address + 4095, 1, &(ucs_memory_type_t){0}));
   rig_free(&rig, &block);
 }
 
-static void more_than_the_device_has(void **state) {
+static void too_large_allocations_fail(void **state) {
   void *address;
   uct_mem_h memh;
   size_t length = (size_t)1 << 40;
@@ -151,7 +150,7 @@ static void more_than_the_device_has(void **state) {
 
 /* ---- Registrations ---- */
 
-static void what_cannot_be_registered(void **state) {
+static void invalid_registrations_fail(void **state) {
   struct target block;
   uct_mem_h memh;
   (void)state;
@@ -168,23 +167,21 @@ static void what_cannot_be_registered(void **state) {
   rig_free(&rig, &block);
 }
 
-static void device_memory_is_registered_anew(void **state) {
+static void device_registrations_are_not_cached(void **state) {
   struct target first, second;
   uct_mem_h memh;
   (void)state;
   rig_alloc(&rig, 4096, &first);
-  assert_int_equal(uct_md_mem_reg(rig.md, first.address, 4096, UCT_MD_MEM_ACCESS_ALL, &memh),
-                   UCS_OK);
-  assert_int_equal(uct_md_mem_dereg(rig.md, memh), UCS_OK);
+  assert_ok(uct_md_mem_reg(rig.md, first.address, 4096, UCT_MD_MEM_ACCESS_ALL, &memh));
+  assert_ok(uct_md_mem_dereg(rig.md, memh));
   rig_free(&rig, &first);
   rig_alloc(&rig, 4096, &second); /* the same address */
   assert_ptr_equal(second.address, first.address);
-  assert_int_equal(uct_md_mem_reg(rig.md, second.address, 4096, UCT_MD_MEM_ACCESS_ALL, &memh),
-                   UCS_OK);
-  assert_int_equal(uct_md_mem_dereg(rig.md, memh), UCS_OK);
+  assert_ok(uct_md_mem_reg(rig.md, second.address, 4096, UCT_MD_MEM_ACCESS_ALL, &memh));
+  assert_ok(uct_md_mem_dereg(rig.md, memh));
   char bytes[8] = "bytes", back[8];
-  assert_int_equal(rig_put(&rig, bytes, 8, (uintptr_t)second.address, UCT_INVALID_RKEY), UCS_OK);
-  assert_int_equal(rig_get(&rig, back, 8, (uintptr_t)second.address, UCT_INVALID_RKEY), UCS_OK);
+  assert_ok(rig_put(&rig, bytes, 8, (uintptr_t)second.address, UCT_INVALID_RKEY));
+  assert_ok(rig_get(&rig, back, 8, (uintptr_t)second.address, UCT_INVALID_RKEY));
   assert_memory_equal(back, bytes, 8);
   rig_free(&rig, &second);
 }
@@ -199,22 +196,22 @@ static ucs_status_t unpack(const struct gaudi_key *key) {
   return status;
 }
 
-/* As keys.c sums it. */
+/* The checksum of keys.c. */
 static void sum_up(struct gaudi_key *key) {
   key->check = UINT64_C(0xcbf29ce484222325);
   for (size_t i = 0; i < offsetof(struct gaudi_key, check); i++)
     key->check = (key->check ^ ((const uint8_t *)key)[i]) * UINT64_C(0x100000001b3);
 }
 
-static void keys_that_are_none(void **state) {
+static void damaged_keys_are_refused(void **state) {
   struct gaudi_key whole, key;
   struct target block;
   (void)state;
   rig_alloc(&rig, 4096, &block);
-  assert_int_equal(uct_md_mkey_pack(rig.md, block.memh, &whole), UCS_OK);
-  assert_int_equal(unpack(&whole), UCS_OK);
+  assert_ok(uct_md_mkey_pack(rig.md, block.memh, &whole));
+  assert_ok(unpack(&whole));
   rig_quiet(true);
-  for (size_t cut = 0; cut < sizeof whole; cut++) { /* cut off, and other bytes behind */
+  for (size_t cut = 0; cut < sizeof whole; cut++) { /* truncated, with other bytes after that */
     for (size_t i = 0; i < sizeof key; i++)
       ((uint8_t *)&key)[i] = (uint8_t) ~((const uint8_t *)&whole)[i];
     memcpy(&key, &whole, cut);
@@ -228,14 +225,14 @@ static void keys_that_are_none(void **state) {
   rig_free(&rig, &block);
 }
 
-static void keys_of_elsewhere(void **state) {
+static void foreign_keys_are_refused(void **state) {
   struct gaudi_key whole, key;
   struct target block;
   uct_rkey_bundle_t bundle;
   char byte = 1;
   (void)state;
   rig_alloc(&rig, 4096, &block);
-  assert_int_equal(uct_md_mkey_pack(rig.md, block.memh, &whole), UCS_OK);
+  assert_ok(uct_md_mkey_pack(rig.md, block.memh, &whole));
   rig_quiet(true);
   key = whole;
   key.host++;
@@ -248,32 +245,32 @@ static void keys_of_elsewhere(void **state) {
   key = whole;
   key.length = UINT64_MAX;
   sum_up(&key);
-  assert_int_equal(unpack(&key), UCS_ERR_INVALID_PARAM); /* around the end */
+  assert_int_equal(unpack(&key), UCS_ERR_INVALID_PARAM); /* wraps around */
   key = whole;
   key.process++;
   sum_up(&key);
-  assert_int_equal(uct_rkey_unpack(rig.component, &key, &bundle), UCS_OK);
+  assert_ok(uct_rkey_unpack(rig.component, &key, &bundle));
   assert_int_equal(rig_put(&rig, &byte, 1, (uintptr_t)block.address, bundle.rkey),
-                   UCS_ERR_INVALID_ADDR); /* another process's is not ours to write */
+                   UCS_ERR_INVALID_ADDR); /* memory of another process */
   uct_rkey_release(rig.component, &bundle);
   rig_free(&rig, &block);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(a_block_is_known_whole, open_copy, close_copy),
-    cmocka_unit_test_setup_teardown(other_memory_is_not_the_devices, open_copy, close_copy),
-    cmocka_unit_test_setup_teardown(the_device_to_allocate_on_can_be_chosen, open_copy, close_copy),
-    cmocka_unit_test_setup_teardown(a_block_is_whole_pages, open_copy, close_copy),
-    cmocka_unit_test_setup_teardown(a_device_that_is_not_there, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(whole_blocks_are_found, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(other_memory_is_not_found, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(the_allocation_device_is_configurable, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(blocks_are_whole_pages, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(missing_devices_are_refused, open_copy, close_copy),
 #if UCX_HAS_GAUDI
     cmocka_unit_test_setup_teardown(a_block_has_a_dma_buf, open_copy, close_copy),
 #endif
-    cmocka_unit_test_setup_teardown(more_than_the_device_has, open_copy, close_copy),
-    cmocka_unit_test_setup_teardown(what_cannot_be_registered, open_copy, close_copy),
-    cmocka_unit_test_setup_teardown(device_memory_is_registered_anew, open_copy, close_copy),
-    cmocka_unit_test_setup_teardown(keys_that_are_none, open_copy, close_copy),
-    cmocka_unit_test_setup_teardown(keys_of_elsewhere, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(too_large_allocations_fail, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(invalid_registrations_fail, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(device_registrations_are_not_cached, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(damaged_keys_are_refused, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(foreign_keys_are_refused, open_copy, close_copy),
   };
   return cmocka_run_group_tests_name("ucx/memory", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * UCP over memory of a Gaudi that it allocates by type: messages between host and device and from
- * device to device, puts and gets, at sizes that take each of UCP's protocols. */
+ * UCP over Gaudi memory: messages between host and device and between devices, puts and gets, at
+ * sizes that use each protocol of UCP. */
 #include "rig.h"
 
 #include <poll.h>
@@ -17,7 +17,7 @@ static struct {
   ucp_ep_h ep;
 } side;
 
-/* NULL: to itself. Else the other process is at the ends of these pipes. */
+/* With the process at the other ends of the pipes; NULL: with itself. */
 static ucp_address_t *swap_addresses(const int *pipes, ucp_address_t *own, size_t length) {
   size_t others = 0;
   if (!pipes)
@@ -38,18 +38,18 @@ static void open_side(const int *pipes) {
   ucp_ep_params_t ep_params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};
   ucp_address_t *address;
   size_t length;
-  assert_int_equal(ucp_init(&params, NULL, &side.context), UCS_OK);
-  assert_int_equal(ucp_worker_create(side.context, &worker_params, &side.worker), UCS_OK);
-  assert_int_equal(ucp_worker_get_address(side.worker, &address, &length), UCS_OK);
+  assert_ok(ucp_init(&params, NULL, &side.context));
+  assert_ok(ucp_worker_create(side.context, &worker_params, &side.worker));
+  assert_ok(ucp_worker_get_address(side.worker, &address, &length));
   ucp_address_t *to = swap_addresses(pipes, address, length);
   ep_params.address = to;
-  assert_int_equal(ucp_ep_create(side.worker, &ep_params, &side.ep), UCS_OK);
+  assert_ok(ucp_ep_create(side.worker, &ep_params, &side.ep));
   if (pipes)
     free(to);
   ucp_worker_release_address(side.worker, address);
 }
 
-static void end(void *request) {
+static void wait_for(void *request) {
   haul_deadline until = haul_deadline_in(INT64_C(30000000000));
   assert_false(UCS_PTR_IS_ERR(request));
   while (request && ucp_request_check_status(request) == UCS_INPROGRESS &&
@@ -57,24 +57,24 @@ static void end(void *request) {
     ucp_worker_progress(side.worker);
   if (!request)
     return;
-  assert_int_equal(ucp_request_check_status(request), UCS_OK);
+  assert_ok(ucp_request_check_status(request));
   ucp_request_free(request);
 }
 
 static void close_side(void) {
   const ucp_request_param_t param = {0};
-  end(ucp_ep_close_nbx(side.ep, &param));
+  wait_for(ucp_ep_close_nbx(side.ep, &param));
   ucp_worker_destroy(side.worker);
   ucp_cleanup(side.context);
 }
 
-/* Nobody leaves while the other still waits for an answer to what it sent. */
+/* Closes only after both sides have flushed. */
 static void leave_together(const int *pipes) {
   const ucp_request_param_t param = {0};
   struct pollfd other = {.fd = pipes[0], .events = POLLIN};
   haul_deadline until = haul_deadline_in(INT64_C(30000000000));
   char word = 'f';
-  end(ucp_ep_flush_nbx(side.ep, &param));
+  wait_for(ucp_ep_flush_nbx(side.ep, &param));
   assert_int_equal(write(pipes[1], &word, 1), 1);
   while (poll(&other, 1, 0) == 0 && haul_deadline_in(0) < until)
     ucp_worker_progress(side.worker);
@@ -91,8 +91,8 @@ static void *device_memory(size_t length, ucp_mem_h *memh) {
                                        .memory_type = UCS_MEMORY_TYPE_GAUDI};
   ucp_mem_attr_t attributes = {.field_mask =
                                    UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_MEM_TYPE};
-  assert_int_equal(ucp_mem_map(side.context, &params, memh), UCS_OK);
-  assert_int_equal(ucp_mem_query(*memh, &attributes), UCS_OK);
+  assert_ok(ucp_mem_map(side.context, &params, memh));
+  assert_ok(ucp_mem_query(*memh, &attributes));
   assert_int_equal(attributes.mem_type, UCS_MEMORY_TYPE_GAUDI);
   return attributes.address;
 }
@@ -100,8 +100,8 @@ static void *device_memory(size_t length, ucp_mem_h *memh) {
 static void send_to(void *to, const void *from, size_t length, ucp_tag_t tag) {
   const ucp_request_param_t param = {0};
   void *receiving = ucp_tag_recv_nbx(side.worker, to, length, tag, UINT64_MAX, &param);
-  end(ucp_tag_send_nbx(side.ep, from, length, tag, &param));
-  end(receiving);
+  wait_for(ucp_tag_send_nbx(side.ep, from, length, tag, &param));
+  wait_for(receiving);
 }
 
 static void put_and_get(uint8_t *bytes, uint8_t *back, void *device, ucp_mem_h memh,
@@ -110,11 +110,11 @@ static void put_and_get(uint8_t *bytes, uint8_t *back, void *device, ucp_mem_h m
   ucp_rkey_h key;
   void *packed;
   size_t size;
-  assert_int_equal(ucp_rkey_pack(side.context, memh, &packed, &size), UCS_OK);
-  assert_int_equal(ucp_ep_rkey_unpack(side.ep, packed, &key), UCS_OK);
-  end(ucp_put_nbx(side.ep, bytes, length, (uintptr_t)device, key, &param));
-  end(ucp_ep_flush_nbx(side.ep, &param));
-  end(ucp_get_nbx(side.ep, back, length, (uintptr_t)device, key, &param));
+  assert_ok(ucp_rkey_pack(side.context, memh, &packed, &size));
+  assert_ok(ucp_ep_rkey_unpack(side.ep, packed, &key));
+  wait_for(ucp_put_nbx(side.ep, bytes, length, (uintptr_t)device, key, &param));
+  wait_for(ucp_ep_flush_nbx(side.ep, &param));
+  wait_for(ucp_get_nbx(side.ep, back, length, (uintptr_t)device, key, &param));
   ucp_rkey_destroy(key);
   ucp_rkey_buffer_release(packed);
 }
@@ -136,8 +136,8 @@ static void at_each_size(void **state) {
     pattern_fill(bytes, length, 100 + i);
     put_and_get(bytes, back, one, first, length);
     pattern_check(back, length, 100 + i);
-    assert_int_equal(ucp_mem_unmap(side.context, first), UCS_OK);
-    assert_int_equal(ucp_mem_unmap(side.context, second), UCS_OK);
+    assert_ok(ucp_mem_unmap(side.context, first));
+    assert_ok(ucp_mem_unmap(side.context, second));
     free(bytes);
     free(back);
   }
@@ -146,51 +146,51 @@ static void at_each_size(void **state) {
 
 /* ---- Between two processes ---- */
 
-static const size_t passed_on[] = {1, 300, 40000, 16 * MIB};
+static const size_t echo_sizes[] = {1, 300, 40000, 16 * MIB};
 
-/* The other process: each message into host memory, and back into the first one's device. */
-static int answer(const int *pipes) {
+/* The other process: receives each message in host memory and sends it back to the device. */
+static int echo(const int *pipes) {
   const ucp_request_param_t param = {0};
   open_side(pipes);
-  for (size_t i = 0; i < COUNT(passed_on); i++) {
-    uint8_t *bytes = malloc(passed_on[i]);
-    end(ucp_tag_recv_nbx(side.worker, bytes, passed_on[i], 1, UINT64_MAX, &param));
-    pattern_check(bytes, passed_on[i], i);
-    end(ucp_tag_send_nbx(side.ep, bytes, passed_on[i], 2, &param));
+  for (size_t i = 0; i < COUNT(echo_sizes); i++) {
+    uint8_t *bytes = malloc(echo_sizes[i]);
+    wait_for(ucp_tag_recv_nbx(side.worker, bytes, echo_sizes[i], 1, UINT64_MAX, &param));
+    pattern_check(bytes, echo_sizes[i], i);
+    wait_for(ucp_tag_send_nbx(side.ep, bytes, echo_sizes[i], 2, &param));
     free(bytes);
   }
   leave_together(pipes);
   return 0;
 }
 
-/* Straight, by a rig of UCT's own. */
+/* For direct copies by UCT. */
 static struct rig copies;
 
 static void put_by_copy(void *device, const void *bytes, size_t length) {
-  assert_int_equal(rig_put(&copies, bytes, length, (uintptr_t)device, UCT_INVALID_RKEY), UCS_OK);
+  assert_ok(rig_put(&copies, bytes, length, (uintptr_t)device, UCT_INVALID_RKEY));
 }
 
 static void get_by_copy(void *bytes, const void *device, size_t length) {
-  assert_int_equal(rig_get(&copies, bytes, length, (uintptr_t)device, UCT_INVALID_RKEY), UCS_OK);
+  assert_ok(rig_get(&copies, bytes, length, (uintptr_t)device, UCT_INVALID_RKEY));
 }
 
-static void send_on_and_back(const int *pipes) {
+static void ping(const int *pipes) {
   const ucp_request_param_t param = {0};
   open_side(pipes);
   rig_open(&copies, "gaudi_cpy", "gaudi");
-  assert_int_equal(rig_connect(&copies, NULL), UCS_OK);
-  for (size_t i = 0; i < COUNT(passed_on); i++) {
-    size_t length = passed_on[i];
+  assert_ok(rig_connect(&copies, NULL));
+  for (size_t i = 0; i < COUNT(echo_sizes); i++) {
+    size_t length = echo_sizes[i];
     uint8_t *bytes = malloc(length);
     ucp_mem_h memh;
     void *device = device_memory(length, &memh);
     pattern_fill(bytes, length, i);
     put_by_copy(device, bytes, length);
-    end(ucp_tag_send_nbx(side.ep, device, length, 1, &param));
-    end(ucp_tag_recv_nbx(side.worker, device, length, 2, UINT64_MAX, &param));
+    wait_for(ucp_tag_send_nbx(side.ep, device, length, 1, &param));
+    wait_for(ucp_tag_recv_nbx(side.worker, device, length, 2, UINT64_MAX, &param));
     get_by_copy(bytes, device, length);
     pattern_check(bytes, length, i);
-    assert_int_equal(ucp_mem_unmap(side.context, memh), UCS_OK);
+    assert_ok(ucp_mem_unmap(side.context, memh));
     free(bytes);
   }
   rig_close(&copies);
@@ -207,10 +207,10 @@ static void to_another_process_and_back(void **state) {
   snprintf(writing, sizeof writing, "%d", back[1]);
   pid_t child = fork();
   if (child == 0) {
-    execl(self, self, reading, writing, NULL); /* UCX is not begun in a forked child */
+    execl(self, self, reading, writing, NULL); /* UCX must not run in a forked child */
     _exit(4);
   }
-  send_on_and_back((const int[]){back[0], there[1]});
+  ping((const int[]){back[0], there[1]});
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
 }
@@ -219,6 +219,6 @@ int main(int count, char **arguments) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(at_each_size),
                                      cmocka_unit_test(to_another_process_and_back)};
   if (count == 3)
-    return answer((const int[]){atoi(arguments[1]), atoi(arguments[2])});
+    return echo((const int[]){atoi(arguments[1]), atoi(arguments[2])});
   return cmocka_run_group_tests_name("ucx/messages", tests, NULL, NULL);
 }

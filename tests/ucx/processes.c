@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * gaudi_ipc: to and from device memory of another process, which has another device; in namespaces
- * of its own where this user may make them; and what becomes of operations when it dies. */
+ * gaudi_ipc: to and from device memory of another process with another device, also in other
+ * namespaces if this user can create them, and after the process dies. */
 #include "rig.h"
 
 #include <sched.h>
@@ -14,7 +14,7 @@
 #define LENGTH (5 * MIB + 3)
 #define BLOCKS 3u
 
-/* What the owner tells: its interface, and its blocks. */
+/* The owner's interface and blocks. */
 struct offer {
   uint8_t iface_address[256];
   uint8_t keys[BLOCKS][256];
@@ -23,8 +23,8 @@ struct offer {
 
 static struct {
   pid_t owner;
-  int order; /* a byte: check the block of this number; closing it: end */
-  int answer;
+  int request; /* a byte: verify that block; end of file: exit */
+  int response;
   struct offer offer;
 } peer;
 
@@ -39,8 +39,8 @@ static void read_all(int fd, void *bytes, size_t length) {
   }
 }
 
-/* Puts a pattern into each block, and tells the sum of the first bytes of one when asked. */
-static void own(int order, int answer) {
+/* Fills each block with a pattern, and verifies blocks on request. */
+static void owner_main(int request, int response) {
   static uint8_t bytes[LENGTH];
   struct rig rig, copy;
   struct target blocks[BLOCKS];
@@ -49,30 +49,28 @@ static void own(int order, int answer) {
   uint8_t which;
   rig_open(&rig, "gaudi_ipc", "gaudi");
   rig_open(&copy, "gaudi_cpy", "gaudi");
-  assert_int_equal(rig_connect(&copy, NULL), UCS_OK);
+  assert_ok(rig_connect(&copy, NULL));
   assert_int_equal(uct_iface_get_address(rig.iface, (uct_iface_addr_t *)offer.iface_address), 0);
   for (unsigned i = 0; i < BLOCKS; i++) {
     rig_alloc(&copy, LENGTH, &blocks[i]);
-    assert_int_equal(
-        uct_md_mem_reg(rig.md, blocks[i].address, LENGTH, UCT_MD_MEM_ACCESS_ALL, &offered[i]),
-        UCS_OK);
-    assert_int_equal(uct_md_mkey_pack(rig.md, offered[i], offer.keys[i]), UCS_OK);
+    assert_ok(
+        uct_md_mem_reg(rig.md, blocks[i].address, LENGTH, UCT_MD_MEM_ACCESS_ALL, &offered[i]));
+    assert_ok(uct_md_mkey_pack(rig.md, offered[i], offer.keys[i]));
     offer.addresses[i] = (uintptr_t)blocks[i].address;
     pattern_fill(bytes, LENGTH, i);
-    assert_int_equal(rig_put(&copy, bytes, LENGTH, offer.addresses[i], UCT_INVALID_RKEY), UCS_OK);
+    assert_ok(rig_put(&copy, bytes, LENGTH, offer.addresses[i], UCT_INVALID_RKEY));
   }
-  if (write(answer, &offer, sizeof offer) != sizeof offer)
+  if (write(response, &offer, sizeof offer) != sizeof offer)
     _exit(3);
-  while (read(order, &which, 1) == 1) {
+  while (read(request, &which, 1) == 1) {
     uint8_t good = 1;
-    assert_int_equal(
-        rig_get(&copy, bytes, LENGTH, offer.addresses[which % BLOCKS], UCT_INVALID_RKEY), UCS_OK);
+    assert_ok(rig_get(&copy, bytes, LENGTH, offer.addresses[which % BLOCKS], UCT_INVALID_RKEY));
     pattern_check(bytes, LENGTH, 100 + which);
-    if (write(answer, &good, 1) != 1)
+    if (write(response, &good, 1) != 1)
       _exit(3);
   }
   for (unsigned i = 0; i < BLOCKS; i++) {
-    assert_int_equal(uct_md_mem_dereg(rig.md, offered[i]), UCS_OK);
+    assert_ok(uct_md_mem_dereg(rig.md, offered[i]));
     rig_free(&copy, &blocks[i]);
   }
   rig_close(&copy);
@@ -81,37 +79,37 @@ static void own(int order, int answer) {
 
 /* ---- This side ---- */
 
-/* In a child, so that this process is not the one that UCX was begun in. */
+/* By exec, as UCX must not run in a forked child. */
 static void start_owner(bool namespaces) {
-  int order[2], answer[2];
-  assert_int_equal(pipe(order), 0);
-  assert_int_equal(pipe(answer), 0);
-  char orders[16], answers[16];
+  int request[2], response[2];
+  assert_int_equal(pipe(request), 0);
+  assert_int_equal(pipe(response), 0);
+  char requests[16], responses[16];
   static char self[4096];
   assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
-  snprintf(orders, sizeof orders, "%d", order[0]);
-  snprintf(answers, sizeof answers, "%d", answer[1]);
+  snprintf(requests, sizeof requests, "%d", request[0]);
+  snprintf(responses, sizeof responses, "%d", response[1]);
   peer.owner = fork();
   if (peer.owner == 0) {
-    close(order[1]);
-    close(answer[0]);
+    close(request[1]);
+    close(response[0]);
     if (namespaces)
-      execlp("unshare", "unshare", "--fork", "--pid", "--kill-child", self, "own", orders, answers,
-             NULL);
-    execl(self, self, "own", orders, answers, NULL);
+      execlp("unshare", "unshare", "--fork", "--pid", "--kill-child", self, "own", requests,
+             responses, NULL);
+    execl(self, self, "own", requests, responses, NULL);
     _exit(4);
   }
-  close(order[0]);
-  close(answer[1]);
-  peer.order = order[1];
-  peer.answer = answer[0];
-  read_all(peer.answer, &peer.offer, sizeof peer.offer);
+  close(request[0]);
+  close(response[1]);
+  peer.request = request[1];
+  peer.response = response[0];
+  read_all(peer.response, &peer.offer, sizeof peer.offer);
 }
 
 static void end_owner(void) {
   int status;
-  close(peer.order);
-  close(peer.answer);
+  close(peer.request);
+  close(peer.response);
   assert_int_equal(waitpid(peer.owner, &status, 0), peer.owner);
   assert_int_equal(status, 0);
 }
@@ -123,9 +121,9 @@ static uct_rkey_bundle_t keys[BLOCKS];
 static void connect_to_owner(void) {
   bytes = malloc(LENGTH);
   rig_open(&rig, "gaudi_ipc", "gaudi");
-  assert_int_equal(rig_connect(&rig, peer.offer.iface_address), UCS_OK);
+  assert_ok(rig_connect(&rig, peer.offer.iface_address));
   for (unsigned i = 0; i < BLOCKS; i++)
-    assert_int_equal(uct_rkey_unpack(rig.component, peer.offer.keys[i], &keys[i]), UCS_OK);
+    assert_ok(uct_rkey_unpack(rig.component, peer.offer.keys[i], &keys[i]));
 }
 
 static void leave_owner(void) {
@@ -153,66 +151,64 @@ static int tear_down(void **state) {
 static void move_both_ways(void) {
   for (unsigned i = 0; i < BLOCKS; i++) {
     memset(bytes, 0, LENGTH);
-    assert_int_equal(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey), UCS_OK);
+    assert_ok(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey));
     pattern_check(bytes, LENGTH, i);
     pattern_fill(bytes, LENGTH, 100 + i);
-    assert_int_equal(rig_put(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey), UCS_OK);
+    assert_ok(rig_put(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey));
     uint8_t which = (uint8_t)i, good = 0;
-    assert_int_equal(write(peer.order, &which, 1), 1);
-    read_all(peer.answer, &good, 1);
+    assert_int_equal(write(peer.request, &which, 1), 1);
+    read_all(peer.response, &good, 1);
     assert_int_equal(good, 1);
   }
 }
 
-static void bytes_get_there_and_back(void **state) {
+static void put_and_get(void **state) {
   (void)state;
   move_both_ways();
 }
 
-/* From this process's device straight to the other's. */
+/* Between the devices of both processes. */
 static void between_two_devices(void **state) {
   struct rig copy;
   struct target own_block;
   (void)state;
   rig_open(&copy, "gaudi_cpy", "gaudi");
-  assert_int_equal(rig_connect(&copy, NULL), UCS_OK);
+  assert_ok(rig_connect(&copy, NULL));
   rig_alloc(&copy, LENGTH, &own_block);
   pattern_fill(bytes, LENGTH, 101);
-  assert_int_equal(rig_put(&copy, bytes, LENGTH, (uintptr_t)own_block.address, own_block.key.rkey),
-                   UCS_OK);
-  assert_int_equal(rig_put(&rig, own_block.address, LENGTH, peer.offer.addresses[1], keys[1].rkey),
-                   UCS_OK);
+  assert_ok(rig_put(&copy, bytes, LENGTH, (uintptr_t)own_block.address, own_block.key.rkey));
+  assert_ok(rig_put(&rig, own_block.address, LENGTH, peer.offer.addresses[1], keys[1].rkey));
   uint8_t which = 1, good = 0;
-  assert_int_equal(write(peer.order, &which, 1), 1);
-  read_all(peer.answer, &good, 1);
+  assert_int_equal(write(peer.request, &which, 1), 1);
+  read_all(peer.response, &good, 1);
   assert_int_equal(good, 1);
   rig_free(&copy, &own_block);
   rig_close(&copy);
 }
 
 static void several_at_a_time(void **state) {
-  struct told told[40];
+  struct waiter waiter[40];
   (void)state;
-  for (unsigned i = 0; i < COUNT(told); i++) {
+  for (unsigned i = 0; i < COUNT(waiter); i++) {
     const uct_iov_t iov = {.buffer = bytes + 100000 * i, .length = 100000, .count = 1};
-    told_init(&told[i]);
+    waiter_init(&waiter[i]);
     ucs_status_t status = uct_ep_get_zcopy(rig.ep, &iov, 1, peer.offer.addresses[2] + 100000 * i,
-                                           keys[2].rkey, &told[i].completion);
+                                           keys[2].rkey, &waiter[i].completion);
     assert_true(status == UCS_OK || status == UCS_INPROGRESS);
-    told[i].times += status == UCS_OK;
+    waiter[i].calls += status == UCS_OK;
   }
-  for (unsigned i = 0; i < COUNT(told); i++)
-    while (told[i].times == 0)
+  for (unsigned i = 0; i < COUNT(waiter); i++)
+    while (waiter[i].calls == 0)
       uct_worker_progress(rig.worker);
-  for (unsigned i = 0; i < COUNT(told); i++)
-    assert_int_equal(told[i].status, UCS_OK);
+  for (unsigned i = 0; i < COUNT(waiter); i++)
+    assert_ok(waiter[i].status);
   uint8_t *expected = malloc(LENGTH);
   pattern_fill(expected, LENGTH, 2);
-  assert_memory_equal(bytes, expected, 100000 * COUNT(told));
+  assert_memory_equal(bytes, expected, 100000 * COUNT(waiter));
   free(expected);
 }
 
-static void what_the_key_is_not_for(void **state) {
+static void ranges_outside_the_key_are_refused(void **state) {
   (void)state;
   rig_quiet(true);
   assert_int_equal(rig_get(&rig, bytes, 1, peer.offer.addresses[0] - 1, keys[0].rkey),
@@ -223,7 +219,7 @@ static void what_the_key_is_not_for(void **state) {
                    UCS_ERR_INVALID_ADDR);
 }
 
-static void it_is_not_for_this_process(void **state) {
+static void the_own_process_is_refused(void **state) {
   (void)state;
   rig_quiet(true);
   uct_ep_destroy(rig.ep);
@@ -231,12 +227,12 @@ static void it_is_not_for_this_process(void **state) {
   assert_int_equal(rig_connect(&rig, NULL), UCS_ERR_UNREACHABLE);
 }
 
-static void a_process_that_dies(void **state) {
+static void a_process_dies(void **state) {
   int status;
   (void)state;
   start_owner(false);
   connect_to_owner();
-  assert_int_equal(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[0], keys[0].rkey), UCS_OK);
+  assert_ok(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[0], keys[0].rkey));
   kill(peer.owner, SIGKILL);
   waitpid(peer.owner, &status, 0);
   rig_quiet(true);
@@ -249,14 +245,14 @@ static void a_process_that_dies(void **state) {
   assert_true(UCS_STATUS_IS_ERR(rig_connect(&rig, peer.offer.iface_address)));
   rig.ep = NULL;
   leave_owner();
-  close(peer.order);
-  close(peer.answer);
+  close(peer.request);
+  close(peer.response);
 }
 
 static void another_pid_namespace(void **state) {
   (void)state;
   if (system("unshare --fork --pid true 2>/dev/null") != 0) {
-    print_message("skipped another PID namespace: this user may make none\n");
+    print_message("skipped another PID namespace: this user cannot create one\n");
     skip();
   }
   start_owner(true);
@@ -268,17 +264,17 @@ static void another_pid_namespace(void **state) {
 
 int main(int count, char **arguments) {
   if (count == 4 && strcmp(arguments[1], "own") == 0) {
-    own(atoi(arguments[2]), atoi(arguments[3]));
+    owner_main(atoi(arguments[2]), atoi(arguments[3]));
     return 0;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(bytes_get_there_and_back, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(put_and_get, set_up, tear_down),
       cmocka_unit_test_setup_teardown(between_two_devices, set_up, tear_down),
       cmocka_unit_test_setup_teardown(several_at_a_time, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(what_the_key_is_not_for, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(it_is_not_for_this_process, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(ranges_outside_the_key_are_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(the_own_process_is_refused, set_up, tear_down),
       cmocka_unit_test(another_pid_namespace),
-      cmocka_unit_test(a_process_that_dies),
+      cmocka_unit_test(a_process_dies),
   };
   return cmocka_run_group_tests_name("ucx/processes", tests, NULL, NULL);
 }

@@ -14,9 +14,7 @@
 #include <ucs/config/global_opts.h>
 #pragma GCC diagnostic pop
 
-#define assert_ok(call) assert_int_equal(call, UCS_OK)
-
-/* A program under a sanitizer preloads nothing. */
+/* Programs with a sanitizer cannot preload it. */
 static void load_module(void) {
   if (getenv("HAUL_UCX_DLOPEN"))
     assert_non_null(dlopen(getenv("HAUL_UCX_MODULE"), RTLD_NOW));
@@ -77,7 +75,7 @@ ucs_status_t rig_connect(struct rig *rig, const void *iface_address) {
                                                 UCT_EP_PARAM_FIELD_DEV_ADDR |
                                                 UCT_EP_PARAM_FIELD_IFACE_ADDR,
                                   .iface = rig->iface,
-                                  .dev_addr = (const uct_device_addr_t *)own, /* of no bytes */
+                                  .dev_addr = (const uct_device_addr_t *)own, /* empty */
                                   .iface_addr = iface_address ? iface_address : (const void *)own};
   return uct_ep_create(&params, &rig->ep);
 }
@@ -91,7 +89,7 @@ void rig_close(struct rig *rig) {
   uct_md_close(rig->md);
 }
 
-/* By the way that UCX's own callers take, below its check of types: 1.13 has none for Gaudi. */
+/* By UCT, which does not check the type: 1.13 has none for Gaudi. */
 void rig_alloc(struct rig *rig, size_t length, struct target *target) {
   uint8_t packed[256];
   target->length = length;
@@ -115,41 +113,41 @@ void rig_free(struct rig *rig, struct target *target) {
 
 /* ---- Operations ---- */
 
-static void tell(uct_completion_t *completion) {
-  struct told *told = (struct told *)completion;
-  told->times++;
-  told->status = completion->status;
+static void complete(uct_completion_t *completion) {
+  struct waiter *waiter = (struct waiter *)completion;
+  waiter->calls++;
+  waiter->status = completion->status;
 }
 
-void told_init(struct told *told) {
-  *told = (struct told){.completion = {.func = tell, .count = 1, .status = UCS_OK}};
+void waiter_init(struct waiter *waiter) {
+  *waiter = (struct waiter){.completion = {.func = complete, .count = 1, .status = UCS_OK}};
 }
 
-ucs_status_t rig_end(struct rig *rig, ucs_status_t returned, struct told *told) {
+ucs_status_t rig_wait(struct rig *rig, ucs_status_t returned, struct waiter *waiter) {
   haul_deadline until = haul_deadline_in(INT64_C(20000000000));
   if (returned != UCS_INPROGRESS) {
-    assert_int_equal(told->times, 0);
+    assert_int_equal(waiter->calls, 0);
     return returned;
   }
-  while (told->times == 0 && haul_deadline_in(0) < until)
+  while (waiter->calls == 0 && haul_deadline_in(0) < until)
     uct_worker_progress(rig->worker);
-  assert_int_equal(told->times, 1);
-  return told->status;
+  assert_int_equal(waiter->calls, 1);
+  return waiter->status;
 }
 
 ucs_status_t rig_put(struct rig *rig, const void *bytes, size_t length, uint64_t to,
                      uct_rkey_t rkey) {
   const uct_iov_t iov = {.buffer = (void *)(uintptr_t)bytes, .length = length, .count = 1};
-  struct told told;
-  told_init(&told);
-  return rig_end(rig, uct_ep_put_zcopy(rig->ep, &iov, 1, to, rkey, &told.completion), &told);
+  struct waiter waiter;
+  waiter_init(&waiter);
+  return rig_wait(rig, uct_ep_put_zcopy(rig->ep, &iov, 1, to, rkey, &waiter.completion), &waiter);
 }
 
 ucs_status_t rig_get(struct rig *rig, void *bytes, size_t length, uint64_t from, uct_rkey_t rkey) {
   const uct_iov_t iov = {.buffer = bytes, .length = length, .count = 1};
-  struct told told;
-  told_init(&told);
-  return rig_end(rig, uct_ep_get_zcopy(rig->ep, &iov, 1, from, rkey, &told.completion), &told);
+  struct waiter waiter;
+  waiter_init(&waiter);
+  return rig_wait(rig, uct_ep_get_zcopy(rig->ep, &iov, 1, from, rkey, &waiter.completion), &waiter);
 }
 
 void rig_quiet(bool quiet) {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Hands blocks of a KV-cache from a prefill process to a decode process.
 
-The decoder's cache is one region, seen as a tensor of (layer, block, ...). The prefiller has a block of
-every layer next to each other, and writes each sequence's blocks to their places with one transfer, all
-sequences at once. A message behind them says that they are there.
+The decoder's cache is one region, used as a tensor of (layer, block, ...). The prefiller has a block of
+every layer, contiguous. It writes the blocks of each sequence with one transfer, all sequences at once,
+and then sends a message for each.
 
     python3 hand_kv_block.py
 """
@@ -20,7 +20,7 @@ import haul
 LAYERS, BLOCKS = 32, 64
 BLOCK = (2, 16, 8, 64)  # keys and values, tokens, heads, width
 BYTES = 2 * 2 * 16 * 8 * 64  # of a block, float16
-SEQUENCES = {7: 12, 8: 3, 9: 60}  # where the decoder has room for each: its number, the block
+SEQUENCES = {7: 12, 8: 3, 9: 60}  # sequence number: index of its block in the decoder
 
 
 def content(sequence, layer):
@@ -36,7 +36,7 @@ async def prefill(address):
             local = node.alloc(LAYERS * BYTES)
             layers = numpy.asarray(local.tensor("float16", (LAYERS, *BLOCK)))
             for layer in range(LAYERS):
-                layers[layer] = content(sequence, layer)  # here a model would compute
+                layers[layer] = content(sequence, layer)  # a model would compute them
             pieces = [
                 (layer * BYTES, (layer * BLOCKS + block) * BYTES, BYTES) for layer in range(LAYERS)
             ]
@@ -45,11 +45,11 @@ async def prefill(address):
             print(transfer.report())
         for sequence in SEQUENCES:
             peer.send(tag=sequence, timeout=10)
-        del layers  # the node cannot be closed while somebody looks at its memory
+        del layers  # a node with arrays of its memory cannot be closed
 
 
 def next_sequence(node):
-    """The number of the next one that is there, None where the prefiller has left before."""
+    """The number of the next complete sequence; None if the prefiller left before."""
     while (message := node.receive(timeout=30)).kind == "joined":
         pass
     return message.tag if message.kind == "message" else None
@@ -72,7 +72,7 @@ def decode():
                 whole = all(
                     (block[layer] == content(sequence, layer)).all() for layer in range(LAYERS)
                 )
-                print(f"decode: sequence {sequence} is", "here, whole" if whole else "damaged")
+                print(f"decode: sequence {sequence} is", "complete" if whole else "damaged")
                 if not whole:
                     return 1
         finally:

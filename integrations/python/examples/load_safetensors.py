@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Moves a safetensors file into another process's memory, where it is used as tensors.
 
-The file is mapped and written from its own pages; the worker makes PyTorch's tensors of what arrived,
-and copies nothing either. Nothing in the file is believed before it was looked at.
+The transfer reads the mapped file, and the worker creates PyTorch tensors over the received bytes, all
+without further copies. The header is validated before it is used.
 
     python3 load_safetensors.py FILE
 """
@@ -15,8 +15,8 @@ import sys
 
 import haul
 
-HEADER_MAX = 100_000_000  # as safetensors itself has it
-TYPES = {  # the format has F4, F6_E2M3 and F6_E3M2 too, whose elements are no whole bytes
+HEADER_MAX = 100_000_000  # the limit of safetensors itself
+TYPES = {  # without F4, F6_E2M3 and F6_E3M2, whose elements are not whole bytes
     "BOOL": "bool",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
     "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
@@ -27,7 +27,7 @@ TYPES = {  # the format has F4, F6_E2M3 and F6_E3M2 too, whose elements are no w
 
 
 class Refused(Exception):
-    """A file that may be all right, but not for this example."""
+    """A file that this example does not support."""
 
 
 class Damaged(Refused):
@@ -35,7 +35,7 @@ class Damaged(Refused):
 
 
 def read_header(data):
-    """The JSON at the start, and where the tensors' bytes begin."""
+    """The JSON at the start, and the offset of the tensors' bytes."""
     if len(data) < 8:
         raise Damaged("it is shorter than the length of a header")
     length = int.from_bytes(data[:8], "little")
@@ -55,13 +55,12 @@ def is_numbers(value):
 
 
 def tensor_of(region, entry, start):
-    """The tensor that an entry of the header describes. What lies outside the region Region.tensor
-    refuses."""
+    """The tensor that an entry of the header describes. Region.tensor checks the bounds."""
     if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
         raise Damaged("it has no type")
     dtype, shape, offsets = entry["dtype"], entry.get("shape"), entry.get("data_offsets")
     if dtype not in TYPES:
-        raise Refused(f"{dtype!r} is a type that this example does not know")
+        raise Refused(f"this example does not support type {dtype!r}")
     if not is_numbers(shape) or not is_numbers(offsets) or len(offsets) != 2:
         raise Damaged("it has no shape, or no offsets")
     try:
@@ -88,24 +87,24 @@ def tensors_of(region):
     return tensors
 
 
-def in_torch(lent):
-    """PyTorch's tensor of it, None where this PyTorch has no such type. Its DLPack takes fewer types than
-    it has (no float8, no bool, in some versions), and all of them as integers of their size."""
-    import torch  # here, as it takes longer than all the rest
+def in_torch(view):
+    """A PyTorch tensor of it; None if this PyTorch has no such type. Some versions import fewer types
+    through DLPack than they have (no float8, no bool), so it is imported as integers of the same size."""
+    import torch  # only in the worker, as this import is slow
 
-    dtype = getattr(torch, lent.dtype, None)
+    dtype = getattr(torch, view.dtype, None)
     if dtype is None:
         return None
     bits = 8 * torch.empty((), dtype=dtype).element_size()
-    integers = lent.region.tensor(f"int{bits}", lent.shape, offset=lent.offset)
+    integers = view.region.tensor(f"int{bits}", view.shape, offset=view.offset)
     return torch.from_dlpack(integers).view(dtype)
 
 
 def show(tensors):
-    for name, lent in tensors.items():
-        tensor = in_torch(lent)
-        shape = "x".join(map(str, lent.shape))
-        print(f"worker: {name:24} {lent.dtype:16} {shape:>12}", end="")
+    for name, view in tensors.items():
+        tensor = in_torch(view)
+        shape = "x".join(map(str, view.shape))
+        print(f"worker: {name:24} {view.dtype:16} {shape:>12}", end="")
         if tensor is None:
             print("  this PyTorch has no such type")
         elif tensor.is_complex():
@@ -115,7 +114,7 @@ def show(tensors):
 
 
 def work():
-    """The process that wants the tensors: told how much comes, it makes room."""
+    """The receiving process: a message with the length tells it how much to allocate."""
     with haul.Node("worker") as node:
         print(node.listen(f"unix://@haul-load-safetensors-{os.getpid()}"), flush=True)
         message = node.receive(timeout=30)
@@ -123,7 +122,7 @@ def work():
         region.publish("weights", haul.READ | haul.WRITE)
         message.peer.send(b"send it")
         node.receive(timeout=600)
-        region.unpublish("weights")  # from here on nobody else writes to it
+        region.unpublish("weights")  # from now on no peer writes to it
         show(tensors_of(region))
 
 
@@ -131,7 +130,7 @@ def load(path):
     with open(path, "rb") as file, haul.Node("loader") as node:
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         source = node.wrap(pages)
-        tensors_of(source)  # what the worker would refuse is not moved
+        tensors_of(source)  # validated before the transfer
         worker = subprocess.Popen(
             [sys.executable, __file__, "--work"], stdout=subprocess.PIPE, text=True
         )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""haul moves bytes between memories, and says which path they took.
+"""haul moves bytes between memories and reports the path.
 
-A Node is this process's end, a Region a range of bytes at a place, a Peer another node, a Remote a
-peer's published region, a Transfer bytes on their way, a Tensor a part of a region with a type and a
-shape. Times are seconds; every call that waits takes `timeout`, and without it the node's.
+A Node is this process as a peer, a Region a range of bytes at a place, a Tensor a part of a region
+with a type and a shape. A Peer is another node, a Remote a region that it publishes, a Transfer an
+operation in flight. Times are seconds. Calls that wait take `timeout`; its default is the node's.
 """
 
 from ._data import (
@@ -29,7 +29,7 @@ WRITE = Rights.WRITE
 for _class in (
     Check, Code, Device, Error, Layout, Message, Path, PeerGone, Published, Report, Rights, TimedOut,
 ):  # fmt: skip
-    _class.__module__ = __name__  # where they are to be found, and what a traceback says
+    _class.__module__ = __name__  # as tracebacks show it
 
 __version__ = version()
 __all__ = [

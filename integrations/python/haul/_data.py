@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Plain classes that the extension makes its results of, and the exceptions it raises."""
+"""Plain classes of results, and the exceptions that the extension raises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Code(enum.IntEnum):
-    """What an error's `code` may be: the C library's numbers."""
+    """Error codes of the C library."""
 
     EINVAL = -1
     ENOMEM = -2
@@ -49,9 +49,9 @@ class Error(Exception):
     code    a Code, or a plain number from a newer library
     system  errno of the system call behind it, or 0
     call    the call that failed
-    object  what it was about: a name, an address, a range
-    text    one sentence: what happened
-    hint    one sentence: what to do about it
+    object  its object: a name, an address, a range
+    text    what failed, and why
+    hint    a command or a sentence that helps
     """
 
     def __init__(
@@ -64,8 +64,9 @@ class Error(Exception):
         self.text = text
         self.hint = hint
         self._given = (code, system, call, object, text, hint)
-        said = ": ".join(part for part in (call, object, text) if part)
-        super().__init__(f"{said} (hint: {hint})" if hint else said)
+        parts = (call, "" if object in text else object, text)
+        message = ": ".join(part for part in parts if part)
+        super().__init__(f"{message} (hint: {hint})" if hint else message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._given
@@ -94,25 +95,25 @@ def error_of(code: int, system: int, call: str, object: str, text: str, hint: st
 
 
 def array_of(view: memoryview, dtype: Any, copy: bool | None) -> Any:
-    """numpy's array over a view; without `copy` it copies where the type asks for it."""
+    """A numpy array of a view; copies if the type differs, unless `copy` says otherwise."""
     import numpy
 
     return numpy.asarray(view, dtype) if copy is None else numpy.array(view, dtype, copy=copy)
 
 
 class Rights(enum.IntFlag):
-    """What others may do with a region."""
+    """Rights of peers in a region."""
 
     READ = 1
     WRITE = 2
 
 
 class Layout(NamedTuple):
-    """How a tensor lies in a region."""
+    """Type, shape and position of a tensor in a region."""
 
     dtype: str  # "float32", "bfloat16", ...
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None = None  # in elements; None: dense, the last the fastest
+    strides: tuple[int, ...] | None = None  # in elements; None: dense, C order
     offset: int = 0  # of the first element, in bytes from the region's start
 
 
@@ -124,7 +125,7 @@ class Message(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What a peer publishes."""
+    """A region that a peer publishes."""
 
     name: str
     length: int
@@ -133,36 +134,36 @@ class Published(NamedTuple):
 
 
 class Path(NamedTuple):
-    """One way to go, open or closed."""
+    """A path, open or closed (unavailable)."""
 
     name: str  # "map", "rdma", "tcp"
     open: bool
     chosen: bool
-    cost_ns: float  # time for the length asked for, when open: estimated, or as it was measured
-    copies_cpu: int  # how often each byte is copied, by whom
+    cost_ns: float  # if open, time for the requested length: estimated or measured
+    copies_cpu: int  # copies of each byte, by CPU, kernel and device
     copies_kernel: int
     copies_dma: int
     zero_copy: bool
     detail: str  # "mapped", "cross-memory attach", "2 rails"
-    reason: str  # closed: why; open and not chosen: why not; chosen: who set it, or ""
-    estimate_ns: float  # before anything was measured
-    measured: bool  # cost_ns comes from transfers of about this size
-    send: str  # "short" (in the call), "buffered" (copied first), "direct" (from where they lie)
+    reason: str  # why closed or not chosen; if chosen, what set it, or ""
+    estimate_ns: float  # without measurements
+    measured: bool  # cost_ns: from transfers of about this size
+    send: str  # "short" (in the call), "buffered" (copied first), "direct"
 
 
 class Report(NamedTuple):
-    """What a transfer says about itself; str() is that in words."""
+    """Report of a transfer; str() formats it."""
 
-    status: int  # 1 under way, 0 complete, else the code it ended with
+    status: int  # 1: in flight, 0: complete, else its error code
     operation: str  # "write", "read", "fetch_add", "compare_swap"
     bytes: int
     pieces: int
     slices: int
-    retries: int  # slices sent again on another path
+    retries: int  # slices repeated on another path
     checksum: bool  # verified at the destination
-    queued_ns: int  # from the call to the first byte handed to the path
+    queued_ns: int  # from the call to the first byte on the path
     wire_ns: int  # from there to the end
-    setup_ns: int  # of queued_ns, what the call itself took
+    setup_ns: int  # of queued_ns, within the call itself
     paths: tuple[Path, ...]  # the chosen one first
     source: str  # places
     destination: str
@@ -175,22 +176,22 @@ class Report(NamedTuple):
 
 
 class Device(NamedTuple):
-    """A place that memory can be at."""
+    """A device or host memory, as a place of regions."""
 
     place: str
     name: str
-    emulated: bool  # software stands in for hardware
-    numa: int  # -1 where unknown
-    memory: int  # bytes in all, 0 where unknown
+    emulated: bool  # in software
+    numa: int  # -1 if unknown
+    memory: int  # in bytes; 0 if unknown
     pci: str
-    exports: str  # how its memory is shared: "memfd", "descriptor, dma-buf to NICs"
+    exports: str  # sharing mechanism: "memfd", "descriptor, dma-buf to NICs"
 
 
 class Check(NamedTuple):
-    """One thing that a path or a place needs."""
+    """A requirement of a path or a place."""
 
     state: str  # "ok", "limited", "missing"
     backend: str
     name: str
-    text: str  # what was found
-    remedy: str  # a command that mends it
+    text: str  # the finding
+    remedy: str  # a command that fixes it

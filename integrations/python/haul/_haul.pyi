@@ -197,17 +197,7 @@ class Remote(_Object):
         checksum: bool = False,
         priority: int = 0,
     ) -> Transfer: ...
-    def read(
-        self,
-        region: Region | Tensor,
-        pieces: Iterable[Sequence[int]] | None = None,
-        *,
-        timeout: float | None = None,
-        only: str | None = None,
-        zero_copy: bool = False,
-        checksum: bool = False,
-        priority: int = 0,
-    ) -> Transfer: ...
+    read = write
     def fetch_add(
         self,
         result: Region | Tensor,

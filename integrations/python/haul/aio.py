@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Waiting in asyncio: `await transfer`, and `await receive(node)`.
 
-A node has one descriptor for all its news. While something waits, a copy of it is a reader of the
-waiting loop. Whoever is told of news looks after everybody, also in other threads' loops, since the
-descriptor says it once. A look ten times a second besides: for what a thread took that called
-Node.progress itself, and for the deadlines of a node that its caller drives.
+A node has one descriptor for all its events. While a task waits, a copy of the descriptor is a
+reader of the task's loop. The descriptor reports an event once, so the loop that sees it first wakes
+all tasks that are ready, also in other threads' loops. A timer polls ten times a second besides: for
+events that another thread's Node.progress consumed, and for deadlines of nodes that their caller
+drives.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import Callable
 from ._data import Code, Error, Message, TimedOut
 from ._haul import Node, Transfer
 
-_LOOK_EVERY = 0.1
+_POLL_INTERVAL = 0.1
 
 
 class _Waiter:
-    """One who waits: between enter and exit news wakes it, where `ready` says that it is for it."""
+    """A task that waits: between enter and exit an event wakes it if `ready` returns true."""
 
     def __init__(self, node: Node, ready: Callable[[], bool]) -> None:
         self.node = node
@@ -45,7 +46,7 @@ class _Waiter:
     ) -> None:
         self.watch.remove(self)
 
-    async def news(self) -> None:
+    async def woken(self) -> None:
         try:
             await self.future
         finally:
@@ -59,26 +60,26 @@ class _Waiter:
         try:
             return self.ready()
         except Error:
-            return True  # the one who waits meets it itself
+            return True  # the task will raise it itself
 
 
-class _Look:
-    """What keeps one loop looking at a node."""
+class _Poller:
+    """The reader and timer of one loop for one node."""
 
     def __init__(self, watch: _Watch, node: Node, loop: asyncio.AbstractEventLoop) -> None:
         self.users = 0
         self.watch, self.node, self.loop = watch, node, loop
-        self.descriptor = node._dup()  # the node's own may be closed, and its number taken
+        self.descriptor = node._dup()  # the node may close its own, whose number is then reused
         try:
-            loop.add_reader(self.descriptor, watch.look, node)
+            loop.add_reader(self.descriptor, watch.poll, node)
         except BaseException:
             os.close(self.descriptor)
             raise
-        self.timer = loop.call_later(_LOOK_EVERY, self.again)
+        self.timer = loop.call_later(_POLL_INTERVAL, self.again)
 
     def again(self) -> None:
-        self.timer = self.loop.call_later(_LOOK_EVERY, self.again)
-        self.watch.look(self.node)
+        self.timer = self.loop.call_later(_POLL_INTERVAL, self.again)
+        self.watch.poll(self.node)
 
     def stop(self) -> None:
         self.timer.cancel()
@@ -87,35 +88,35 @@ class _Look:
 
 
 class _Watch:
-    """Everybody who waits for news of one node. The lock guards both fields."""
+    """All tasks that wait for events of one node. The lock guards both fields."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.waiters: set[_Waiter] = set()
-        self.looks: dict[asyncio.AbstractEventLoop, _Look] = {}
+        self.pollers: dict[asyncio.AbstractEventLoop, _Poller] = {}
 
     def add(self, waiter: _Waiter) -> None:
         with self.lock:
-            look = self.looks.get(waiter.loop)
-            if look is None:
-                look = self.looks[waiter.loop] = _Look(self, waiter.node, waiter.loop)
-            look.users += 1
+            poller = self.pollers.get(waiter.loop)
+            if poller is None:
+                poller = self.pollers[waiter.loop] = _Poller(self, waiter.node, waiter.loop)
+            poller.users += 1
             self.waiters.add(waiter)
 
     def remove(self, waiter: _Waiter) -> None:
         with self.lock:
             self.waiters.discard(waiter)
-            look = self.looks[waiter.loop]
-            look.users -= 1
-            if look.users == 0:
-                del self.looks[waiter.loop]
-                look.stop()
+            poller = self.pollers[waiter.loop]
+            poller.users -= 1
+            if poller.users == 0:
+                del self.pollers[waiter.loop]
+                poller.stop()
 
-    def look(self, node: Node) -> None:
+    def poll(self, node: Node) -> None:
         try:
             node.progress(0)
         except Error:
-            pass  # closed: everybody is woken, and meets it itself
+            pass  # closed: each task will raise it itself
         with self.lock:
             ready = [waiter for waiter in self.waiters if waiter.is_ready()]
         here = asyncio.get_running_loop()
@@ -123,7 +124,7 @@ class _Watch:
             if waiter.loop is here:
                 waiter.wake()
             else:
-                with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits there
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     waiter.loop.call_soon_threadsafe(waiter.wake)
 
 
@@ -139,8 +140,8 @@ def _watch_of(node: Node) -> _Watch:
 
 
 @contextlib.contextmanager
-def _told_as(call: str) -> Iterator[None]:
-    """What is closed is told of in the name of the call that the caller made."""
+def _raised_as(call: str) -> Iterator[None]:
+    """Errors of closed objects name the call that the caller made."""
     try:
         yield
     except Error as error:
@@ -150,12 +151,12 @@ def _told_as(call: str) -> Iterator[None]:
 
 
 async def finish(transfer: Transfer) -> Transfer:
-    """What `await transfer` does: the transfer, complete, or the error that it ended with.
+    """Implements `await transfer`: returns it when it is complete, or raises its error.
 
-    A task that is cancelled meanwhile, once or more, cancels the transfer, and goes on when that has
-    ended: from then on nobody touches the region's memory.
+    Cancelling the task cancels the transfer. The task ends after the transfer, however often it is
+    cancelled: then nothing accesses the region's memory any more.
     """
-    with _told_as("await"):
+    with _raised_as("await"):
         if not transfer.done():
             await _wait_for(transfer)
         return transfer.wait(0)
@@ -165,30 +166,29 @@ async def _wait_for(transfer: Transfer) -> None:
     with _Waiter(transfer.node, transfer.done) as waiter:
         try:
             while not transfer.done():
-                await waiter.news()
+                await waiter.woken()
         except asyncio.CancelledError:
-            with contextlib.suppress(Error):  # closed meanwhile: nobody can ask it any more
+            with contextlib.suppress(Error):  # closed during the wait
                 transfer.cancel()
-                await _see_it_end(transfer, waiter)
+                await _wait_for_end(transfer, waiter)
             raise
 
 
-async def _see_it_end(transfer: Transfer, waiter: _Waiter) -> None:
-    """However often the task is cancelled: its memory is not the task's again before."""
+async def _wait_for_end(transfer: Transfer, waiter: _Waiter) -> None:
+    """Waits despite further cancellations: until then the transfer uses its memory."""
     while not transfer.done():
         with contextlib.suppress(asyncio.CancelledError):
-            await waiter.news()
+            await waiter.woken()
 
 
 async def receive(node: Node, *, timeout: float | None = None) -> Message:
-    """The next message of any peer. TimedOut when there is none within `timeout` seconds, by default
-    the node's."""
-    with _told_as("receive"), _Waiter(node, lambda: True) as waiter:
+    """The next message of any peer. TimedOut after `timeout` seconds, by default the node's."""
+    with _raised_as("receive"), _Waiter(node, lambda: True) as waiter:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(node.timeout if timeout is None else timeout):
                 while True:
                     try:
                         return node.receive(timeout=0)
                     except TimedOut:
-                        await waiter.news()
-        return node.receive(timeout=0)  # what came last of all, or TimedOut
+                        await waiter.woken()
+        return node.receive(timeout=0)  # a message at the deadline, or TimedOut

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The double's GPUs and their primary contexts. */
+ * GPUs and their primary contexts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static _Thread_local CUcontext stack[CONTEXTS_DEEP];
 static _Thread_local unsigned depth;
 
 void double_broken(const char *call, const char *what) {
-  fprintf(stderr, "double of libcuda: %s: broken: %s\n", call, what);
+  fprintf(stderr, "mock of libcuda: %s: contract violated: %s\n", call, what);
   abort();
 }
 
@@ -57,7 +57,7 @@ bool is_due(_Atomic unsigned long long *counter) {
   return left == 1;
 }
 
-/* ---- Which GPUs ---- */
+/* ---- GPUs ---- */
 
 static CUuuid uuid_of(unsigned machine) {
   CUuuid uuid;
@@ -75,7 +75,7 @@ static void write_uuid(unsigned machine, char text[48]) {
                              (unsigned char)uuid.bytes[i]);
 }
 
-/* The GPU that a word of CUDA_VISIBLE_DEVICES names; -1: none. */
+/* The GPU that a word of CUDA_VISIBLE_DEVICES names, or -1. */
 static int named(const char *word) {
   for (unsigned i = 0; i < cuda_double.devices; i++) {
     char number[16], uuid[48];
@@ -94,7 +94,7 @@ static void show(unsigned machine) {
   gpu_count++;
 }
 
-/* The first word that names nothing ends the list, as by the driver. */
+/* The first invalid word ends the list, like in the driver. */
 static void find_gpus(void) {
   const char *visible = getenv("CUDA_VISIBLE_DEVICES");
   gpu_count = 0;
@@ -267,16 +267,16 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return code;
   pthread_mutex_lock(&lock);
   struct CUctx_st *context = &contexts[device];
-  bool held = context->retains > 0, last = held && --context->retains == 0;
+  bool retained = context->retains > 0, last = retained && --context->retains == 0;
   if (last && atomic_exchange(&context->active, false))
     end_context(context);
   pthread_mutex_unlock(&lock);
-  if (held)
+  if (retained)
     atomic_fetch_sub(&cuda_double.retains, 1);
-  return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  return retained ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* What cudaDeviceReset does: whoever else holds the context has nothing any more. */
+/* cudaDeviceReset calls it: other users of the context lose everything too. */
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   CUresult code = check(device);
   if (code != CUDA_SUCCESS)
@@ -319,7 +319,7 @@ CUresult cuCtxGetCurrent(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-CUcontext standing(CUresult *code) {
+CUcontext current_or_broken(CUresult *code) {
   CUcontext context = depth > 0 ? stack[depth - 1] : NULL;
   if (!initialised)
     *code = CUDA_ERROR_NOT_INITIALIZED;
@@ -344,7 +344,7 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
 }
 
 CUcontext current(CUresult *code) {
-  CUcontext context = standing(code);
+  CUcontext context = current_or_broken(code);
   if (cuda_double.capture && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
     *code = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return NULL;

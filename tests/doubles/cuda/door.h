@@ -1,38 +1,35 @@
 /* SPDX-License-Identifier: MIT
- * A double of libcuda.so.1: NVIDIA's driver without a GPU. It has some of the driver's calls, those
- * that haul uses, and refuses what the driver would refuse, with its codes; where the driver would
- * be undefined it ends the process with a word. All its names say that it is a double.
+ * A mock of libcuda.so.1, NVIDIA's driver, without a GPU. It has the calls that haul uses, and
+ * rejects what the driver rejects, with its codes. Where the driver's behavior is undefined it
+ * aborts with a message.
  *
- * Device memory lies at addresses that the CPU cannot touch; streams are threads that copy through
- * mappings of their own. What is shareable is a memfd. Memory that is not pinned is copied before
- * the call returns, as by the driver, also by the asynchronous ones.
+ * The CPU cannot access addresses of device memory; streams are threads that copy through mappings
+ * of their own. Shareable memory is a memfd. Copies of pageable memory are synchronous, like the
+ * driver's, even those by asynchronous calls.
  *
- * Settings are words in HAUL_CUDA_DOUBLE, read when the library is loaded; each has a default:
- *   devices=2         GPUs in the machine, of which CUDA_VISIBLE_DEVICES (numbers or UUIDs) leaves
- *                     those that it names, in its order
- *   memory=4294967296 bytes a GPU
- *   bandwidth=0       bytes a second of a copy, 0: what the processor manages
- *   latency=0         nanoseconds before each copy
- *   init=0            what cuInit returns
- *   create=0          the n-th allocation finds no memory
- *   pin=0             the n-th registration of the caller's pages finds no memory
- *   copy=0            the n-th copy breaks in the middle, and its context with it
+ * Settings are words in HAUL_CUDA_DOUBLE, read when the library is loaded, with defaults:
+ *   devices=2         GPUs of the machine; CUDA_VISIBLE_DEVICES (numbers or UUIDs) selects and
+ * orders them memory=4294967296 bytes per GPU bandwidth=0       bytes per second of a copy; 0:
+ * unlimited latency=0         nanoseconds before each copy init=0            result of cuInit
+ *   create=0          the n-th allocation fails without memory
+ *   pin=0             the n-th registration of pages fails without memory
+ *   copy=0            the n-th copy fails halfway, and breaks its context
  *   ordering=0        of GPUDirect writes: below 100 they need flushes
  *   vmm=1             0: no virtual-memory calls
- *   capture=0         1: a capture in the mode "global" is under way, which forbids threads that
- * are not "relaxed" most calls hold=0            1: nothing moves until it is 0 again */
+ *   capture=0         1: a capture in mode "global" is active, so that threads that are not
+ * "relaxed" cannot make most calls hold=0            1: copies wait until it is 0 */
 #ifndef HAUL_TESTS_CUDA_DOOR_H
 #define HAUL_TESTS_CUDA_DOOR_H
 
 struct cuda_double {
   _Atomic unsigned long long devices, memory, bandwidth, latency, init, create, pin, copy, ordering,
       vmm, hold, capture;
-  /* What there is now. */
+  /* Current counts. */
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
   _Atomic unsigned flushes; /* calls of cuFlushGPUDirectRDMAWrites */
 };
 
-/* The test's door: found by dlsym(3) under this name. */
+/* Tests find it by dlsym(3). */
 extern struct cuda_double cuda_double;
 
 #endif

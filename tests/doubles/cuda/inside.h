@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the double's own files share. */
+ * Shared by the files of the mock. */
 #ifndef HAUL_TESTS_CUDA_INSIDE_H
 #define HAUL_TESTS_CUDA_INSIDE_H
 
@@ -13,16 +13,16 @@
 #define GPUS_MAX 8
 #define GRAIN    ((size_t)2 << 20)
 
-/* Ends the process unless it holds: the caller broke the driver's contract. */
-#define DEMAND(holds)                                                                              \
+/* Aborts if the caller violates the driver's contract. */
+#define DEMAND(condition)                                                                          \
   do {                                                                                             \
-    if (!(holds))                                                                                  \
-      double_broken(__func__, #holds);                                                             \
+    if (!(condition))                                                                              \
+      double_broken(__func__, #condition);                                                         \
   } while (0)
 _Noreturn void double_broken(const char *call, const char *what);
 
 struct gpu {
-  unsigned machine; /* its number in the machine */
+  unsigned machine; /* number in the machine */
   CUuuid uuid;
   _Atomic size_t used;
 };
@@ -30,32 +30,32 @@ struct gpu {
 /* The primary context of a visible GPU. */
 struct CUctx_st {
   unsigned gpu;
-  unsigned retains;            /* device.c's lock */
-  _Atomic unsigned generation; /* the same to change it */
+  unsigned retains;            /* under device.c's lock */
+  _Atomic unsigned generation; /* likewise for changes */
   _Atomic bool active;
-  _Atomic CUresult broken; /* a copy failed in it: every call says so from then on */
+  _Atomic CUresult broken; /* error of a failed copy, returned by every later call */
 };
 
 /* device.c */
-extern struct gpu gpus[GPUS_MAX]; /* that are visible */
+extern struct gpu gpus[GPUS_MAX]; /* the visible ones */
 extern unsigned gpu_count;
 extern struct CUctx_st contexts[GPUS_MAX];
 extern _Atomic bool initialised;
-/* The calling thread's context, or NULL and the driver's code for that. */
+/* The calling thread's context, or NULL with the driver's code. */
 CUcontext current(CUresult *code);
-/* The same for what waits: also when a copy has failed in it. */
-CUcontext standing(CUresult *code);
+/* Also a broken context, for calls that wait. */
+CUcontext current_or_broken(CUresult *code);
 int gpu_by_uuid(const CUuuid *uuid);
-/* Counts down to a fault. */
+/* Counts down to an injected failure. */
 bool is_due(_Atomic unsigned long long *counter);
 
 /* memory.c */
 
-/* Where the double sees bytes of the GPU's; counts as in use until `forget`. NULL: they are
- * nobody's or out of this context's reach. */
+/* The mock's mapping of GPU memory; in use until range_release. NULL: unallocated, or not
+ * accessible from this context. */
 struct range;
-char *see(CUdeviceptr address, size_t bytes, unsigned gpu, bool write, struct range **range);
-void forget(struct range *range);
+char *range_map(CUdeviceptr address, size_t bytes, unsigned gpu, bool write, struct range **range);
+void range_release(struct range *range);
 bool is_pinned(const void *address);
 void memory_reset(unsigned gpu);
 

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * The double's memory: what cuMemCreate makes is a memfd, which can be shared; addresses are
- * reserved without access, and the double sees the bytes elsewhere. */
+ * Memory: cuMemCreate makes a shareable memfd; addresses are reservations without access, and the
+ * mock's own mappings are elsewhere. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/udmabuf.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "inside.h"
+#include "memory.h"
 
-#define PAGE 4096u
-
-/* Behind the bytes of a memfd. */
+/* After the bytes of a memfd. */
 struct label {
   char magic[16];
   uint64_t size;
@@ -32,40 +28,18 @@ struct allocation {
   int fd;
   size_t size;
   unsigned gpu;
-  unsigned refs; /* the handle's, and each mapping's */
-  bool handle;   /* the caller has one */
+  unsigned refs; /* of the handle and of each mapping */
+  bool handle;   /* not released by the caller */
 };
 
-enum kind { RESERVED = 1, MAPPED = 2, PLAIN = 4, PINNED = 8 };
-
-struct range {
-  struct range *next;
-  enum kind kind;
-  CUdeviceptr start;
-  size_t size;
-  unsigned gpu;
-  int rights[GPUS_MAX];
-  unsigned long long buffer; /* its number, never used again */
-  struct allocation *allocation;
-  char *view;
-  void *base;  /* PLAIN: where its address space begins */
-  bool theirs; /* PINNED: the caller's own pages */
-  /* PLAIN: its bytes, with a page behind them that says who has it open; -1 until it is lent. */
-  int fd;
-  bool borrowed; /* PLAIN: another process's, opened `opens` times by this handle */
-  unsigned opens;
-  CUipcMemHandle handle;
-  _Atomic unsigned users;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards these */
+pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
-static struct range *ranges;
+struct range *ranges;
 static unsigned long long buffers;
 
 /* ---- Lists; with the lock ---- */
 
-static struct range *add_range(enum kind kind, CUdeviceptr start, size_t size) {
+struct range *add_range(enum kind kind, CUdeviceptr start, size_t size) {
   struct range *range = calloc(1, sizeof *range);
   DEMAND(range != NULL);
   range->kind = kind;
@@ -77,7 +51,7 @@ static struct range *add_range(enum kind kind, CUdeviceptr start, size_t size) {
   return range;
 }
 
-static void drop_range(struct range *range) {
+void drop_range(struct range *range) {
   struct range **at = &ranges;
   DEMAND(atomic_load(&range->users) == 0);
   while (*at != range)
@@ -86,8 +60,7 @@ static void drop_range(struct range *range) {
   free(range);
 }
 
-/* The range of one of those kinds that [address, address + bytes) lies in. */
-static struct range *find(unsigned kinds, CUdeviceptr address, size_t bytes) {
+struct range *find_range(unsigned kinds, CUdeviceptr address, size_t bytes) {
   struct range *range = ranges;
   while (range && !(range->kind & kinds && address >= range->start && bytes <= range->size &&
                     address - range->start <= range->size - bytes))
@@ -96,7 +69,7 @@ static struct range *find(unsigned kinds, CUdeviceptr address, size_t bytes) {
 }
 
 static struct range *find_bytes(CUdeviceptr address, size_t bytes) {
-  return find(MAPPED | PLAIN, address, bytes);
+  return find_range(MAPPED | PLAIN, address, bytes);
 }
 
 static void put_allocation(struct allocation *allocation) {
@@ -129,13 +102,13 @@ static struct allocation *allocation_of(CUmemGenericAllocationHandle handle) {
   return one && one->handle ? one : NULL;
 }
 
-static bool has_room(unsigned gpu, size_t size) {
+bool has_room(unsigned gpu, size_t size) {
   size_t used = gpus[gpu].used;
   return !is_due(&cuda_double.create) && size <= cuda_double.memory &&
          used <= cuda_double.memory - size;
 }
 
-static void *reserve_space(size_t size) {
+void *reserve_space(size_t size) {
   char *got =
       mmap(NULL, size + GRAIN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got == MAP_FAILED)
@@ -147,7 +120,7 @@ static void *reserve_space(size_t size) {
   return got + before;
 }
 
-/* ---- The virtual-memory calls ---- */
+/* ---- Virtual-memory calls ---- */
 
 static bool is_good(const CUmemAllocationProp *how) {
   static const unsigned char zeros[4];
@@ -184,22 +157,22 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
   if (!is_good(how) || size == 0 || size % GRAIN || flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
   unsigned gpu = (unsigned)how->location.id;
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&memory_lock);
   int fd = has_room(gpu, size) ? make_file(size, gpu) : -1;
   if (fd >= 0)
     *handle = (uintptr_t)add_allocation(fd, size, gpu);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&memory_lock);
   struct allocation *allocation = allocation_of(handle);
   if (allocation) {
     allocation->handle = false;
     put_allocation(allocation);
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return allocation ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -211,9 +184,9 @@ CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment
   void *got = reserve_space(size);
   if (!got)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&memory_lock);
   add_range(RESERVED, *address = (uintptr_t)got, size);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   atomic_fetch_add(&cuda_double.reservations, 1);
   return CUDA_SUCCESS;
 }
@@ -227,24 +200,24 @@ static bool is_free(CUdeviceptr address, size_t size) {
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
-  pthread_mutex_lock(&lock);
-  struct range *range = find(RESERVED, address, size);
+  pthread_mutex_lock(&memory_lock);
+  struct range *range = find_range(RESERVED, address, size);
   bool good = range && range->start == address && range->size == size && is_free(address, size);
   if (good) {
     munmap((void *)(uintptr_t)address, size);
     drop_range(range);
     atomic_fetch_sub(&cuda_double.reservations, 1);
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
   CUresult code = CUDA_ERROR_INVALID_VALUE;
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&memory_lock);
   struct allocation *allocation = allocation_of(handle);
-  if (allocation && find(RESERVED, address, size) && is_free(address, size) && offset == 0 &&
+  if (allocation && find_range(RESERVED, address, size) && is_free(address, size) && offset == 0 &&
       flags == 0 && size % GRAIN == 0 && size <= allocation->size) {
     void *view = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, allocation->fd, 0);
     code = view == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -257,7 +230,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
       atomic_fetch_add(&cuda_double.mappings, 1);
     }
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return code;
 }
 
@@ -269,19 +242,19 @@ static void end_mapping(struct range *range) {
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
-  pthread_mutex_lock(&lock);
-  struct range *range = find(MAPPED, address, size);
+  pthread_mutex_lock(&memory_lock);
+  struct range *range = find_range(MAPPED, address, size);
   bool good = range && range->start == address && range->size == size;
   if (good)
     end_mapping(range);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                         size_t count) {
-  pthread_mutex_lock(&lock);
-  struct range *range = find(MAPPED, address, size);
+  pthread_mutex_lock(&memory_lock);
+  struct range *range = find_range(MAPPED, address, size);
   bool good = range && range->start == address && range->size == size && count > 0;
   for (size_t i = 0; i < count && good; i++)
     good = access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id >= 0 &&
@@ -290,22 +263,22 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc 
             access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   for (size_t i = 0; i < count && good; i++)
     range->rights[access[i].location.id] = access[i].flags;
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The descriptor survives an exec, unless the caller takes care. */
+/* The descriptor is not close-on-exec. */
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                       int type, unsigned long long flags) {
   CUresult code = CUDA_ERROR_INVALID_VALUE;
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&memory_lock);
   struct allocation *allocation = allocation_of(handle);
   if (allocation && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && flags == 0) {
     int fd = dup(allocation->fd);
     memcpy(shareable, &fd, sizeof fd);
     code = fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return code;
 }
 
@@ -329,228 +302,10 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
   int fd = fcntl(theirs, F_DUPFD_CLOEXEC, 3);
   if (fd < 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&memory_lock);
   *handle = (uintptr_t)add_allocation(fd, label.size, (unsigned)gpu);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return CUDA_SUCCESS;
-}
-
-/* ---- Plain memory ---- */
-
-static size_t room_of(size_t size) {
-  return (size + 2 * PAGE) / PAGE * PAGE;
-}
-
-#define OPENERS (PAGE / sizeof(pid_t))
-
-/* Process ids of those that have it open, behind its bytes. */
-static _Atomic pid_t *openers_of(const struct range *range) {
-  return (_Atomic pid_t *)(void *)(range->view - 512 + room_of(range->size));
-}
-
-static void swap_opener(const struct range *range, pid_t from, pid_t to) {
-  for (size_t i = 0; i < OPENERS; i++) {
-    pid_t seen = from;
-    if (atomic_compare_exchange_strong(&openers_of(range)[i], &seen, to))
-      return;
-  }
-  double_broken(__func__, "more processes than the double can count");
-}
-
-/* The dead have nothing open. */
-static bool is_open_elsewhere(const struct range *range) {
-  for (size_t i = 0; i < OPENERS; i++) {
-    pid_t opener = atomic_load(&openers_of(range)[i]);
-    if (opener && kill(opener, 0) == 0)
-      return true;
-  }
-  return false;
-}
-
-/* Cut out of a larger piece, as the driver does. */
-static struct range *add_plain(int fd, size_t size, unsigned gpu) {
-  size_t room = room_of(size);
-  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-  void *view = mmap(NULL, room + PAGE, PROT_READ | PROT_WRITE, flags, fd, 0);
-  void *base = view == MAP_FAILED ? NULL : reserve_space(room);
-  if (!base) {
-    if (view != MAP_FAILED)
-      munmap(view, room + PAGE);
-    return NULL;
-  }
-  struct range *range = add_range(PLAIN, (uintptr_t)base + 512, size);
-  range->gpu = gpu;
-  range->view = (char *)view + 512;
-  range->base = base;
-  range->fd = fd;
-  return range;
-}
-
-static void drop_plain(struct range *range) {
-  munmap(range->base, room_of(range->size));
-  munmap(range->view - 512, room_of(range->size) + PAGE);
-  drop_range(range);
-}
-
-CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
-  CUresult code;
-  CUcontext context = current(&code);
-  if (!context)
-    return code;
-  if (size == 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  pthread_mutex_lock(&lock);
-  struct range *range = has_room(context->gpu, size) ? add_plain(-1, size, context->gpu) : NULL;
-  if (range) {
-    gpus[context->gpu].used += size;
-    *address = range->start;
-    atomic_fetch_add(&cuda_double.allocations, 1);
-  }
-  pthread_mutex_unlock(&lock);
-  return range ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* A borrower's is gone from here alone. */
-static void end_plain(struct range *range) {
-  bool borrowed = range->borrowed;
-  if (range->fd >= 0)
-    close(range->fd);
-  if (!borrowed)
-    gpus[range->gpu].used -= range->size;
-  atomic_fetch_sub(borrowed ? &cuda_double.mappings : &cuda_double.allocations, 1);
-  drop_plain(range);
-}
-
-CUresult cuMemFree_v2(CUdeviceptr address) {
-  CUresult code;
-  if (!current(&code))
-    return code;
-  pthread_mutex_lock(&lock);
-  struct range *range = find(PLAIN, address, 1);
-  bool good = range && range->start == address && !range->borrowed;
-  DEMAND(!good ||
-         !is_open_elsewhere(range)); /* undefined, says the manual of cuIpcCloseMemHandle */
-  if (good)
-    end_plain(range);
-  pthread_mutex_unlock(&lock);
-  return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* ---- Legacy IPC ---- */
-
-struct token {
-  unsigned long long magic, number;
-  pid_t process;
-  int fd;
-  size_t size;
-  CUuuid uuid;
-};
-_Static_assert(sizeof(struct token) <= sizeof(CUipcMemHandle), "it fits");
-#define TOKEN_MAGIC 0x6c62756f64637069ULL
-
-/* With the lock, which it gives away while copies are under way on the bytes. */
-static bool move_to_file(struct range *range) {
-  size_t whole = room_of(range->size) + PAGE;
-  char *from = range->view - 512;
-  while (atomic_load(&range->users) > 0) {
-    pthread_mutex_unlock(&lock);
-    sched_yield();
-    pthread_mutex_lock(&lock);
-  }
-  int fd = memfd_create("cuda-double-lent", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, (off_t)whole) != 0 || pwrite(fd, from, whole, 0) != (ssize_t)whole ||
-      mmap(from, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-    if (fd >= 0)
-      close(fd);
-    return false;
-  }
-  range->fd = fd;
-  return true;
-}
-
-CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
-  CUresult code;
-  if (!current(&code))
-    return code;
-  pthread_mutex_lock(&lock);
-  struct range *range = find(PLAIN, address, 1);
-  bool good = range && !range->borrowed && (range->fd >= 0 || move_to_file(range));
-  if (good) {
-    struct token token = {TOKEN_MAGIC, range->buffer, getpid(),
-                          range->fd,   range->size,   gpus[range->gpu].uuid};
-    memset(handle, 0, sizeof *handle);
-    memcpy(handle, &token, sizeof token);
-  }
-  pthread_mutex_unlock(&lock);
-  return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-static struct range *find_borrowed(const CUipcMemHandle *handle) {
-  struct range *range = ranges;
-  while (range && !(range->borrowed && memcmp(&range->handle, handle, sizeof *handle) == 0))
-    range = range->next;
-  return range;
-}
-
-/* With the lock. */
-static struct range *borrow(const struct token *token, unsigned gpu) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)token->process, token->fd);
-  int fd = open(path, O_RDWR | O_CLOEXEC);
-  struct stat status;
-  bool fits =
-      fd >= 0 && fstat(fd, &status) == 0 && (size_t)status.st_size == room_of(token->size) + PAGE;
-  struct range *range = fits ? add_plain(fd, token->size, gpu) : NULL;
-  if (!range && fd >= 0)
-    close(fd);
-  if (!range)
-    return NULL;
-  range->borrowed = true;
-  swap_opener(range, 0, getpid());
-  atomic_fetch_add(&cuda_double.mappings, 1);
-  return range;
-}
-
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
-  CUresult code;
-  struct token token;
-  if (!current(&code))
-    return code;
-  memcpy(&token, &handle, sizeof token);
-  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (token.magic != TOKEN_MAGIC || token.size > (size_t)1 << 40)
-    return CUDA_ERROR_INVALID_HANDLE;
-  if (token.process == getpid())
-    return CUDA_ERROR_INVALID_CONTEXT;
-  int gpu = gpu_by_uuid(&token.uuid);
-  if (gpu < 0)
-    return CUDA_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&lock);
-  struct range *range = find_borrowed(&handle);
-  if (!range && (range = borrow(&token, (unsigned)gpu)))
-    range->handle = handle;
-  if (range) {
-    range->opens++;
-    *address = range->start;
-  }
-  pthread_mutex_unlock(&lock);
-  return range ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
-  CUresult code;
-  if (!current(&code))
-    return code;
-  pthread_mutex_lock(&lock);
-  struct range *range = find(PLAIN, address, 1);
-  bool good = range && range->start == address && range->borrowed;
-  if (good && --range->opens == 0) {
-    swap_opener(range, getpid(), 0);
-    end_plain(range);
-  }
-  pthread_mutex_unlock(&lock);
-  return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- Pinned memory ---- */
@@ -565,9 +320,9 @@ CUresult cuMemHostAlloc(void **address, size_t size, unsigned flags) {
   *address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (*address == MAP_FAILED)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&memory_lock);
   add_range(PINNED, (uintptr_t)*address, size)->gpu = context->gpu;
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   atomic_fetch_add(&cuda_double.pinned, 1);
   return CUDA_SUCCESS;
 }
@@ -583,12 +338,12 @@ static CUresult unpin(void *address, bool theirs, CUresult otherwise) {
   CUresult code;
   if (!current(&code))
     return code;
-  pthread_mutex_lock(&lock);
-  struct range *range = find(PINNED, (uintptr_t)address, 1);
+  pthread_mutex_lock(&memory_lock);
+  struct range *range = find_range(PINNED, (uintptr_t)address, 1);
   bool good = range && range->start == (uintptr_t)address && range->theirs == theirs;
   if (good)
     end_pinned(range);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return good ? CUDA_SUCCESS : otherwise;
 }
 
@@ -609,21 +364,21 @@ CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags) {
     return CUDA_ERROR_INVALID_VALUE;
   if (is_due(&cuda_double.pin))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  pthread_mutex_lock(&lock);
-  bool again = find(PINNED, (uintptr_t)address, 1);
+  pthread_mutex_lock(&memory_lock);
+  bool again = find_range(PINNED, (uintptr_t)address, 1);
   if (!again) {
     struct range *range = add_range(PINNED, (uintptr_t)address, size);
     range->gpu = context->gpu;
     range->theirs = true;
     atomic_fetch_add(&cuda_double.pinned, 1);
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return again ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_SUCCESS;
 }
 
-/* Addresses of a context that ended stay reserved: whoever uses them finds nothing. */
+/* Addresses of a destroyed context stay reserved, without memory. */
 void memory_reset(unsigned gpu) {
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&memory_lock);
   for (struct range *range = ranges, *next; range; range = next) {
     next = range->next;
     if (range->gpu == gpu && range->kind == PLAIN)
@@ -631,12 +386,12 @@ void memory_reset(unsigned gpu) {
     else if (range->gpu == gpu && range->kind == PINNED)
       end_pinned(range);
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
 }
 
-/* ---- Questions ---- */
+/* ---- Queries ---- */
 
-static void answer(int attribute, const struct range *range, void *value) {
+static void write_attribute(int attribute, const struct range *range, void *value) {
   bool mapped = range && range->kind != RESERVED;
   unsigned type = !range ? 0 : range->kind == PINNED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
   switch (attribute) {
@@ -650,7 +405,7 @@ static void answer(int attribute, const struct range *range, void *value) {
     *(unsigned *)value = 0;
     break;
   case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-    *(int *)value = mapped ? (int)range->gpu : -2; /* as the driver for what has none */
+    *(int *)value = mapped ? (int)range->gpu : -2; /* the driver's value for no device */
     break;
   case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     *(CUdeviceptr *)value = range ? range->start : 0;
@@ -673,27 +428,27 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
                                 CUdeviceptr address) {
   if (!initialised)
     return CUDA_ERROR_NOT_INITIALIZED;
-  pthread_mutex_lock(&lock);
-  const struct range *range = find(MAPPED | PLAIN | PINNED, address, 1);
+  pthread_mutex_lock(&memory_lock);
+  const struct range *range = find_range(MAPPED | PLAIN | PINNED, address, 1);
   if (!range)
-    range = find(RESERVED, address, 1);
+    range = find_range(RESERVED, address, 1);
   for (unsigned i = 0; i < count; i++)
-    answer(attributes[i], range, values[i]);
-  pthread_mutex_unlock(&lock);
+    write_attribute(attributes[i], range, values[i]);
+  pthread_mutex_unlock(&memory_lock);
   return CUDA_SUCCESS;
 }
 
 bool is_pinned(const void *address) {
-  pthread_mutex_lock(&lock);
-  bool pinned = find(PINNED, (uintptr_t)address, 1);
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_lock(&memory_lock);
+  bool pinned = find_range(PINNED, (uintptr_t)address, 1);
+  pthread_mutex_unlock(&memory_lock);
   return pinned;
 }
 
-char *see(CUdeviceptr address, size_t bytes, unsigned gpu, bool write, struct range **out) {
+char *range_map(CUdeviceptr address, size_t bytes, unsigned gpu, bool write, struct range **out) {
   int needed = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
   char *view = NULL;
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&memory_lock);
   struct range *range = find_bytes(address, bytes);
   bool may =
       range && (range->kind == PLAIN ? range->gpu == gpu : (range->rights[gpu] & needed) == needed);
@@ -702,11 +457,11 @@ char *see(CUdeviceptr address, size_t bytes, unsigned gpu, bool write, struct ra
     view = range->view + (address - range->start);
     *out = range;
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return view;
 }
 
-void forget(struct range *range) {
+void range_release(struct range *range) {
   if (range)
     atomic_fetch_sub(&range->users, 1);
 }
@@ -727,14 +482,14 @@ static int make_dmabuf(const struct range *range, CUdeviceptr address, size_t si
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size, int type,
                                        unsigned long long flags) {
   CUresult code = CUDA_ERROR_INVALID_VALUE;
-  pthread_mutex_lock(&lock);
-  const struct range *range = find(MAPPED, address, size);
+  pthread_mutex_lock(&memory_lock);
+  const struct range *range = find_range(MAPPED, address, size);
   if (address % PAGE == 0 && size % PAGE == 0 && size > 0 && flags == 0 &&
       type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && range) {
     int fd = make_dmabuf(range, address, size);
     memcpy(handle, &fd, sizeof fd);
     code = fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&memory_lock);
   return code;
 }

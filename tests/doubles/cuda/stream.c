@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The double's streams: a thread each, which copies what it is given in turn, at the set speed. */
+ * Streams: a thread each, which executes copies in order at the configured speed. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -11,12 +11,12 @@
 struct op {
   struct op *next;
   char *to;
-  const char *from; /* NULL: `value` fills */
+  const char *from; /* NULL: a fill with `value` */
   size_t bytes;     /* 0: an event */
   unsigned char value;
   struct range *uses[2];
   CUevent event;
-  unsigned long long number; /* of the event's record */
+  unsigned long long number; /* of the event record */
 };
 
 struct CUstream_st {
@@ -37,11 +37,11 @@ struct CUevent_st {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all streams and events */
-static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static CUstream streams;
 static CUevent events;
 
-/* ---- The thread ---- */
+/* ---- Thread ---- */
 
 static void sleep_ns(unsigned long long ns) {
   struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
@@ -56,7 +56,7 @@ static void move_slice(const struct op *op, size_t at, size_t bytes) {
     memset(op->to + at, op->value, bytes);
 }
 
-/* Without the lock. False: it broke in the middle. */
+/* Without the lock. False: an injected failure halfway. */
 static bool move(CUstream stream, const struct op *op) {
   bool breaks = op->from && is_due(&cuda_double.copy);
   size_t end = breaks ? op->bytes / 2 : op->bytes;
@@ -72,7 +72,7 @@ static bool move(CUstream stream, const struct op *op) {
   return !breaks;
 }
 
-/* With the lock, which is dropped while bytes move. */
+/* With the lock, which is dropped during the copy. */
 static void run(CUstream stream, struct op *op) {
   if (op->event) {
     op->event->passed = op->number > op->event->passed ? op->number : op->event->passed;
@@ -81,12 +81,12 @@ static void run(CUstream stream, struct op *op) {
     pthread_mutex_unlock(&lock);
     if (runs && !move(stream, op))
       atomic_store(&stream->context->broken, CUDA_ERROR_ILLEGAL_ADDRESS);
-    forget(op->uses[0]);
-    forget(op->uses[1]);
+    range_release(op->uses[0]);
+    range_release(op->uses[1]);
     pthread_mutex_lock(&lock);
   }
   stream->done++;
-  pthread_cond_broadcast(&news);
+  pthread_cond_broadcast(&changed);
   free(op);
 }
 
@@ -96,7 +96,7 @@ static void *stream_main(void *argument) {
   while (stream->first || !stream->ending) {
     struct op *op = stream->first;
     if (!op) {
-      pthread_cond_wait(&news, &lock);
+      pthread_cond_wait(&changed, &lock);
       continue;
     }
     stream->first = op->next;
@@ -140,16 +140,17 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-/* With the lock, which is dropped meanwhile. What it was given runs on, unless its context ends. */
+/* With the lock, which is dropped meanwhile. Queued work continues unless the context is destroyed.
+ */
 static void end_stream(CUstream stream, bool drop) {
   CUstream *at = &streams;
   while (*at != stream)
     at = &(*at)->next;
   *at = stream->next;
   while (!drop && stream->done < stream->given)
-    pthread_cond_wait(&news, &lock);
+    pthread_cond_wait(&changed, &lock);
   stream->ending = true;
-  pthread_cond_broadcast(&news);
+  pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
   pthread_join(stream->thread, NULL);
   free(stream);
@@ -159,7 +160,7 @@ static void end_stream(CUstream stream, bool drop) {
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
   CUresult code;
-  CUcontext context = standing(&code);
+  CUcontext context = current_or_broken(&code);
   if (!context)
     return code;
   pthread_mutex_lock(&lock);
@@ -175,17 +176,17 @@ static void give(CUstream stream, struct op *op) {
   *stream->last = op;
   stream->last = &op->next;
   stream->given++;
-  pthread_cond_broadcast(&news);
+  pthread_cond_broadcast(&changed);
 }
 
 static void wait_for(CUstream stream, unsigned long long number) {
   while (stream->done < number)
-    pthread_cond_wait(&news, &lock);
+    pthread_cond_wait(&changed, &lock);
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
   CUresult code;
-  CUcontext context = standing(&code);
+  CUcontext context = current_or_broken(&code);
   if (!context)
     return code;
   pthread_mutex_lock(&lock);
@@ -198,7 +199,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
 
 /* ---- Copies ---- */
 
-/* Takes the uses over. */
+/* Takes over the uses of the ranges. */
 static CUresult start(CUcontext context, CUstream stream, struct op op, bool wait) {
   struct op *made = malloc(sizeof *made);
   DEMAND(made != NULL);
@@ -213,8 +214,8 @@ static CUresult start(CUcontext context, CUstream stream, struct op op, bool wai
   pthread_mutex_unlock(&lock);
   if (good)
     return CUDA_SUCCESS;
-  forget(op.uses[0]);
-  forget(op.uses[1]);
+  range_release(op.uses[0]);
+  range_release(op.uses[1]);
   free(made);
   return CUDA_ERROR_INVALID_HANDLE;
 }
@@ -225,7 +226,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CU
   if (!context)
     return code;
   struct op op = {.from = from, .bytes = bytes};
-  op.to = see(to, bytes, context->gpu, true, &op.uses[0]);
+  op.to = range_map(to, bytes, context->gpu, true, &op.uses[0]);
   return op.to ? start(context, stream, op, !is_pinned(from)) : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -235,19 +236,19 @@ CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream
   if (!context)
     return code;
   struct op op = {.to = to, .bytes = bytes};
-  op.from = see(from, bytes, context->gpu, false, &op.uses[0]);
+  op.from = range_map(from, bytes, context->gpu, false, &op.uses[0]);
   return op.from ? start(context, stream, op, !is_pinned(to)) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult copy_between(CUcontext context, CUdeviceptr to, unsigned to_gpu, CUdeviceptr from,
                              unsigned from_gpu, size_t bytes, CUstream stream) {
   struct op op = {.bytes = bytes};
-  op.to = see(to, bytes, to_gpu, true, &op.uses[0]);
-  op.from = see(from, bytes, from_gpu, false, &op.uses[1]);
+  op.to = range_map(to, bytes, to_gpu, true, &op.uses[0]);
+  op.from = range_map(from, bytes, from_gpu, false, &op.uses[1]);
   if (op.to && op.from)
     return start(context, stream, op, false);
-  forget(op.uses[0]);
-  forget(op.uses[1]);
+  range_release(op.uses[0]);
+  range_release(op.uses[1]);
   return CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -277,7 +278,7 @@ CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes,
   if (!context)
     return code;
   struct op op = {.bytes = bytes, .value = value};
-  op.to = see(address, bytes, context->gpu, true, &op.uses[0]);
+  op.to = range_map(address, bytes, context->gpu, true, &op.uses[0]);
   return op.to ? start(context, stream, op, false) : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -323,7 +324,7 @@ static void end_event(CUevent event) {
 
 CUresult cuEventDestroy_v2(CUevent event) {
   CUresult code;
-  CUcontext context = standing(&code);
+  CUcontext context = current_or_broken(&code);
   if (!context)
     return code;
   pthread_mutex_lock(&lock);
@@ -358,14 +359,14 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 
 static CUresult ask_event(CUevent event, bool wait) {
   CUresult code;
-  CUcontext context = standing(&code);
+  CUcontext context = current_or_broken(&code);
   if (!context)
     return code;
   pthread_mutex_lock(&lock);
   if (!is_event(event, context))
     code = CUDA_ERROR_INVALID_HANDLE;
   while (wait && code == CUDA_SUCCESS && event->passed < event->recorded)
-    pthread_cond_wait(&news, &lock);
+    pthread_cond_wait(&changed, &lock);
   if (code == CUDA_SUCCESS && event->passed < event->recorded)
     code = CUDA_ERROR_NOT_READY;
   pthread_mutex_unlock(&lock);
@@ -381,7 +382,7 @@ CUresult cuEventSynchronize(CUevent event) {
   return ask_event(event, true);
 }
 
-/* The context is gone, and what it had. */
+/* The context is destroyed. */
 void streams_reset(CUcontext context) {
   pthread_mutex_lock(&lock);
   for (CUstream stream = streams; stream;) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Of the CUDA runtime's interface what programs here use, declared anew from driver_types.h and
- * cuda_runtime_api.h (12.9). */
+ * The part of the CUDA runtime's interface that the programs here use, from driver_types.h and
+ * cuda_runtime_api.h 12.9. */
 #ifndef HAUL_TESTS_CUDART_CUDART_H
 #define HAUL_TESTS_CUDART_CUDART_H
 

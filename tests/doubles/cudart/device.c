@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The double's devices, its driver, and its errors. */
+ * Devices, the driver, and errors. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -132,7 +132,7 @@ cudaError_t cudaDeviceSynchronize(void) {
   return done(error);
 }
 
-/* Whoever else holds the context loses it too. */
+/* Other users of the context lose it too. */
 cudaError_t cudaDeviceReset(void) {
   cudaError_t error = start_once();
   CUresult (*reset)(CUdevice) = NULL;

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: MIT
- * A double of libcudart.so.12: the CUDA runtime over whatever libcuda.so.1 the loader finds, which
- * is to be the other double. It has the calls that the hook and its tests use, under the version
- * that they have in the real one, and refuses what the real one refuses, with its codes. Kernels
- * there are none: work is copies. Captured work goes nowhere. The per-thread default stream is one
- * for all threads.
+ * A mock of libcudart.so.12: the CUDA runtime over the libcuda.so.1 that the loader finds, normally
+ * the other mock. It has the calls of the hook and its tests, with the real symbol versions, and
+ * rejects what the real one rejects, with its codes. There are no kernels; work is copies. Captured
+ * work is discarded. All threads share one per-thread default stream.
  *
- * As in the real one, memory can be allocated and events asked for in a capture by a thread alone
- * that has set its mode to "relaxed"; who does it otherwise ends the capture. */
+ * Like in the real one, during a capture only threads in mode "relaxed" may allocate memory and
+ * query events; other threads invalidate the capture. */
 #ifndef HAUL_TESTS_CUDART_DOOR_H
 #define HAUL_TESTS_CUDART_DOOR_H
 
 struct cudart_double {
-  /* Calls that came here and were served; the hook's own calls of events and streams too. */
+  /* Successful calls, including the hook's own. */
   _Atomic unsigned allocations, frees, async_allocations, async_frees;
-  _Atomic unsigned events;     /* that there are now */
-  _Atomic unsigned captured;   /* copies and allocations that became part of a graph */
-  _Atomic unsigned out_memory; /* the next that many allocations find none */
+  _Atomic unsigned events;     /* existing */
+  _Atomic unsigned captured;   /* captured copies and allocations */
+  _Atomic unsigned out_memory; /* number of next allocations that fail without memory */
 };
 
-/* The test's door: found by dlsym(3) under this name. */
+/* Tests find it by dlsym(3). */
 extern struct cudart_double cudart_double;
 
 #endif

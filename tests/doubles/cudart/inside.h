@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the double's own files share. */
+ * Shared by the files of the mock. */
 #ifndef HAUL_TESTS_CUDART_INSIDE_H
 #define HAUL_TESTS_CUDART_INSIDE_H
 
@@ -15,7 +15,7 @@
 
 /* ---- device.c ---- */
 
-/* The driver's calls; filled by the first `enter`. */
+/* Calls of the driver, set by the first `enter`. */
 struct driver {
 #define DRIVER_SLOT(slot, symbol, arguments) CUresult(*slot) arguments;
   CUDA_REQUIRED(DRIVER_SLOT)
@@ -23,13 +23,13 @@ struct driver {
 };
 extern struct driver driver;
 
-/* Starts the driver once; in a forked child it is the parent's, and may be in any state. */
+/* Initializes the driver once; fails in a forked child. */
 cudaError_t start_once(void);
-/* Makes this device's context the thread's own until `leave`. The first call starts the driver. */
+/* Makes the device's context current until `leave`. The first call initializes the driver. */
 cudaError_t enter(int device);
 void leave(void);
 int current_device(void);
-/* Notes an error as the thread's last one. The driver's numbers are the runtime's. */
+/* Sets the thread's last error. The driver's numbers equal the runtime's. */
 cudaError_t done(int error);
 
 /* ---- stream.c ---- */
@@ -45,13 +45,13 @@ struct stream {
 
 extern pthread_mutex_t streams_lock;
 
-/* The application's name for a stream. With the lock, and in the device's context. */
+/* The stream of a handle. With the lock, in the device's context. */
 cudaError_t find_stream(cudaStream_t name, struct stream **stream);
-/* What a capture under way forbids this thread, which ends the capture. */
+/* Fails and invalidates captures that forbid this thread such a call. */
 cudaError_t refuse_unsafe(void);
-/* Waits for what the device's streams have been given; what waits for a capture ends it. */
+/* Waits for all streams of the device; a wait for a capture invalidates it. */
 cudaError_t wait_for_device(int device);
-/* The same for the streams that the legacy one waits for, before it does anything. */
+/* The same for the streams that the legacy stream waits for. */
 cudaError_t wait_for_blocking(int device);
 void forget_streams(int device);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The double's memory, and copies. */
+ * Memory and copies. */
 #include "inside.h"
 
 #define PITCH ((size_t)512)
@@ -55,8 +55,8 @@ cudaError_t cudaMalloc3D(struct cudaPitchedPtr *pitched, struct cudaExtent exten
   return done(take_now(&pitched->ptr, pitched->pitch * extent.height * extent.depth));
 }
 
-/* What the driver's virtual-memory calls made is not the runtime's to free. */
-static cudaError_t give_back(void *address, _Atomic unsigned *counter) {
+/* Fails for memory of the driver's virtual-memory calls. */
+static cudaError_t free_counted(void *address, _Atomic unsigned *counter) {
   cudaError_t error = enter(current_device());
   if (error != cudaSuccess)
     return error;
@@ -72,7 +72,7 @@ cudaError_t cudaFree(void *address) {
     error = cudaDeviceSynchronize();
   if (error != cudaSuccess || !address)
     return done(error);
-  return done(give_back(address, &cudart_double.frees));
+  return done(free_counted(address, &cudart_double.frees));
 }
 
 cudaError_t cudaMallocHost(void **address, size_t bytes) {
@@ -93,9 +93,9 @@ cudaError_t cudaFreeHost(void *address) {
   return done(error);
 }
 
-/* ---- Memory in the order of a stream ---- */
+/* ---- Stream-ordered memory ---- */
 
-/* In a capture it becomes a node of the graph. */
+/* During a capture it becomes a graph node. */
 cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
   int status = cudaStreamCaptureStatusNone;
   if (!address)
@@ -114,7 +114,7 @@ cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
     error = cudaStreamSynchronize(stream);
   if (error != cudaSuccess)
     return done(error);
-  return done(give_back(address, &cudart_double.async_frees));
+  return done(free_counted(address, &cudart_double.async_frees));
 }
 
 static cudaStream_t of_thread(cudaStream_t stream) {

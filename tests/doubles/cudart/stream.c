@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The double's streams, their captures, and events. */
+ * Streams, captures, and events. */
 #include <stdlib.h>
 
 #include "inside.h"
@@ -11,7 +11,7 @@ struct event {
 
 pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all streams */
 static struct stream *streams;
-static struct stream *defaults[DEVICES_MAX][2]; /* the legacy one, and the threads' */
+static struct stream *defaults[DEVICES_MAX][2]; /* legacy and per-thread */
 static _Thread_local int mode;                  /* cudaStreamCaptureMode… */
 
 /* ---- Streams ---- */

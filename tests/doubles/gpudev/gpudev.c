@@ -37,7 +37,7 @@ struct block {
   char *address, *view;
   size_t bytes;
   int16_t device;
-  bool registered; /* host memory: no more than a note */
+  bool registered; /* host memory */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -45,17 +45,17 @@ static struct block blocks[BLOCKS];
 
 struct gpudev_double gpudev_double;
 
-static bool is(const char *what) {
+static bool mode_is(const char *what) {
   const char *set = getenv("HAUL_DOUBLE_GPUDEV");
   return set && strcmp(set, what) == 0;
 }
 
 static bool exists(int16_t device) {
-  return !is("none") && (device == 0 || device == 2);
+  return !mode_is("none") && (device == 0 || device == 2);
 }
 
-static void wrong(const char *what) {
-  fprintf(stderr, "double of librte_gpudev: %s\n", what);
+static void violated(const char *what) {
+  fprintf(stderr, "mock of librte_gpudev: contract violated: %s\n", what);
   abort();
 }
 
@@ -75,7 +75,7 @@ static struct block *unused(void) {
 }
 
 uint16_t rte_gpu_count_avail(void) {
-  return is("none") ? 0 : 2;
+  return mode_is("none") ? 0 : 2;
 }
 
 int16_t rte_gpu_find_next(int16_t from, int16_t parent) {
@@ -102,7 +102,7 @@ void *rte_gpu_mem_alloc(int16_t device, size_t bytes, unsigned alignment) {
   if (!exists(device))
     return NULL;
   if (bytes == 0 || (alignment & (alignment - 1)) != 0)
-    wrong("an allocation of nothing, or an alignment that is no power of two");
+    violated("an allocation of 0 bytes, or an alignment that is not a power of two");
   if (bytes > MEMORY)
     return NULL;
   char *base = mmap(NULL, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -127,9 +127,9 @@ int rte_gpu_mem_free(int16_t device, void *address) {
   pthread_mutex_lock(&lock);
   struct block *block = find(device, address, false);
   if (!block)
-    wrong("what is freed was not allocated");
+    violated("free of unallocated memory");
   if (block->view)
-    wrong("what is freed is still mapped");
+    violated("free of mapped memory");
   munmap(block->address, block->bytes);
   *block = (struct block){.address = NULL};
   pthread_mutex_unlock(&lock);
@@ -142,7 +142,7 @@ int rte_gpu_mem_register(int16_t device, size_t bytes, void *address) {
     return -12;
   pthread_mutex_lock(&lock);
   if (find(device, address, true))
-    wrong("memory is registered twice");
+    violated("memory registered twice");
   struct block *block = unused();
   if (block)
     *block =
@@ -156,7 +156,7 @@ int rte_gpu_mem_unregister(int16_t device, void *address) {
   pthread_mutex_lock(&lock);
   struct block *block = find(device, address, true);
   if (!block)
-    wrong("what is unregistered was not registered");
+    violated("unregistration of unregistered memory");
   *block = (struct block){.address = NULL};
   pthread_mutex_unlock(&lock);
   gpudev_double.unregistrations++;
@@ -164,12 +164,12 @@ int rte_gpu_mem_unregister(int16_t device, void *address) {
 }
 
 void *rte_gpu_mem_cpu_map(int16_t device, size_t bytes, void *address) {
-  if (is("unmapped"))
+  if (mode_is("unmapped"))
     return NULL;
   pthread_mutex_lock(&lock);
   struct block *block = find(device, address, false);
   if (!block || bytes > block->bytes)
-    wrong("what is mapped was not allocated so");
+    violated("mapping of unallocated memory");
   if (!block->view) {
     char *view = mmap(NULL, block->bytes + (2u << 20), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -184,7 +184,7 @@ int rte_gpu_mem_cpu_unmap(int16_t device, void *address) {
   pthread_mutex_lock(&lock);
   struct block *block = find(device, address, false);
   if (!block || !block->view)
-    wrong("what is unmapped was not mapped");
+    violated("unmapping of unmapped memory");
   munmap(block->view, block->bytes + (2u << 20));
   block->view = NULL;
   pthread_mutex_unlock(&lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A double of libhl-thunk.so: devices, who has them, and failures on request. */
+ * Mock of libhl-thunk.so: devices, contexts, and injected failures. */
 #include "hlthunk.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 pthread_mutex_t double_lock = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t double_news = PTHREAD_COND_INITIALIZER;
+pthread_cond_t double_changed = PTHREAD_COND_INITIALIZER;
 
 static struct context *contexts[DEVICES]; /* open, or closed with dma-bufs still open */
 
@@ -30,11 +30,11 @@ static unsigned device_count(void) {
   return count < DEVICES ? (unsigned)count : DEVICES;
 }
 
-/* Calls are counted anew whenever the variable changes. */
+/* The counts restart when the variable changes. */
 bool double_fails(const char *call) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static char seen[256];
-  static unsigned counts[64]; /* by the place of the word in the text */
+  static unsigned counts[64]; /* by the index of the word */
   const char *text = getenv("HAUL_DOUBLE_GAUDI_FAIL");
   bool fails = false;
   size_t length = strlen(call);
@@ -63,7 +63,7 @@ bool double_fails(const char *call) {
 
 /* ---- Descriptors ---- */
 
-/* A node: a file of the folder, or a memfd. Either has its name in /proc. */
+/* A node: a file of the folder, or a memfd; /proc has the name of both. */
 static int open_node(const char *kind, unsigned number) {
   char name[300];
   const char *folder = getenv("HAUL_DOUBLE_GAUDI");
@@ -73,7 +73,7 @@ static int open_node(const char *kind, unsigned number) {
   return memfd_create(name, MFD_CLOEXEC);
 }
 
-/* The number of the device behind a descriptor, -1: none. */
+/* The device number of a descriptor, or -1. */
 static int device_of(int fd) {
   char link[32], path[320] = "";
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -106,8 +106,7 @@ static void bus_of(unsigned number, char *bus, size_t size) {
 
 /* ---- Opening ---- */
 
-/* The lock belongs to the open file, as the device does: copies of the descriptor and children that
- * inherit it keep it. */
+/* The lock belongs to the open file description: duplicates and inherited descriptors keep it. */
 static int lock_device(unsigned number) {
   if (contexts[number] && contexts[number]->fd < 0 && !context_exports(contexts[number], 0)) {
     context_free_memory(contexts[number]);
@@ -200,7 +199,7 @@ int hlthunk_close(int fd) {
   return close(fd);
 }
 
-/* ---- Asking ---- */
+/* ---- Queries ---- */
 
 int hlthunk_get_pci_bus_id_from_fd(int fd, char *bus, int size);
 int hlthunk_get_pci_bus_id_from_fd(int fd, char *bus, int size) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A double of libhl-thunk.so: dma-bufs. Where the kernel makes dma-bufs of memfds (/dev/udmabuf)
+ * Mock of libhl-thunk.so: dma-bufs. Where the kernel makes dma-bufs of memfds (/dev/udmabuf)
  * they are real ones of the page's own bytes, which a NIC takes; else a descriptor that only knows
  * whether it is open. */
 #include "hlthunk.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A driver's page takes no descriptor, so none is kept that is of no use. */
+/* Closes the memfd unless it is needed, as a real device page uses no descriptor. */
 void keep_for_dmabufs(struct page *page, int memory) {
   bool real = access("/dev/udmabuf", R_OK | W_OK) == 0;
   page->memory = real ? memory : -1;
@@ -24,14 +24,14 @@ void keep_for_dmabufs(struct page *page, int memory) {
     close(memory);
 }
 
-/* ---- Open or not ---- */
+/* ---- Open dma-bufs ---- */
 
 static bool has(int descriptor, const struct dma_buf *one) {
   struct stat file;
   return fstat(descriptor, &file) == 0 && file.st_ino == one->file && file.st_dev == one->device;
 }
 
-/* A real one's end is told to nobody: it is open as long as this process has a descriptor of it. */
+/* There is no event for the end of a real one: it counts as open while this process has it open. */
 static bool has_descriptor(const struct dma_buf *one) {
   bool found = false;
   DIR *folder = opendir("/proc/self/fd");
@@ -68,7 +68,7 @@ bool context_exports(struct context *context, uint64_t base) {
   return open;
 }
 
-/* ---- Made ---- */
+/* ---- Export ---- */
 
 static int make_real(const struct page *page, uint64_t offset, uint64_t size, struct dma_buf *one) {
   struct stat file;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A double of libhl-thunk.so: submissions, which a thread carries out in turn. What a device would
- * answer with a page fault, and so with a reset, ends the submission as aborted. */
+ * Mock of libhl-thunk.so: submissions, executed in order by a thread. What would be a page fault of
+ * a device, and so a reset, aborts the submission. */
 #include "hlthunk.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@ static int wrong(const char *what) {
   return GAUDI_CS_ABORTED;
 }
 
-/* ---- The engine ---- */
+/* ---- Engine ---- */
 
-/* With the lock. The packets are read when they are run, as the device does. */
+/* With the lock. Reads the packets at execution, like the device. */
 static int decode(const struct context *context, const struct submission *one, uint32_t at,
                   char **to, char **from, uint32_t *size) {
   struct gaudi_lin_dma packet;
@@ -44,8 +44,8 @@ static void take_time(void) {
     nanosleep(&delay, NULL);
 }
 
-/* With the lock, which is dropped while bytes move. */
-static int carry_out(struct context *context, const struct submission *one) {
+/* With the lock, which is dropped during the copy. */
+static int execute(struct context *context, const struct submission *one) {
   int end = double_fails("abort") ? GAUDI_CS_ABORTED : GAUDI_CS_DONE;
   end = double_fails("timeout") ? GAUDI_CS_TIMEOUT : end;
   if (end != GAUDI_CS_DONE) {
@@ -64,7 +64,7 @@ static int carry_out(struct context *context, const struct submission *one) {
     take_time();
     memcpy(to, from, size);
     pthread_mutex_lock(&double_lock);
-    /* The device does not notice; its owner must not have done it. */
+    /* A change during the copy: the device does not notice, but it is an error of the owner. */
     char *to_now, *from_now;
     if (decode(context, one, at, &to_now, &from_now, &size) != GAUDI_CS_DONE || to_now != to ||
         from_now != from) {
@@ -81,17 +81,17 @@ static void *engine_main(void *argument) {
   while (!context->stopping) {
     struct submission *one = context->first;
     if (!one) {
-      pthread_cond_wait(&double_news, &double_lock);
+      pthread_cond_wait(&double_changed, &double_lock);
       continue;
     }
-    int status = context->reset ? GAUDI_CS_ABORTED : carry_out(context, one);
+    int status = context->reset ? GAUDI_CS_ABORTED : execute(context, one);
     context->first = one->next;
     if (!context->first)
       context->last = &context->first;
     context->results[one->seq % REMEMBERED] = (uint8_t)status;
     context->reset |= status != GAUDI_CS_DONE;
     free(one);
-    pthread_cond_broadcast(&double_news);
+    pthread_cond_broadcast(&double_changed);
   }
   pthread_mutex_unlock(&double_lock);
   return NULL;
@@ -109,7 +109,7 @@ int context_start(struct context *context) {
 
 void context_stop(struct context *context) {
   context->stopping = true;
-  pthread_cond_broadcast(&double_news);
+  pthread_cond_broadcast(&double_changed);
   pthread_mutex_unlock(&double_lock);
   pthread_join(context->engine, NULL);
   pthread_mutex_lock(&double_lock);
@@ -120,7 +120,7 @@ void context_stop(struct context *context) {
   }
 }
 
-/* ---- The calls ---- */
+/* ---- Calls ---- */
 
 static int check_chunk(const struct gaudi_cs_in *in) {
   const struct gaudi_chunk *chunk = in ? in->execute : NULL;
@@ -154,7 +154,7 @@ int hlthunk_command_submission(int fd, struct gaudi_cs_in *in, struct gaudi_cs_o
     context->results[one->seq % REMEMBERED] = GAUDI_CS_BUSY;
     *context->last = one;
     context->last = &one->next;
-    pthread_cond_broadcast(&double_news);
+    pthread_cond_broadcast(&double_changed);
   } else {
     free(one);
   }
@@ -162,7 +162,7 @@ int hlthunk_command_submission(int fd, struct gaudi_cs_in *in, struct gaudi_cs_o
   return code;
 }
 
-/* Of a submission that was forgotten the kernel says that it is done. */
+/* Old submissions count as done, like in the kernel. */
 static uint32_t result_of(const struct context *context, uint64_t seq) {
   return context->submitted - seq >= REMEMBERED ? GAUDI_CS_DONE
                                                 : context->results[seq % REMEMBERED];
@@ -180,7 +180,7 @@ int hlthunk_wait_for_cs(int fd, uint64_t seq, uint64_t timeout_us, uint32_t *sta
   struct context *context = double_open_context(fd);
   while (context && seq <= context->submitted && result_of(context, seq) == GAUDI_CS_BUSY &&
          late == 0)
-    late = timeout_us ? pthread_cond_timedwait(&double_news, &double_lock, &until) : ETIMEDOUT;
+    late = timeout_us ? pthread_cond_timedwait(&double_changed, &double_lock, &until) : ETIMEDOUT;
   if (!context || seq > context->submitted)
     code = -EINVAL;
   else

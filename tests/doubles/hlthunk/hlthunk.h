@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: MIT
- * A double of libhl-thunk.so, inside: Gaudi2 devices made of memfds, for tests. It takes what the
- * library and the kernel's driver take, refuses what they refuse, and its numbers are theirs; where
- * it had to be one or the other it is stricter. Its devices are called "double".
+ * A mock of libhl-thunk.so: Gaudi2 devices in memfds, for tests. It accepts and rejects what the
+ * library and the kernel driver do, with their numbers, and is stricter where they differ. Its
+ * devices are called "double".
  *
- * The environment sets it, read at each call:
- *   HAUL_DOUBLE_GAUDI          a folder that stands for /dev/accel: processes that share it share
- *                              the devices; without one each process has its own
- *   HAUL_DOUBLE_GAUDI_DEVICES  how many, default 2
- *   HAUL_DOUBLE_GAUDI_PAGE     bytes of a device page, default 24 MiB: no power of two, as 6 HBMs
- *   HAUL_DOUBLE_GAUDI_MEMORY   bytes of a device, default 960 MiB
- *   HAUL_DOUBLE_GAUDI_ID       PCI device id, default 4128 (0x1020, Gaudi2)
- *   HAUL_DOUBLE_GAUDI_SLOW_US  what a submission takes besides, default 0
- *   HAUL_DOUBLE_GAUDI_FAIL     "CALL:N:ERRNO CALL:N:ERRNO …": the N-th call from then on fails so;
- *                              N 0: each. CALL is open, control, alloc, map, host_map, export,
- *                              submit, abort or timeout; the last two are ends of the N-th
- *                              submission, which reset the device */
+ * Settings, read from the environment at each call:
+ *   HAUL_DOUBLE_GAUDI          a folder in the place of /dev/accel: processes that use it share the
+ *                              devices; without one each process has its own
+ *   HAUL_DOUBLE_GAUDI_DEVICES  number of devices, default 2
+ *   HAUL_DOUBLE_GAUDI_PAGE     bytes of a device page, default 24 MiB: not a power of two, as with
+ * 6 HBMs HAUL_DOUBLE_GAUDI_MEMORY   bytes of a device, default 960 MiB HAUL_DOUBLE_GAUDI_ID PCI
+ * device id, default 4128 (0x1020, Gaudi2) HAUL_DOUBLE_GAUDI_SLOW_US  additional time of a
+ * submission, default 0 HAUL_DOUBLE_GAUDI_FAIL     "CALL:N:ERRNO …": from now on the N-th call
+ * fails, with N = 0 each. CALL is open, control, alloc, map, host_map, export, submit, abort or
+ *                              timeout; the last two end the N-th submission and reset the device
+ */
 #ifndef HAUL_DOUBLE_HLTHUNK_H
 #define HAUL_DOUBLE_HLTHUNK_H
 
@@ -34,7 +33,7 @@ struct page {
   struct page *next;
   uint64_t handle, size, base; /* base 0: not mapped */
   char *bytes;
-  int memory; /* its memfd, -1 where nobody makes dma-bufs of it */
+  int memory; /* memfd, or -1 without dma-buf support */
 };
 
 struct host_mapping {
@@ -43,12 +42,12 @@ struct host_mapping {
   char *bytes;
 };
 
-/* A dma-buf. In place of a real one a pipe's writing end is given away: the reading end reports a
- * hang-up when the last copy of it is closed, wherever that is. */
+/* A dma-buf. The substitute for a real one is the write end of a pipe: the read end reports a
+ * hang-up when its last copy is closed in any process. */
 struct dma_buf {
   struct dma_buf *next;
   uint64_t base;
-  int watch; /* the reading end, -1: a real one, and its inode */
+  int watch; /* read end; -1: a real one, with its inode below */
   ino_t file;
   dev_t device;
 };
@@ -61,7 +60,7 @@ struct submission {
 
 #define REMEMBERED 4096u /* results of submissions */
 
-/* What one open gives. */
+/* One open device. */
 struct context {
   int fd;
   bool reset; /* after an abort or a timeout */
@@ -76,29 +75,28 @@ struct context {
   bool stopping;
 };
 
-extern pthread_mutex_t double_lock; /* guards all of it */
-extern pthread_cond_t double_news;  /* a submission came or ended */
+extern pthread_mutex_t double_lock;   /* guards everything */
+extern pthread_cond_t double_changed; /* a submission was queued or has ended */
 
 uint64_t double_setting(const char *name, uint64_t missing);
-/* Is this call to fail? Then errno is set. */
+/* Whether this call is to fail; sets errno. */
 bool double_fails(const char *call);
 
-/* With the lock: of a descriptor; NULL with errno where it is none, or its device was reset. */
+/* With the lock: the context of a descriptor; NULL with errno if invalid or reset. */
 struct context *double_context(int fd);
-/* The same, reset or not. */
+/* The same, but also after a reset. */
 struct context *double_open_context(int fd);
 
 int context_start(struct context *context);
-/* With the lock, which is dropped while the engine ends. */
+/* With the lock, which is dropped for the join. */
 void context_stop(struct context *context);
 void context_free_memory(struct context *context);
 /* Takes the page's memfd. */
 void keep_for_dmabufs(struct page *page, int memory);
-/* Are dma-bufs open? Forgets those that are not. */
+/* Whether dma-bufs are open; drops closed ones. */
 bool context_exports(struct context *context, uint64_t base);
 
-/* With the lock: the bytes behind a range of device addresses, NULL where it is not mapped whole.
- */
+/* With the lock: the bytes of a range of addresses; NULL unless all of it is mapped. */
 char *device_bytes(const struct context *context, uint64_t address, uint64_t size);
 char *host_bytes(const struct context *context, uint64_t address, uint64_t size);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A double of libhl-thunk.so: device memory, mappings, dma-bufs. */
+ * Mock of libhl-thunk.so: device memory, mappings, dma-bufs. */
 #include "hlthunk.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* VA_HBM_SPACE_START and the start of what host memory is mapped to. */
+/* VA_HBM_SPACE_START, and the start of mapped host memory. */
 #define DEVICE_SPACE ((uint64_t)0x1001 << 48)
 #define DEVICE_END   ((uint64_t)0x1002 << 48)
 #define HOST_SPACE   ((uint64_t)0xfff0 << 48)
@@ -23,7 +23,7 @@ static uint64_t refuse(int error) {
   return 0;
 }
 
-/* ---- Memory of the device ---- */
+/* ---- Device memory ---- */
 
 static uint64_t alloc_page(struct context *context, uint64_t size) {
   uint64_t step = double_setting("PAGE", UINT64_C(24) << 20);
@@ -54,7 +54,7 @@ uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool 
                                      bool shared);
 uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool contiguous,
                                      bool shared) {
-  (void)page; /* Gaudi2 has one size */
+  (void)page; /* Gaudi2 has one page size */
   (void)contiguous;
   if (shared)
     return refuse(EPERM);
@@ -81,7 +81,7 @@ int hlthunk_device_memory_free(int fd, uint64_t handle) {
   struct context *context = double_context(fd);
   for (struct page **link = context ? &context->pages : NULL; link && *link;) {
     struct page *page = *link;
-    if (page->handle != handle || page->base) { /* mapped: not free */
+    if (page->handle != handle || page->base) { /* a mapped page cannot be freed */
       link = &page->next;
       continue;
     }
@@ -101,8 +101,7 @@ static bool is_taken(const struct context *context, uint64_t base, uint64_t size
   return false;
 }
 
-/* A hint that is no multiple of the page, out of the space or taken is passed over, without a word.
- */
+/* Ignores hints that are misaligned, out of range or in use. */
 static uint64_t choose_base(struct context *context, uint64_t size, uint64_t hint) {
   uint64_t step = double_setting("PAGE", UINT64_C(24) << 20);
   if (hint % step == 0 && hint >= DEVICE_SPACE && hint + size <= DEVICE_END &&
@@ -138,9 +137,9 @@ char *device_bytes(const struct context *context, uint64_t address, uint64_t siz
   return NULL;
 }
 
-/* ---- Memory of the host ---- */
+/* ---- Host memory ---- */
 
-/* Pins for writing: what may only be read cannot be mapped. */
+/* Pins for writing, so read-only memory fails. */
 uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size);
 uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size) {
   (void)hint;
@@ -157,7 +156,7 @@ uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t 
   pthread_mutex_lock(&double_lock);
   struct context *context = double_context(fd);
   if (context) {
-    base = HOST_SPACE + (context->next_host += STEP); /* a hole between any two */
+    base = HOST_SPACE + (context->next_host += STEP); /* with a gap between mappings */
     context->next_host += size;
     *mapping = (struct host_mapping){context->hosts, base, size, address};
     context->hosts = mapping;

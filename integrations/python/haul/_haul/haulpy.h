@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the files of the extension share. Each stands for one noun of haul.h and uses nothing of
- * haul but that header, and of CPython its stable interface of 3.11.
- *
- * Unless a comment says otherwise the interpreter's lock is held, and guards every field here. */
+ * Shared by the files of the extension: one file a noun of haul.h. They use the public header and
+ * CPython's limited API of 3.11. The GIL guards every field, and callers hold it unless a comment
+ * says otherwise. */
 #ifndef HAULPY_H
 #define HAULPY_H
 
@@ -14,97 +13,123 @@
 #include <Python.h>
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <structmember.h>
 
 #include <haul/access.h>
 #include <haul/haul.h>
 
-/* ISO C has no conversion of functions to void *; POSIX has, and a type's slots need it. */
+/* ISO C does not convert functions to void *, which a type's slots need; POSIX does. */
 #define SLOT(id, function)                                                                         \
   { (id), __extension__(void *)(function) }
 #define METHOD_WITH_KEYWORDS(function)                                                             \
   ((PyCFunction)(void (*)(void))(function)), METH_VARARGS | METH_KEYWORDS
+#define MEMBER(name, type, structure, field, doc)                                                  \
+  { name, type, offsetof(structure, field), READONLY, doc }
+#define HANDLE_TYPE Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION
 
-/* Made once, with the module, and never freed. */
+/* ---- module.c: errors and plain values ---- */
+
+/* Created once, with the module, and never freed. */
 struct haulpy {
   PyTypeObject *node, *region, *tensor, *peer, *remote, *transfer;
-  PyObject *data; /* the module haul._data: plain classes that results are made of */
+  PyObject *data; /* the module haul._data: plain classes of results */
 };
 extern struct haulpy haulpy;
 
-/* A new object of the class `name` of haul._data. Takes `values`, a tuple of its fields; with NULL,
- * an error set, it returns NULL. */
+/* Creates an object of class `name` of haul._data. Takes `values`, the tuple of its fields; returns
+ * NULL if that is NULL, with the error set. */
 PyObject *data_make(const char *name, PyObject *values);
+/* Appends `item`, which it takes; clears *list with the error set if that fails or `item` is NULL.
+ */
+bool list_append(PyObject **list, PyObject *item);
 
-/* ---- error.c ---- */
-
-/* Set the exception and return NULL. raise_last() takes the calling thread's last failure. */
+/* Set the exception and return NULL. raise_last() uses the calling thread's last failure. */
 PyObject *raise_last(void);
 PyObject *raise_error(const struct haul_error *error);
 PyObject *raise_own(int code, const char *call, const char *object, const char *text,
                     const char *hint);
 
-/* Text of the library's, which may quote anything, also what is no UTF-8. */
+/* A string of the library's, with U+FFFD for bytes that are not UTF-8. */
 PyObject *text_of(const char *text);
+bool place_from(const char *text, struct haul_place *place);
+PyObject *place_text(struct haul_place place);
+PyObject *rights_of(unsigned rights);
 
-/* Items for Py_BuildValue's "O&" and "O". It makes them one after the other and knows what to do
- * once one has failed; made before the call, the next would be made with an exception set. */
+/* Arguments for Py_BuildValue's "O&" and "O". It converts them in order and stops at the first
+ * failure; items converted before the call would run with that exception set. */
 #define TEXT(text)   text_item, (void *)(uintptr_t)(text)
 #define PLACE(place) place_item, (void *)(uintptr_t) & (place)
 #define TRUTH(value) ((value) ? Py_True : Py_False)
 PyObject *text_item(void *text);
 PyObject *place_item(void *place);
 
-/* ---- object.c: what Node, Region, Peer, Remote and Transfer have in common ---- */
+/* ---- object.c: base of Node, Region, Peer, Remote and Transfer ---- */
 
 struct node;
 
 struct object {
   PyObject_HEAD const char *noun; /* "region" */
-  void *handle;                   /* the library's; NULL once its release has returned */
-  uintptr_t identity;             /* the address of the handle, also afterwards */
+  void *handle;                   /* of the library; NULL once its release has returned */
+  uintptr_t identity;             /* address of the handle, also after the release */
   void (*release)(void *);
-  void (*released)(struct object *); /* called once there is no handle, maybe again; or NULL */
-  unsigned users;    /* calls under way, most of them without the interpreter's lock; a release is
-                        one of the object and of its node */
-  pid_t releasing;   /* the process that has a thread in `release`, or 0: a fork loses the thread */
-  unsigned exports;  /* buffers and tensors of its memory that somebody holds */
-  bool closed;       /* no further call may begin; the last user or export releases the handle */
+  void (*released)(struct object *); /* called without a handle, maybe twice; or NULL */
+  unsigned users;    /* calls in progress, mostly without the GIL; a release is a call of the
+                        object and of its node */
+  pid_t releasing;   /* the process with a thread in `release`, or 0: a fork loses that thread */
+  unsigned exports;  /* buffers and tensors of its memory in use */
+  bool closed;       /* calls fail from now on; the last user or export releases the handle */
   struct node *node; /* a reference; NULL in a node */
 };
 
 struct node {
   struct object base;
-  double timeout;  /* seconds, of calls and transfers that name none */
-  PyObject *watch; /* haul.aio's, or NULL */
+  double timeout;  /* seconds, of calls and transfers that set none */
+  PyObject *watch; /* owned by haul.aio; or NULL */
 };
 
-/* A zeroed object with a reference to `node`, which a node itself has not. Without memory it
- * releases the handle. */
+/* A zeroed object with a reference to `node`, NULL for a node. Releases the handle if it fails. */
 struct object *object_new(PyTypeObject *type, const char *noun, void *handle,
                           void (*release)(void *), struct node *node);
 
-/* Between the two neither the object nor its node lose their handles. object_enter raises
- * HAUL_ECLOSED in the name of `call` and returns NULL where one of them is closed; else the handle.
- */
+/* Between the two calls the object and its node keep their handles. object_enter returns the
+ * handle, or NULL and raises HAUL_ECLOSED in the name of `call` if one of them is closed. */
 void *object_enter(struct object *object, const char *call);
 void object_leave(struct object *object);
 
-/* No call begins any more. Waits, without the interpreter's lock, up to a second for calls under
- * way in other threads, a release among them; the last of them releases the handle. */
+/* Rejects new calls. Waits up to a second, without the GIL, for calls in progress in other threads,
+ * including a release; the last of them releases the handle. */
 void object_close(struct object *object);
 
-/* Counts an export of the object's, and so of its node's. The caller has entered the object. */
-void object_lend(struct object *object);
-void object_returned(struct object *object);
+/* Counts an export of the object and of its node. The caller has entered the object. */
+void object_begin_export(struct object *object);
+void object_end_export(struct object *object);
 
-/* For tp_dealloc, before what the type has of its own. */
+/* For tp_dealloc, before it frees the type's own fields. */
 void object_free(struct object *object);
 
-/* For tp_traverse, besides what the type refers to itself. A task that waits for news of a node is
- * known to the node (haul.aio), and may hold whatever came from it: so all of that tells the
- * garbage collector what it refers to. */
+/* For tp_traverse, besides the type's own references. haul.aio lets a node know the tasks that wait
+ * for it, and a task may refer to any object of that node: so all types support cycles. */
 int object_traverse(PyObject *self, visitproc visit, void *arg);
 
+/* A property or a method that needs only the handle; the closure is a struct getter. */
+struct getter {
+  const char *name;
+  PyObject *(*get)(void *handle);
+};
+PyObject *object_get(PyObject *self, void *getter);
+#define GETTER(name) static struct getter name##_getter = {#name, get_##name}
+/* Defines NOUN_NAME, a method without arguments, by NAME_of(handle). */
+#define METHOD(noun, name)                                                                         \
+  static PyObject *noun##_##name(PyObject *self, PyObject *none) {                                 \
+    static struct getter getter = {#name, name##_of};                                              \
+    (void)none;                                                                                    \
+    return object_get(self, &getter);                                                              \
+  }
+#define PROPERTY(name, doc)                                                                        \
+  { #name, object_get, NULL, doc, &name##_getter }
+
+/* BufferError while exports are in use. */
 PyObject *object_method_close(PyObject *self, PyObject *none);
 PyObject *object_method_enter(PyObject *self, PyObject *none);
 PyObject *object_method_exit(PyObject *self, PyObject *args);
@@ -113,63 +138,64 @@ PyObject *object_get_closed(PyObject *self, void *none);
 #define OBJECT_METHODS                                                                             \
   {"__enter__", object_method_enter, METH_NOARGS, NULL}, {                                         \
     "__exit__", object_method_exit, METH_VARARGS,                                                  \
-        "Close it. An exception of the with statement goes on, whatever is still in use: then no " \
-        "call begins any more, and the last buffer or tensor that is given back closes it."        \
+        "Close it. After an exception in the with statement, exports do not prevent that: calls "  \
+        "fail from now on, and the last buffer or tensor that is released closes it."              \
   }
 #define OBJECT_CLOSE                                                                               \
-  { "close", object_method_close, METH_NOARGS, "Release what stands behind this object." }
+  { "close", object_method_close, METH_NOARGS, "Release the library's object." }
 #define OBJECT_GETTERS                                                                             \
-  { "closed", object_get_closed, NULL, "Whether it was closed.", NULL }
+  { "closed", object_get_closed, NULL, "Whether it is closed.", NULL }
 
-/* A millisecond without the interpreter's lock. */
+/* ---- gil.c: waits without the GIL, and threads that the interpreter did not create ---- */
+
+/* Sleeps a millisecond without the GIL. */
 void pause_for_others(void);
 
-/* ---- foreign.c: threads that the interpreter does not know ---- */
-
-/* Takes the interpreter's lock, in any thread, with it or without. False where the interpreter has
- * ended, or is about to: then nothing of Python's may be touched, and the process goes soon. */
+/* Acquires the GIL in any thread, with it or without. Returns false if the interpreter has ended or
+ * is about to: then the caller must not touch Python objects, and the process ends soon. */
 bool foreign_enter(PyGILState_STATE *state);
 void foreign_leave(PyGILState_STATE state);
 
-/* Once, with the module. False with an exception. */
+/* Registers the atexit hook, once. False with an exception. */
 bool foreign_watch(void);
 
-/* ---- wait.c ---- */
-
-/* From seconds: None is `seconds`, infinity is for ever. False with an exception for what is no
- * time. */
+/* From a number of seconds; infinity is HAUL_FOREVER. False with an exception that names `name`. */
+bool nanoseconds_from(PyObject *seconds, const char *name, int64_t *nanoseconds);
+/* The same for an argument `timeout`: None stands for `seconds`. */
 bool deadline_from(PyObject *timeout, double seconds, haul_deadline *until);
-bool nanoseconds_from(double seconds, int64_t *nanoseconds);
+/* The same for a call with only that argument, by PyArg_Parse's `format`. */
+bool deadline_argument(PyObject *args, PyObject *keywords, const char *format, double seconds,
+                       haul_deadline *until);
 
-/* Waits until `step` returns something else than STEP_AGAIN, which it does when the deadline it is
- * given passed first. It is called without the interpreter's lock. Looks for signals, and for a
- * close, ten times a second. The result is step's; HAUL_ETIMEDOUT at `until`; or WAIT_RAISED with
- * an exception set. The object was entered in the name of `call`. */
+/* Calls `step` without the GIL until it returns something else than STEP_AGAIN, which means that
+ * its deadline passed. Checks for signals and for a close ten times a second. Returns step's
+ * result, HAUL_ETIMEDOUT at `until`, or WAIT_RAISED with an exception set. The caller has entered
+ * the object in the name of `call`. */
 #define STEP_AGAIN  1
 #define WAIT_RAISED 2
 int wait_in_steps(struct object *object, const char *call,
                   int (*step)(void *user, haul_deadline until), void *user, haul_deadline until);
 
-/* A call that can be neither interrupted nor taken up again. In the main thread it is made by a
- * thread of its own, so that a signal can end the wait for it. */
+/* A call that can be neither interrupted nor resumed. From the main thread it runs in a thread of
+ * its own, so that a signal can end the wait for it. */
 struct job {
-  int (*run)(struct job *job); /* without the interpreter's lock; what it needs is in the job */
-  void (*undo)(
-      struct job *job);   /* with or without it: takes back what run made, when nobody wants it */
-  struct object *used[2]; /* entered by the caller; left when the call has ended */
+  int (*run)(struct job *job);   /* without the GIL; uses only the job */
+  void (*undo)(struct job *job); /* with or without the GIL: undoes an unused success */
+  void *handle;                  /* of used[0] */
+  struct object *used[2];        /* entered; left when the call has ended */
   struct job_state *state;
 };
 
-/* Runs the job, which was allocated with job_new, and takes the objects it uses. 0 and the job is
- * to be freed by job_free, or -1 with an exception: then it is gone, or will be. */
-void *job_new(size_t size);
+/* Allocates a job of `size` bytes and enters `object` in the name of `call`. NULL with an
+ * exception.
+ */
+void *job_new(size_t size, struct object *object, const char *call);
+/* Runs the job and leaves the objects. 0: the caller frees the job. -1 with an exception: it is
+ * freed, now or when its thread ends. */
 int job_run(struct job *job);
 void job_free(struct job *job);
-
-/* ---- place.c ---- */
-
-bool place_from(const char *text, struct haul_place *place);
-PyObject *place_text(struct haul_place place);
+/* Instead of job_run: leaves the objects and frees the job. */
+void job_drop(struct job *job);
 
 /* ---- layout.c ---- */
 
@@ -179,19 +205,17 @@ uint64_t layout_bytes(const struct haul_tensor *layout);
 /* A range of bytes as a tensor of one dimension. */
 struct haul_tensor layout_flat(size_t length);
 
-/* Strides of a dense tensor, the last dimension the fastest. */
+/* Strides of a dense tensor in C order. */
 void layout_fill_strides(struct haul_tensor *layout);
 
-/* The range of bytes that the elements lie in, relative to the first one: low is not positive.
- * False where it, its length or its elements cannot be counted. An empty tensor has an empty range.
- */
+/* The range of bytes of the elements, relative to the first one, so *low <= 0. False if the range,
+ * its length or the number of elements overflows. An empty tensor has an empty range. */
 bool layout_extent(const struct haul_tensor *layout, int64_t *low, int64_t *high);
 
-/* Whether the elements lie next to each other, the last dimension the fastest. The layout passed
- * layout_check. */
+/* Whether the elements are dense, in C order. The layout passed layout_check. */
 bool layout_is_contiguous(const struct haul_tensor *layout);
 
-/* Raises ValueError where the elements do not lie within `length` bytes. */
+/* Raises ValueError unless the elements lie within `length` bytes. */
 bool layout_check(const struct haul_tensor *layout, uint64_t length);
 
 /* To and from haul.Layout, a tuple of dtype, shape, strides, offset. */
@@ -202,8 +226,7 @@ bool layout_from(PyObject *object, struct haul_tensor *layout);
 bool layout_dtype(PyObject *dtype, struct haul_tensor *layout);
 bool layout_shape(PyObject *shape, PyObject *strides, struct haul_tensor *layout);
 
-/* The struct module's code for the type, NULL where it has none; and back, false where DLPack has
- * none. */
+/* The struct module's format of the type, or NULL; and back, false without a type of DLPack. */
 const char *layout_format(const struct haul_tensor *layout);
 bool layout_from_format(const char *format, Py_ssize_t size, struct haul_tensor *layout);
 
@@ -212,9 +235,9 @@ bool layout_from_format(const char *format, Py_ssize_t size, struct haul_tensor 
 struct region {
   struct object base;
   bool readonly;
-  struct haul_tensor layout; /* flat where nobody gave one */
+  struct haul_tensor layout; /* flat by default */
   bool has_layout;
-  struct kept *kept; /* what is wrapped, NULL for memory of haul's own */
+  struct wrapped *wrapped; /* the wrapped object; NULL for memory of haul's own */
 };
 
 /* A tensor within a region: no memory of its own. */
@@ -225,23 +248,28 @@ struct tensor {
 
 PyTypeObject *region_type(void);
 PyObject *region_object(struct node *node, haul_region *handle, const struct haul_tensor *layout,
-                        struct kept *kept, bool readonly);
+                        struct wrapped *wrapped, bool readonly);
 
-/* Raises HAUL_EACCESS where it may only be read. The library sees pages, which are often writable
- * below an object that is not. */
+/* Raises HAUL_EACCESS for read-only memory. The library sees only pages, which are often writable
+ * although the Python object is not. */
 bool region_must_be_writable(const struct region *region, const char *call);
 
-/* How it would have become writable: half a sentence. */
+/* How to get writable memory instead: an imperative clause. */
 const char *region_writable_hint(const struct region *region);
 
-/* The region stays, and its node too, until region_returned. The exception is haul.Error. */
-bool region_lend(struct region *region, const char *call, char **address);
-void region_returned(struct region *region);
+/* Keeps the region and its node until region_end_export. Raises haul.Error. */
+bool region_begin_export(struct region *region, const char *call, char **address);
+void region_end_export(struct region *region);
 
 /* ---- tensor.c ---- */
 
 PyTypeObject *tensor_type(void);
 PyObject *tensor_object(struct region *region, const struct haul_tensor *layout);
+
+/* Of a region, or of a tensor in it. */
+struct region *region_of(PyObject *object);
+const struct haul_tensor *layout_of(PyObject *object);
+PyObject *tensor_get_layout(PyObject *self, void *none);
 
 /* The local end of a transfer: a region, or the contiguous bytes of a tensor in it. */
 struct local {
@@ -249,42 +277,52 @@ struct local {
   const struct tensor *tensor; /* NULL: all of the region */
 };
 
-/* For PyArg_Parse's "O&", of a struct local, in which nothing is a reference. */
+/* Converter for PyArg_Parse's "O&"; a struct local holds no references. */
 int local_from(PyObject *object, void *local);
 
-/* Its bytes. The region is entered. */
+/* In bytes. The caller has entered the region. */
 uint64_t local_length(const struct local *local);
 
-/* From an offset in it to one in the region. Raises HAUL_ERANGE where `length` bytes there do not
- * lie within the tensor; what does not lie within a region the library refuses. */
+/* Converts an offset in the local end to one in the region. Raises HAUL_ERANGE if `length` bytes
+ * from there exceed the tensor; the library checks the region's bounds. */
 bool local_offset(const struct local *local, const char *call, uint64_t length, uint64_t *offset);
 
-/* ---- buffer.c ---- */
+/* ---- buffer.c: the buffer protocol, both ways ---- */
 
-/* bf_getbuffer and bf_releasebuffer of `owner`, over `layout` in the region. */
-int buffer_fill(PyObject *owner, struct region *region, const struct haul_tensor *layout,
-                Py_buffer *view, int flags);
-void buffer_done(struct region *region, Py_buffer *view);
+/* bf_getbuffer and bf_releasebuffer of regions and tensors. */
+int buffer_get(PyObject *self, Py_buffer *view, int flags);
+void buffer_release(PyObject *self, Py_buffer *view);
 
-/* __array__(dtype=None, copy=None). numpy asks for it when it got no buffer, whatever the reason
- * was, and would make an array of one Python object otherwise. So this raises the reason. */
+/* __array__(dtype=None, copy=None). numpy calls it when it got no buffer, and would otherwise make
+ * an array of one Python object. So this raises the reason. */
 PyObject *buffer_array(PyObject *self, PyObject *args, PyObject *keywords);
 
-/* ---- dlpack.c: tensors handed out ---- */
+/* Memory of others that a region wraps: a buffer, or a tensor of DLPack. */
+struct wrapped {
+  Py_buffer buffer; /* without an `obj`: none */
+  void *managed;
+  void (*delete)(void *managed);
+};
 
-PyObject *dlpack_capsule(struct region *region, const struct haul_tensor *layout, PyObject *args,
-                         PyObject *keywords);
-PyObject *dlpack_device(struct region *region);
+/* Node.wrap: a buffer, or through DLPack. */
+PyObject *wrap_object(PyObject *node, PyObject *object);
+/* Takes `wrapped`. `first` is the address of the first element; the region spans the lowest to the
+ * highest one. The library refuses a range that wraps around. */
+PyObject *wrap_memory(struct node *node, struct wrapped *wrapped, uintptr_t first,
+                      struct haul_tensor layout, bool readonly);
 
-/* ---- wrap.c: tensors taken in ---- */
+/* Returns the memory to its owner, after the release of its region has returned. */
+void wrapped_release(struct wrapped *wrapped);
+int wrapped_traverse(struct wrapped *wrapped, visitproc visit, void *arg);
 
-PyObject *wrap_object(struct node *node, PyObject *object);
+/* ---- dlpack.c: DLPack, both ways ---- */
 
-/* Gives a wrapped object back, after its region's release has returned. */
-void kept_release(struct kept *kept);
-int kept_traverse(struct kept *kept, visitproc visit, void *arg);
+/* __dlpack__ and __dlpack_device__ of regions and tensors. */
+PyObject *dlpack_capsule(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *dlpack_device(PyObject *self, PyObject *none);
+PyObject *dlpack_wrap(struct node *node, PyObject *object);
 
-/* ---- node.c, peer.c, message.c, remote.c, transfer.c, report.c, info.c ---- */
+/* ---- node.c, peer.c, message.c, transfer.c, info.c ---- */
 
 PyTypeObject *node_type(void);
 
@@ -296,12 +334,10 @@ PyObject *message_send(PyObject *self, PyObject *args, PyObject *keywords);
 
 struct remote {
   struct object base;
-  struct object *peer; /* a reference */
-  PyObject *name;
+  PyObject *peer, *name; /* references */
 };
 
 PyTypeObject *remote_type(void);
-PyObject *remote_object(struct object *peer, haul_remote *handle, const char *name);
 
 PyTypeObject *transfer_type(void);
 
@@ -316,8 +352,8 @@ PyObject *report_object(const struct haul_report *report);
 PyObject *report_paths(const struct haul_path *paths, size_t count);
 
 /* Methods of Node. */
-PyObject *info_devices(PyObject *self, PyObject *none);
-PyObject *info_checks(PyObject *self, PyObject *none);
-PyObject *info_counters(PyObject *self, PyObject *none);
+PyObject *devices_of(void *node);
+PyObject *checks_of(void *node);
+PyObject *counters_of(void *node);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * What a node knows about this host: devices, checks, counters. */
+ * Structures of the library as Python objects: devices, checks, counters, paths, reports. */
+#include <string.h>
+
 #include "haulpy.h"
 
 static PyObject *device_object(const struct haul_device *device) {
@@ -17,58 +19,37 @@ static PyObject *check_object(const struct haul_check *check) {
                                  TEXT(check->text), TEXT(check->remedy)));
 }
 
-static bool append(PyObject **list, PyObject *item) {
-  if (!item || PyList_Append(*list, item) != 0)
-    Py_CLEAR(*list);
-  Py_XDECREF(item);
-  return *list;
-}
-
-PyObject *info_devices(PyObject *self, PyObject *none) {
+PyObject *devices_of(void *node) {
   struct haul_device devices[64];
   size_t count = sizeof devices / sizeof *devices, room = count;
-  struct object *node = (struct object *)self;
   int code;
-  (void)none;
-  haul_node *handle = object_enter(node, "devices");
-  if (!handle)
-    return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  code = haul_device_list(handle, devices, &count);
+  code = haul_device_list(node, devices, &count);
   Py_END_ALLOW_THREADS;
   PyObject *list = code ? raise_last() : PyList_New(0);
-  object_leave(node);
   for (size_t i = 0; list && i < count && i < room; i++)
-    append(&list, device_object(&devices[i]));
+    list_append(&list, device_object(&devices[i]));
   return list;
 }
 
-PyObject *info_checks(PyObject *self, PyObject *none) {
+PyObject *checks_of(void *node) {
   enum { ROOM = 128 };
-  struct object *node = (struct object *)self;
   size_t count = ROOM;
   int code;
-  (void)none;
   struct haul_check *checks = PyMem_Calloc(ROOM, sizeof *checks);
   if (!checks)
     return PyErr_NoMemory();
-  haul_node *handle = object_enter(node, "checks");
-  if (!handle) {
-    PyMem_Free(checks);
-    return NULL;
-  }
   Py_BEGIN_ALLOW_THREADS;
-  code = haul_check_list(handle, checks, &count);
+  code = haul_check_list(node, checks, &count);
   Py_END_ALLOW_THREADS;
   PyObject *list = code ? raise_last() : PyList_New(0);
-  object_leave(node);
   for (size_t i = 0; list && i < count && i < ROOM; i++)
-    append(&list, check_object(&checks[i]));
+    list_append(&list, check_object(&checks[i]));
   PyMem_Free(checks);
   return list;
 }
 
-/* Called with the interpreter's lock, in the thread that asked. */
+/* Called by haul_counter_list, in the calling thread and with the GIL. */
 static void add_counter(void *user, const char *name, uint64_t value) {
   PyObject **counters = user;
   PyObject *number = *counters ? PyLong_FromUnsignedLongLong(value) : NULL;
@@ -77,18 +58,67 @@ static void add_counter(void *user, const char *name, uint64_t value) {
   Py_XDECREF(number);
 }
 
-PyObject *info_counters(PyObject *self, PyObject *none) {
-  struct object *node = (struct object *)self;
-  (void)none;
-  haul_node *handle = object_enter(node, "counters");
-  if (!handle)
-    return NULL;
+PyObject *counters_of(void *node) {
   PyObject *counters = PyDict_New();
-  int code = counters ? haul_counter_list(handle, add_counter, &counters) : 0;
-  if (code) {
+  if (counters && haul_counter_list(node, add_counter, &counters)) {
     raise_last();
     Py_CLEAR(counters);
   }
-  object_leave(node);
   return counters;
+}
+
+/* ---- Paths and reports ---- */
+
+static PyObject *path_object(const struct haul_path *path) {
+  return data_make("Path",
+                   Py_BuildValue("(O&OOdIIIOO&O&dOO&)", TEXT(path->name), TRUTH(path->open),
+                                 TRUTH(path->chosen), path->cost_ns, path->copies_cpu,
+                                 path->copies_kernel, path->copies_dma, TRUTH(path->zero_copy),
+                                 TEXT(path->detail), TEXT(path->reason), path->estimate_ns,
+                                 TRUTH(path->measured), TEXT(path->send)));
+}
+
+PyObject *report_paths(const struct haul_path *paths, size_t count) {
+  PyObject *tuple = PyTuple_New((Py_ssize_t)count);
+  for (size_t i = 0; tuple && i < count; i++) {
+    PyObject *path = path_object(&paths[i]);
+    if (!path || PyTuple_SetItem(tuple, (Py_ssize_t)i, path) != 0)
+      Py_CLEAR(tuple);
+  }
+  return tuple;
+}
+
+static const char *operation_name(int operation) {
+  switch (operation) {
+  case HAUL_OP_WRITE:
+    return "write";
+  case HAUL_OP_READ:
+    return "read";
+  case HAUL_OP_FETCH_ADD:
+    return "fetch_add";
+  default:
+    return "compare_swap";
+  }
+}
+
+static PyObject *paths_item(void *given) {
+  const struct haul_report *report = given;
+  return report_paths(report->paths, report->path_count);
+}
+
+PyObject *report_object(const struct haul_report *report) {
+  char text[4096];
+  haul_report_format(report, text, sizeof text);
+  size_t length = strlen(text);
+  if (length && text[length - 1] == '\n')
+    text[length - 1] = 0; /* print() adds one */
+  return data_make(
+      "Report",
+      Py_BuildValue("(isKKKIOLLLO&O&O&O&O&O&)", report->status, operation_name(report->operation),
+                    (unsigned long long)report->bytes, (unsigned long long)report->pieces,
+                    (unsigned long long)report->slices, report->retries, TRUTH(report->checksum),
+                    (long long)report->queued_ns, (long long)report->wire_ns,
+                    (long long)report->setup_ns, paths_item, (void *)(uintptr_t)report,
+                    PLACE(report->from), PLACE(report->to), TEXT(report->peer), TEXT(report->name),
+                    TEXT(text)));
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * How a tensor lies in memory: haul_tensor, haul.Layout, and the names of types. */
+ * Layouts of tensors in memory: haul_tensor, haul.Layout, and the names of types. */
 #include <limits.h>
 #include <string.h>
 
 #include "haulpy.h"
 
-/* Codes of types: dlpack.h 1.1, DLDataTypeCode. Formats: Python's struct module, native sizes. */
+/* Type codes: DLDataTypeCode of dlpack.h 1.1. Formats: Python's struct module, native sizes. */
 static const struct type {
   const char *name;
   uint8_t type, bits;
-  const char *format; /* NULL: no buffer can say it */
+  const char *format; /* NULL: none */
 } types[] = {
     {"int8", 0, 8, "b"},
     {"int16", 0, 16, "h"},
@@ -64,7 +64,7 @@ void layout_fill_strides(struct haul_tensor *layout) {
   for (uint32_t i = layout->dimensions; i-- > 0;) {
     layout->strides[i] = stride;
     if (layout->shape[i] > 1 && __builtin_mul_overflow(stride, layout->shape[i], &stride))
-      stride = 0; /* layout_check or layout_extent refuses so many elements */
+      stride = 0; /* layout_check or layout_extent rejects the layout */
   }
 }
 
@@ -74,7 +74,7 @@ bool layout_extent(const struct haul_tensor *layout, int64_t *low, int64_t *high
   *low = 0;
   *high = 0;
   for (uint32_t i = 0; i < layout->dimensions; i++) {
-    int64_t stride; /* a buffer counts them in bytes, also where there is but one element */
+    int64_t stride; /* in bytes, as in buffers, even of a single element */
     if (__builtin_mul_overflow(layout->strides[i], size, &stride))
       return false;
   }
@@ -89,7 +89,7 @@ bool layout_extent(const struct haul_tensor *layout, int64_t *low, int64_t *high
                    : __builtin_add_overflow(*high, reach, high)))
       return false;
   }
-  int64_t bytes, length; /* others count them without a look */
+  int64_t bytes, length; /* consumers compute these without checks */
   return !__builtin_mul_overflow(elements, size, &bytes) &&
          !__builtin_add_overflow(*high, size, high) &&
          !__builtin_sub_overflow(*high, *low, &length);
@@ -112,7 +112,7 @@ bool layout_check(const struct haul_tensor *layout, uint64_t length) {
   if (layout_extent(layout, &low, &high) && layout->offset <= length && length <= INT64_MAX &&
       (int64_t)layout->offset >= -low && high <= (int64_t)(length - layout->offset))
     return true;
-  PyErr_Format(PyExc_ValueError, "the tensor does not lie within the region's %llu bytes",
+  PyErr_Format(PyExc_ValueError, "the tensor exceeds the region's %llu bytes",
                (unsigned long long)length);
   return false;
 }
@@ -155,7 +155,7 @@ static bool parse_dlpack(const char *name, struct haul_tensor *layout) {
   layout->type = (uint8_t)type;
   layout->bits = (uint8_t)bits;
   layout->lanes = (uint16_t)lanes;
-  return lanes > 0 && bits > 0 && bits % 8 == 0; /* parts of bytes have no address */
+  return lanes > 0 && bits > 0 && bits % 8 == 0; /* only whole bytes have an address */
 }
 
 static bool parse_dtype(const char *name, struct haul_tensor *layout) {
@@ -183,8 +183,8 @@ static void list_names(char *text, size_t size) {
 static void raise_unknown(PyObject *dtype) {
   char names[512];
   list_names(names, sizeof names);
-  PyErr_Format(PyExc_ValueError, "%R is no type that haul knows: %s, or dlpack:TYPE:BITS:LANES",
-               dtype, names);
+  PyErr_Format(PyExc_ValueError, "invalid dtype %R: expected %s, or dlpack:TYPE:BITS:LANES", dtype,
+               names);
 }
 
 bool layout_dtype(PyObject *dtype, struct haul_tensor *layout) {
@@ -203,8 +203,8 @@ const char *layout_format(const struct haul_tensor *layout) {
   return type ? type->format : NULL;
 }
 
-/* Letters say different types on different machines, so the size decides; what is not of this
- * machine's byte order has none. */
+/* The DLPack code of a format letter; the caller checks the size, as sizes differ between machines.
+ */
 static int code_of(char letter) {
   if (strchr("bhilqn", letter))
     return 0;
@@ -264,21 +264,21 @@ static PyObject *strides_item(void *layout) {
 }
 
 PyObject *layout_object(const struct haul_tensor *layout) {
-  void *given = (void *)(uintptr_t)layout; /* as Py_BuildValue has it */
+  void *given = (void *)(uintptr_t)layout; /* Py_BuildValue takes no const */
   return data_make("Layout",
                    Py_BuildValue("(O&O&O&K)", dtype_item, given, shape_item, given, strides_item,
                                  given, (unsigned long long)layout->offset));
 }
 
-/* As many numbers as there are, at most HAUL_TENSOR_DIMENSIONS; -1 with an exception. */
+/* Returns the number of values, at most HAUL_TENSOR_DIMENSIONS; -1 with an exception. */
 static int read_numbers(PyObject *sequence, const char *what, int64_t *values) {
   PyObject *tuple = PySequence_Tuple(sequence);
   if (!tuple)
     return -1;
   Py_ssize_t count = PyTuple_Size(tuple);
   if (count > HAUL_TENSOR_DIMENSIONS) {
-    PyErr_Format(PyExc_ValueError, "%s has %zd dimensions, and a tensor at most %d", what, count,
-                 HAUL_TENSOR_DIMENSIONS);
+    PyErr_Format(PyExc_ValueError, "invalid %s with %zd dimensions: expected at most %d", what,
+                 count, HAUL_TENSOR_DIMENSIONS);
     count = -1;
   }
   for (Py_ssize_t i = 0; i < count; i++) {
@@ -295,12 +295,12 @@ static int read_numbers(PyObject *sequence, const char *what, int64_t *values) {
 }
 
 bool layout_shape(PyObject *shape, PyObject *strides, struct haul_tensor *layout) {
-  int dimensions = read_numbers(shape, "the shape", layout->shape);
+  int dimensions = read_numbers(shape, "shape", layout->shape);
   if (dimensions < 0)
     return false;
   for (int i = 0; i < dimensions; i++)
     if (layout->shape[i] < 0) {
-      PyErr_SetString(PyExc_ValueError, "a shape has no negative numbers");
+      PyErr_SetString(PyExc_ValueError, "invalid shape: a number is negative");
       return false;
     }
   layout->dimensions = (uint32_t)dimensions;
@@ -308,9 +308,9 @@ bool layout_shape(PyObject *shape, PyObject *strides, struct haul_tensor *layout
     layout_fill_strides(layout);
     return true;
   }
-  int count = read_numbers(strides, "the strides", layout->strides);
+  int count = read_numbers(strides, "strides", layout->strides);
   if (count >= 0 && count != dimensions)
-    PyErr_SetString(PyExc_ValueError, "shape and strides have as many numbers");
+    PyErr_SetString(PyExc_ValueError, "invalid strides: shape and strides have different lengths");
   return count == dimensions;
 }
 
@@ -318,12 +318,12 @@ bool layout_from(PyObject *object, struct haul_tensor *layout) {
   PyObject *dtype, *shape, *strides;
   unsigned long long offset;
   if (!PyTuple_Check(object)) {
-    PyErr_SetString(PyExc_TypeError, "a layout is a haul.Layout");
+    PyErr_SetString(PyExc_TypeError, "invalid layout: expected a haul.Layout");
     return false;
   }
   *layout = (struct haul_tensor){0};
-  if (!PyArg_ParseTuple(object, "OOOK;a layout has dtype, shape, strides and offset", &dtype,
-                        &shape, &strides, &offset))
+  if (!PyArg_ParseTuple(object, "OOOK;invalid layout: expected dtype, shape, strides and offset",
+                        &dtype, &shape, &strides, &offset))
     return false;
   layout->offset = offset;
   return layout_dtype(dtype, layout) && layout_shape(shape, strides, layout);

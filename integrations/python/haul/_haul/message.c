@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Messages, and news of peers. */
+ * Messages and peer events. */
 #include "haulpy.h"
 
 struct receiving {
@@ -39,13 +39,11 @@ static PyObject *message_object(struct node *node, struct haul_message *message)
 }
 
 PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"timeout", NULL};
   struct node *node = (struct node *)self;
   struct receiving receiving;
-  PyObject *timeout = Py_None, *made = NULL;
+  PyObject *made = NULL;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O", names, &timeout) ||
-      !deadline_from(timeout, node->timeout, &until))
+  if (!deadline_argument(args, keywords, "|$O", node->timeout, &until))
     return NULL;
   receiving.node = object_enter(&node->base, "receive");
   if (!receiving.node)
@@ -65,7 +63,7 @@ struct sending {
   Py_buffer bytes;
 };
 
-/* What timed out was not sent. */
+/* A message that timed out was not sent. */
 static int step_send(void *user, haul_deadline until) {
   const struct sending *sending = user;
   int code = haul_message_send(sending->peer, sending->tag, sending->bytes.buf,

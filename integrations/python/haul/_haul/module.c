@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * The module haul._haul: types, and the codes of errors. */
+ * The module haul._haul: its types, errors, text and places. */
+#include <string.h>
+
 #include "haulpy.h"
 
 struct haulpy haulpy;
+
+/* ---- Plain values ---- */
 
 PyObject *data_make(const char *name, PyObject *values) {
   PyObject *made = NULL;
@@ -16,9 +20,72 @@ PyObject *data_make(const char *name, PyObject *values) {
   return made;
 }
 
+bool list_append(PyObject **list, PyObject *item) {
+  if (!item || PyList_Append(*list, item) != 0)
+    Py_CLEAR(*list);
+  Py_XDECREF(item);
+  return *list;
+}
+
+PyObject *text_of(const char *text) {
+  return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+PyObject *text_item(void *text) {
+  return text_of(text);
+}
+
+bool place_from(const char *text, struct haul_place *place) {
+  if (haul_place_parse(text, place) == 0)
+    return true;
+  raise_last();
+  return false;
+}
+
+PyObject *place_text(struct haul_place place) {
+  char text[32];
+  return text_of(haul_place_format(place, text, sizeof text));
+}
+
+PyObject *place_item(void *place) {
+  return place_text(*(const struct haul_place *)place);
+}
+
+PyObject *rights_of(unsigned rights) {
+  return data_make("Rights", Py_BuildValue("(I)", rights));
+}
+
+/* ---- Errors ---- */
+
+PyObject *raise_error(const struct haul_error *error) {
+  PyObject *exception = PyObject_CallMethod(haulpy.data, "error_of", "iiO&O&O&O&", error->code,
+                                            error->system, TEXT(error->call), TEXT(error->object),
+                                            TEXT(error->text), TEXT(error->hint));
+  if (exception) {
+    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    Py_DECREF(exception);
+  }
+  return NULL;
+}
+
+PyObject *raise_last(void) {
+  return raise_error(haul_error_last());
+}
+
+PyObject *raise_own(int code, const char *call, const char *object, const char *text,
+                    const char *hint) {
+  struct haul_error error = {.code = code};
+  PyOS_snprintf(error.call, sizeof error.call, "%s", call);
+  PyOS_snprintf(error.object, sizeof error.object, "%s", object);
+  PyOS_snprintf(error.text, sizeof error.text, "%s", text);
+  PyOS_snprintf(error.hint, sizeof error.hint, "%s", hint);
+  return raise_error(&error);
+}
+
+/* ---- The module ---- */
+
 static PyObject *version(PyObject *module, PyObject *none) {
-  (void)module;
-  (void)none;
+  (void)module, (void)none;
   return text_of(haul_version());
 }
 
@@ -32,8 +99,7 @@ static PyObject *codes(PyObject *module, PyObject *none) {
     HAUL_ERROR_LIST(CODE)
 #undef CODE
   };
-  (void)module;
-  (void)none;
+  (void)module, (void)none;
   PyObject *all = PyDict_New();
   for (size_t i = 0; all && i < sizeof list / sizeof *list; i++) {
     PyObject *one = Py_BuildValue("(iss)", list[i].value, haul_error_name(list[i].value),
@@ -46,19 +112,15 @@ static PyObject *codes(PyObject *module, PyObject *none) {
 }
 
 static PyMethodDef functions[] = {
-    {"version", version, METH_NOARGS, "The version of the library that is loaded."},
-    {"codes", codes, METH_NOARGS, "Every code of an error: name, number, short name, text."},
+    {"version", version, METH_NOARGS, "The version of the loaded library."},
+    {"codes", codes, METH_NOARGS, "Every error code: name, number, short name, text."},
     {NULL, NULL, 0, NULL}};
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
-                                        "haul._haul",
-                                        "libhaul for Python; use it through haul.",
-                                        -1,
-                                        functions,
-                                        NULL,
-                                        NULL,
-                                        NULL,
-                                        NULL};
+static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
+                                        .m_name = "haul._haul",
+                                        .m_doc = "libhaul for Python; import haul instead.",
+                                        .m_size = -1,
+                                        .m_methods = functions};
 
 static bool add_type(PyObject *module, PyTypeObject **type, PyTypeObject *(*make)(void)) {
   *type = make();

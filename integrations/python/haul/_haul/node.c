@@ -6,101 +6,143 @@
 
 #include "haulpy.h"
 
+#define DEFAULT_TIMEOUT 60.0 /* seconds */
+
 static void release_node(void *handle) {
   haul_node_close(handle);
 }
 
 /* ---- Opening ---- */
 
-/* None where the library's default is wanted; `none` is what says "none at all" for 0. */
-static bool count_from(PyObject *given, unsigned long long most, unsigned long long none,
-                       const char *what, unsigned long long *count) {
-  *count = 0;
-  if (given == Py_None)
-    return true;
-  *count = PyLong_AsUnsignedLongLong(given);
-  if (PyErr_Occurred())
-    return false;
-  if (*count > most) {
-    PyErr_Format(PyExc_ValueError, "%s is at most %llu", what, most);
+enum unit { SECONDS, COUNT, BYTES };
+
+/* Settings that are numbers. The library judges their range; its fields are int64_t nanoseconds,
+ * unsigned, and size_t. */
+static const struct setting {
+  const char *name;
+  enum unit unit;
+  size_t field;
+  unsigned long long zero; /* the library's number for "none", which is 0 in Python */
+} settings[] = {
+#define SETTING(name, unit, field, zero)                                                           \
+  { name, unit, offsetof(struct haul_node_config, field), zero }
+    SETTING("timeout", SECONDS, transfer_ns, 0),
+    SETTING("spin", SECONDS, spin_ns, 0),
+    SETTING("liveness", SECONDS, liveness_ns, 0),
+    SETTING("tcp_rails", COUNT, tcp_rails, 0),
+    SETTING("copy_threads", COUNT, copy_threads, UINT_MAX),
+    SETTING("message_window", BYTES, message_window, 0),
+    SETTING("pool_bytes", BYTES, pool_bytes, SIZE_MAX),
+    SETTING("max_peers", COUNT, max_peers, 0),
+    SETTING("max_regions", COUNT, max_regions, 0),
+    SETTING("max_transfers", COUNT, max_transfers, 0),
+    SETTING("staging_bytes", BYTES, staging_bytes, 0),
+    SETTING("tcp_rate", BYTES, tcp_rate, SIZE_MAX),
+    SETTING("tcp_zero_copy", BYTES, tcp_zero_copy, SIZE_MAX),
+    SETTING("handshake", SECONDS, handshake_ns, 0),
+    SETTING("max_peers_each", COUNT, max_peers_each, 0),
+    SETTING("max_lookups", COUNT, max_lookups, UINT_MAX),
+    SETTING("peer_bytes", BYTES, peer_bytes, 0),
+#undef SETTING
+};
+enum { NUMBERS = sizeof settings / sizeof *settings, FILES = 5 };
+
+/* Larger numbers than the field holds become its maximum but one, as the maximum may mean "none".
+ */
+static bool count_from(const struct setting *setting, PyObject *given, unsigned long long *count) {
+  const unsigned long long most = (setting->unit == COUNT ? UINT_MAX : SIZE_MAX) - 1;
+  int overflow;
+  PyObject *integer = PyNumber_Index(given);
+  if (!integer) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+      PyErr_Clear();
+      PyErr_Format(PyExc_TypeError, "invalid %s %R: expected an integer", setting->name, given);
+    }
     return false;
   }
-  if (*count == 0)
-    *count = none;
-  return true;
-}
-
-/* What is given as seconds, as numbers, or as paths, before the library sees it. */
-struct wishes {
-  double timeout, spin, liveness, handshake;
-  PyObject *rails, *copy_threads, *window, *pool, *peers, *regions, *transfers, *staging, *rate,
-      *zero_copy, *peers_each, *lookups, *peer_bytes;
-  PyObject *key, *certificate, *private_key, *authority, *login; /* bytes, ours; or NULL */
-};
-
-/* As PyUnicode_FSConverter, and None is no path. */
-static int path_from(PyObject *given, void *path) {
-  return given == Py_None || !given ? 1 : PyUnicode_FSConverter(given, path);
-}
-
-static void forget_paths(struct wishes *wishes) {
-  Py_CLEAR(wishes->key);
-  Py_CLEAR(wishes->certificate);
-  Py_CLEAR(wishes->private_key);
-  Py_CLEAR(wishes->authority);
-  Py_CLEAR(wishes->login);
-}
-
-static const char *path_text(PyObject *path) {
-  return path ? PyBytes_AsString(path) : NULL;
-}
-
-static void read_paths(const struct wishes *wishes, struct haul_node_config *config) {
-  config->key = path_text(wishes->key);
-  config->certificate = path_text(wishes->certificate);
-  config->private_key = path_text(wishes->private_key);
-  config->authority = path_text(wishes->authority);
-  config->directory_login = path_text(wishes->login);
-}
-
-static bool read_times(const struct wishes *wishes, struct haul_node_config *config) {
-  return nanoseconds_from(wishes->timeout, &config->transfer_ns) &&
-         nanoseconds_from(wishes->spin, &config->spin_ns) &&
-         nanoseconds_from(wishes->liveness, &config->liveness_ns) &&
-         nanoseconds_from(wishes->handshake, &config->handshake_ns);
-}
-
-static bool read_counts(const struct wishes *wishes, struct haul_node_config *config) {
-  unsigned long long rails, threads, window, pool, peers, regions, transfers, staging, rate,
-      zero_copy, each, lookups, peer_bytes;
-  if (!count_from(wishes->rails, UINT_MAX, 0, "tcp_rails", &rails) ||
-      !count_from(wishes->copy_threads, UINT_MAX, UINT_MAX, "copy_threads", &threads) ||
-      !count_from(wishes->window, SIZE_MAX, 0, "message_window", &window) ||
-      !count_from(wishes->pool, SIZE_MAX, SIZE_MAX, "pool_bytes", &pool) ||
-      !count_from(wishes->peers, UINT_MAX, 0, "max_peers", &peers) ||
-      !count_from(wishes->regions, UINT_MAX, 0, "max_regions", &regions) ||
-      !count_from(wishes->transfers, UINT_MAX, 0, "max_transfers", &transfers) ||
-      !count_from(wishes->staging, SIZE_MAX, 0, "staging_bytes", &staging) ||
-      !count_from(wishes->rate, SIZE_MAX, SIZE_MAX, "tcp_rate", &rate) ||
-      !count_from(wishes->zero_copy, SIZE_MAX, SIZE_MAX, "tcp_zero_copy", &zero_copy) ||
-      !count_from(wishes->peers_each, UINT_MAX, 0, "max_peers_each", &each) ||
-      !count_from(wishes->lookups, UINT_MAX, UINT_MAX, "max_lookups", &lookups) ||
-      !count_from(wishes->peer_bytes, SIZE_MAX, 0, "peer_bytes", &peer_bytes))
+  long long number = PyLong_AsLongLongAndOverflow(integer, &overflow);
+  Py_DECREF(integer);
+  if (overflow < 0 || (overflow == 0 && number < 0)) {
+    PyErr_Format(PyExc_ValueError, "invalid %s %R: expected an integer, 0 or more", setting->name,
+                 given);
     return false;
-  config->tcp_rails = (unsigned)rails;
-  config->copy_threads = (unsigned)threads;
-  config->message_window = (size_t)window;
-  config->pool_bytes = (size_t)pool;
-  config->max_peers = (unsigned)peers;
-  config->max_regions = (unsigned)regions;
-  config->max_transfers = (unsigned)transfers;
-  config->staging_bytes = (size_t)staging;
-  config->tcp_rate = (size_t)rate;
-  config->tcp_zero_copy = (size_t)zero_copy;
-  config->max_peers_each = (unsigned)each;
-  config->max_lookups = (unsigned)lookups;
-  config->peer_bytes = (size_t)peer_bytes;
+  }
+  *count = overflow || (unsigned long long)number > most ? most : (unsigned long long)number;
+  if (*count == 0)
+    *count = setting->zero;
   return true;
+}
+
+/* None is the library's default. */
+static bool read_number(const struct setting *setting, PyObject *given,
+                        struct haul_node_config *config) {
+  void *field = (char *)config + setting->field;
+  unsigned long long count;
+  if (!given || given == Py_None)
+    return true;
+  if (setting->unit == SECONDS)
+    return nanoseconds_from(given, setting->name, field);
+  if (!count_from(setting, given, &count))
+    return false;
+  if (setting->unit == COUNT)
+    *(unsigned *)field = (unsigned)count;
+  else
+    *(size_t *)field = (size_t)count;
+  return true;
+}
+
+static bool read_settings(PyObject *const numbers[NUMBERS], const char *progress,
+                          struct haul_node_config *config) {
+  for (size_t i = 0; i < NUMBERS; i++)
+    if (!read_number(&settings[i], numbers[i], config))
+      return false;
+  if (numbers[0] && numbers[0] != Py_None && config->transfer_ns == 0) {
+    PyErr_SetString(PyExc_ValueError, "invalid timeout 0: expected seconds greater than 0");
+    return false;
+  }
+  if (strcmp(progress, "caller") == 0)
+    config->progress = HAUL_PROGRESS_CALLER;
+  else if (strcmp(progress, "thread") != 0) {
+    PyErr_Format(PyExc_ValueError, "invalid progress \"%.40s\": expected \"thread\" or \"caller\"",
+                 progress);
+    return false;
+  }
+  return true;
+}
+
+/* None is no path. The caller frees `bytes` even after a failure. */
+static bool read_paths(PyObject *const given[FILES], PyObject *bytes[FILES]) {
+  static const char *const names[FILES] = {"key", "certificate", "private_key", "authority",
+                                           "directory_login"};
+  for (size_t i = 0; i < FILES; i++)
+    if (given[i] && given[i] != Py_None && !PyUnicode_FSConverter(given[i], &bytes[i])) {
+      if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_TypeError, "invalid %s %R: expected a path", names[i], given[i]);
+      }
+      return false;
+    }
+  return true;
+}
+
+/* The node, or NULL with an exception. The files are bytes, or NULL. */
+static PyObject *open_node(PyTypeObject *type, struct haul_node_config *config,
+                           PyObject *const files[FILES], double timeout) {
+  const char **const paths[FILES] = {&config->key, &config->certificate, &config->private_key,
+                                     &config->authority, &config->directory_login};
+  haul_node *handle;
+  int code;
+  for (size_t i = 0; i < FILES; i++)
+    *paths[i] = files[i] ? PyBytes_AsString(files[i]) : NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  code = haul_node_open(config, &handle);
+  Py_END_ALLOW_THREADS;
+  if (code)
+    return raise_last();
+  struct node *node = (struct node *)object_new(type, "node", handle, release_node, NULL);
+  if (node)
+    node->timeout = timeout;
+  return (PyObject *)node;
 }
 
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -114,63 +156,27 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
                           "handshake",   "max_peers_each", "max_lookups",   "peer_bytes",
                           NULL};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  struct wishes wishes = {60,      0,       0,       0,       Py_None, Py_None, Py_None, Py_None,
-                          Py_None, Py_None, Py_None, Py_None, Py_None, Py_None, Py_None, Py_None,
-                          Py_None, NULL,    NULL,    NULL,    NULL,    NULL};
+  PyObject *n[NUMBERS] = {NULL}; /* as in settings[] */
+  PyObject *paths[FILES] = {NULL}, *files[FILES] = {NULL}, *node = NULL;
   const char *progress = "thread";
-  haul_node *handle;
-  int code;
-  if (!PyArg_ParseTupleAndKeywords(
-          args, keywords, "|z$dspddOOpOOOOOOOzpOO&O&O&O&O&ppppdOOO", names, &config.name,
-          &wishes.timeout, &progress, &config.insecure, &wishes.spin, &wishes.liveness,
-          &wishes.rails, &wishes.copy_threads, &config.peer_events, &wishes.window, &wishes.pool,
-          &wishes.peers, &wishes.regions, &wishes.transfers, &wishes.staging, &wishes.rate,
-          &config.paths, &config.estimates_only, &wishes.zero_copy, path_from, &wishes.key,
-          path_from, &wishes.certificate, path_from, &wishes.private_key, path_from,
-          &wishes.authority, path_from, &wishes.login, &config.plain_data, &config.process_tls,
-          &config.any_user, &config.any_observer, &wishes.handshake, &wishes.peers_each,
-          &wishes.lookups, &wishes.peer_bytes) ||
-      !read_times(&wishes, &config) || !read_counts(&wishes, &config)) {
-    forget_paths(&wishes);
-    return NULL;
+  if (PyArg_ParseTupleAndKeywords(args, keywords, "|z$OspOOOOpOOOOOOOzpOOOOOOppppOOOO", names,
+                                  &config.name, &n[0], &progress, &config.insecure, &n[1], &n[2],
+                                  &n[3], &n[4], &config.peer_events, &n[5], &n[6], &n[7], &n[8],
+                                  &n[9], &n[10], &n[11], &config.paths, &config.estimates_only,
+                                  &n[12], &paths[0], &paths[1], &paths[2], &paths[3], &paths[4],
+                                  &config.plain_data, &config.process_tls, &config.any_user,
+                                  &config.any_observer, &n[13], &n[14], &n[15], &n[16]) &&
+      read_settings(n, progress, &config) && read_paths(paths, files)) {
+    double timeout = n[0] && n[0] != Py_None ? PyFloat_AsDouble(n[0]) : DEFAULT_TIMEOUT;
+    if (!PyErr_Occurred())
+      node = open_node(type, &config, files, timeout);
   }
-  bool caller = strcmp(progress, "caller") == 0;
-  if (wishes.timeout == 0)
-    PyErr_SetString(PyExc_ValueError, "a node's timeout is more than 0");
-  else if (!caller && strcmp(progress, "thread") != 0)
-    PyErr_SetString(PyExc_ValueError, "progress is \"thread\" or \"caller\"");
-  if (PyErr_Occurred()) {
-    forget_paths(&wishes);
-    return NULL;
-  }
-  if (caller)
-    config.progress = HAUL_PROGRESS_CALLER;
-  read_paths(&wishes, &config);
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_node_open(&config, &handle);
-  Py_END_ALLOW_THREADS;
-  forget_paths(&wishes);
-  if (code)
-    return raise_last();
-  struct node *node = (struct node *)object_new(type, "node", handle, release_node, NULL);
-  if (node)
-    node->timeout = wishes.timeout;
-  return (PyObject *)node;
+  for (size_t i = 0; i < FILES; i++)
+    Py_CLEAR(files[i]);
+  return node;
 }
 
-/* ---- Its end ---- */
-
-static PyObject *node_close(PyObject *self, PyObject *none) {
-  struct node *node = (struct node *)self;
-  (void)none;
-  if (node->base.exports) {
-    PyErr_Format(PyExc_BufferError, "%u buffers or tensors of the node's regions are still in use",
-                 node->base.exports);
-    return NULL;
-  }
-  object_close(&node->base);
-  Py_RETURN_NONE;
-}
+/* ---- Release ---- */
 
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(((struct node *)self)->watch);
@@ -192,60 +198,38 @@ static void dealloc(PyObject *self) {
 
 struct listening {
   struct job job;
-  haul_node *node;
   char address[256];
 };
 
-/* A host's name may take up to ten seconds to find. */
+/* Blocks for the resolver, up to ten seconds. */
 static int run_listen(struct job *job) {
-  struct listening *listening = (struct listening *)job;
-  return haul_node_listen(listening->node, listening->address);
+  return haul_node_listen(job->handle, ((struct listening *)job)->address);
 }
 
-static PyObject *addresses_of(haul_node *handle) {
+static PyObject *get_addresses(void *handle) {
   char text[192];
   PyObject *list = PyList_New(0);
-  for (size_t i = 0; list && haul_node_address(handle, i, text, sizeof text) == 0; i++) {
-    PyObject *address = text_of(text);
-    if (!address || PyList_Append(list, address) != 0)
-      Py_CLEAR(list);
-    Py_XDECREF(address);
-  }
+  for (size_t i = 0; list && haul_node_address(handle, i, text, sizeof text) == 0; i++)
+    list_append(&list, text_of(text));
   return list;
 }
-
-static PyObject *node_get_addresses(PyObject *self, void *none) {
-  struct object *node = (struct object *)self;
-  haul_node *handle = object_enter(node, "addresses");
-  (void)none;
-  if (!handle)
-    return NULL;
-  PyObject *list = addresses_of(handle);
-  object_leave(node);
-  return list;
-}
+GETTER(addresses);
 
 static PyObject *node_listen(PyObject *self, PyObject *args) {
   struct object *node = (struct object *)self;
   const char *address;
   if (!PyArg_ParseTuple(args, "s", &address))
     return NULL;
-  struct listening *listening = job_new(sizeof *listening);
+  struct listening *listening = job_new(sizeof *listening, node, "listen");
   if (!listening)
     return NULL;
   listening->job.run = run_listen;
-  listening->job.used[0] = node;
-  /* What does not fit is too long for any address, also when it is cut. */
+  /* Longer addresses are invalid even when cut. */
   PyOS_snprintf(listening->address, sizeof listening->address, "%s", address);
-  listening->node = object_enter(node, "listen");
-  if (!listening->node) {
-    job_free(&listening->job);
-    return NULL;
-  }
   if (job_run(&listening->job) != 0)
     return NULL;
   job_free(&listening->job);
-  PyObject *list = node_get_addresses(self, NULL);
+  PyObject *list = object_get(self, &addresses_getter);
   PyObject *last = list ? PySequence_GetItem(list, PyList_Size(list) - 1) : NULL;
   Py_XDECREF(list);
   return last;
@@ -255,7 +239,6 @@ static PyObject *node_listen(PyObject *self, PyObject *args) {
 
 struct connecting {
   struct job job;
-  haul_node *node;
   haul_deadline until;
   haul_peer *peer;
   char address[256];
@@ -263,8 +246,7 @@ struct connecting {
 
 static int run_connect(struct job *job) {
   struct connecting *connecting = (struct connecting *)job;
-  return haul_peer_connect(connecting->node, connecting->address, connecting->until,
-                           &connecting->peer);
+  return haul_peer_connect(job->handle, connecting->address, connecting->until, &connecting->peer);
 }
 
 static void undo_connect(struct job *job) {
@@ -280,19 +262,13 @@ static PyObject *node_connect(PyObject *self, PyObject *args, PyObject *keywords
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$O", names, &address, &timeout) ||
       !deadline_from(timeout, node->timeout, &until))
     return NULL;
-  struct connecting *connecting = job_new(sizeof *connecting);
+  struct connecting *connecting = job_new(sizeof *connecting, &node->base, "connect");
   if (!connecting)
     return NULL;
   connecting->job.run = run_connect;
   connecting->job.undo = undo_connect;
-  connecting->job.used[0] = &node->base;
   connecting->until = until;
   PyOS_snprintf(connecting->address, sizeof connecting->address, "%s", address);
-  connecting->node = object_enter(&node->base, "connect");
-  if (!connecting->node) {
-    job_free(&connecting->job);
-    return NULL;
-  }
   if (job_run(&connecting->job) != 0)
     return NULL;
   PyObject *peer = peer_object(node, connecting->peer);
@@ -308,12 +284,9 @@ static int step_progress(void *user, haul_deadline until) {
 }
 
 static PyObject *node_progress(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"timeout", NULL};
   struct node *node = (struct node *)self;
-  PyObject *timeout = NULL;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &timeout) ||
-      !deadline_from(timeout, 0, &until))
+  if (!deadline_argument(args, keywords, "|O", 0, &until))
     return NULL;
   haul_node *handle = object_enter(&node->base, "progress");
   if (!handle)
@@ -327,35 +300,25 @@ static PyObject *node_progress(PyObject *self, PyObject *args, PyObject *keyword
   return PyBool_FromLong(code == 0);
 }
 
-static PyObject *node_fileno(PyObject *self, PyObject *none) {
-  struct object *node = (struct object *)self;
-  (void)none;
-  haul_node *handle = object_enter(node, "fileno");
-  if (!handle)
-    return NULL;
+static PyObject *fileno_of(void *handle) {
   int descriptor = haul_node_fd(handle);
-  if (descriptor < 0)
-    raise_last();
-  object_leave(node);
-  return descriptor < 0 ? NULL : PyLong_FromLong(descriptor);
+  return descriptor < 0 ? raise_last() : PyLong_FromLong(descriptor);
 }
+METHOD(node, fileno)
 
-/* While the node is entered its descriptor is its own. */
-static PyObject *node_dup(PyObject *self, PyObject *none) {
-  struct object *node = (struct object *)self;
-  (void)none;
-  haul_node *handle = object_enter(node, "fileno");
-  if (!handle)
-    return NULL;
+/* The node keeps its descriptor open while it is entered. */
+static PyObject *_dup_of(void *handle) {
   int descriptor = haul_node_fd(handle);
   int copy = descriptor < 0 ? -1 : fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (descriptor < 0)
-    raise_last();
-  else if (copy < 0)
-    PyErr_SetFromErrno(PyExc_OSError);
-  object_leave(node);
-  return copy < 0 ? NULL : PyLong_FromLong(copy);
+    return raise_last();
+  return copy < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(copy);
 }
+METHOD(node, _dup)
+
+METHOD(node, devices)
+METHOD(node, checks)
+METHOD(node, counters)
 
 /* ---- Regions ---- */
 
@@ -386,11 +349,7 @@ static PyObject *node_alloc(PyObject *self, PyObject *args, PyObject *keywords) 
   return made;
 }
 
-static PyObject *node_wrap(PyObject *self, PyObject *object) {
-  return wrap_object((struct node *)self, object);
-}
-
-/* A layout of elements that are no whole bytes has no use here: then it is bytes. */
+/* A layout with elements of less than a byte is ignored: then the region is bytes. */
 static bool read_layout(const struct haul_ticket *ticket, struct haul_tensor *layout) {
   int64_t low, high;
   return haul_ticket_layout(ticket, layout) == 0 && layout->bits % 8 == 0 &&
@@ -429,36 +388,27 @@ static PyObject *node_import(PyObject *self, PyObject *args, PyObject *keywords)
     memcpy(ticket.bytes, bytes.buf, sizeof ticket.bytes);
   PyBuffer_Release(&bytes);
   if (!whole)
-    return raise_own(HAUL_ETICKET, "import_", "ticket", "a ticket has 256 bytes",
-                     "send it whole, as export gave it");
+    return raise_own(HAUL_ETICKET, "import_", "ticket", "the ticket does not have 256 bytes",
+                     "send all of what export returned");
   int descriptor = file == Py_None ? -1 : PyObject_AsFileDescriptor(file);
   return descriptor < 0 && file != Py_None
              ? NULL
              : import_ticket((struct node *)self, &ticket, descriptor);
 }
 
-/* ---- What it is ---- */
-
-static PyObject *get_timeout(PyObject *self, void *none) {
-  (void)none;
-  return PyFloat_FromDouble(((struct node *)self)->timeout);
-}
+/* ---- Properties ---- */
 
 static PyObject *get_watch(PyObject *self, void *none) {
   PyObject *watch = ((struct node *)self)->watch;
   (void)none;
-  if (!watch)
-    Py_RETURN_NONE;
-  Py_INCREF(watch);
-  return watch;
+  return Py_NewRef(watch ? watch : Py_None);
 }
 
 static int set_watch(PyObject *self, PyObject *value, void *none) {
   struct node *node = (struct node *)self;
   PyObject *before = node->watch;
   (void)none;
-  Py_XINCREF(value);
-  node->watch = value;
+  node->watch = Py_XNewRef(value);
   Py_XDECREF(before);
   return 0;
 }
@@ -466,42 +416,40 @@ static int set_watch(PyObject *self, PyObject *value, void *none) {
 PyTypeObject *node_type(void) {
   static PyMethodDef methods[] = {
       {"listen", node_listen, METH_VARARGS,
-       "listen(address): take connections at \"tcp://127.0.0.1:0\" or \"unix:///path\". Returns "
-       "the "
-       "address, with the port that was chosen."},
+       "listen(address): accept connections at \"tcp://127.0.0.1:0\" or \"unix:///path\". Returns "
+       "the address with the actual port."},
       {"connect", METHOD_WITH_KEYWORDS(node_connect),
        "connect(address, *, timeout=None): the peer that listens there."},
       {"alloc", METHOD_WITH_KEYWORDS(node_alloc),
-       "alloc(length, place=\"host\", *, private=False, pinned=False): a region of new memory; "
-       "pinned for GPUs, which then copy host memory straight."},
-      {"wrap", node_wrap, METH_O,
-       "wrap(object): a region over the memory of a tensor (__dlpack__) or a buffer, which it "
-       "keeps. ValueError for elements of a type that haul does not know: Python objects, and "
-       "structures, strings, other byte orders, which array.view(\"uint8\") makes bytes of."},
+       "alloc(length, place=\"host\", *, private=False, pinned=False): a region of new memory. "
+       "GPUs copy pinned host memory directly."},
+      {"wrap", wrap_object, METH_O,
+       "wrap(object): a region over the memory of a tensor (__dlpack__) or a buffer. It keeps the "
+       "object. ValueError for element types that haul does not have: Python objects, structures, "
+       "strings, other byte orders; wrap array.view(\"uint8\") instead."},
       {"import_", METHOD_WITH_KEYWORDS(node_import),
-       "import_(ticket, fd=None): another process's region. The descriptor stays the caller's; "
-       "none "
-       "is needed for a further ticket of a region that was imported with one."},
+       "import_(ticket, fd=None): another process's region. The caller keeps the descriptor. It is "
+       "not needed for a further ticket of a region that was imported with one."},
       {"receive", METHOD_WITH_KEYWORDS(message_receive),
        "receive(*, timeout=None): the next message of any peer."},
       {"progress", METHOD_WITH_KEYWORDS(node_progress),
-       "progress(timeout=0): move on until something happened; False where nothing did."},
-      {"fileno", node_fileno, METH_NOARGS, "A descriptor that is readable when there is news."},
-      {"_dup", node_dup, METH_NOARGS, "For haul.aio: a copy of fileno, the caller's to close."},
-      {"devices", info_devices, METH_NOARGS, "The places that memory can be at here."},
-      {"checks", info_checks, METH_NOARGS,
-       "What each path and place needs, and whether it is here."},
-      {"counters", info_counters, METH_NOARGS, "All counters, by name."},
-      {"close", node_close, METH_NOARGS,
-       "End transfers, leave peers. BufferError while a buffer or a tensor of a region is in use."},
+       "progress(timeout=0): make progress until an event; False without one."},
+      {"fileno", node_fileno, METH_NOARGS, "A descriptor that is readable after an event."},
+      {"_dup", node__dup, METH_NOARGS, "For haul.aio: a copy of fileno that the caller closes."},
+      {"devices", node_devices, METH_NOARGS, "The places of memory on this host."},
+      {"checks", node_checks, METH_NOARGS, "The requirements of each path and place, with state."},
+      {"counters", node_counters, METH_NOARGS, "All counters, by name."},
+      {"close", object_method_close, METH_NOARGS,
+       "Cancel transfers and disconnect. BufferError while a buffer or tensor is in use."},
       OBJECT_METHODS,
       {NULL, NULL, 0, NULL}};
-  static PyGetSetDef getters[] = {
-      {"addresses", node_get_addresses, NULL, "Where it listens.", NULL},
-      {"timeout", get_timeout, NULL, "Seconds, of calls and transfers that name none.", NULL},
-      {"_watch", get_watch, set_watch, "For haul.aio.", NULL},
-      OBJECT_GETTERS,
-      {NULL, NULL, NULL, NULL, NULL}};
+  static PyGetSetDef getters[] = {PROPERTY(addresses, "The addresses that it listens on."),
+                                  {"_watch", get_watch, set_watch, "For haul.aio.", NULL},
+                                  OBJECT_GETTERS,
+                                  {NULL, NULL, NULL, NULL, NULL}};
+  static PyMemberDef members[] = {MEMBER("timeout", T_DOUBLE, struct node, timeout,
+                                         "Default of calls and transfers, in seconds."),
+                                  {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_new, node_new),
       SLOT(Py_tp_dealloc, dealloc),
@@ -509,7 +457,8 @@ PyTypeObject *node_type(void) {
       SLOT(Py_tp_clear, clear),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
-      {Py_tp_doc, "This process's end. Times are seconds; None is the library's default."},
+      {Py_tp_members, members},
+      {Py_tp_doc, "This process as a peer. Times are seconds; None is the library's default."},
       {0, NULL}};
   static PyType_Spec spec = {"haul.Node", sizeof(struct node), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Handles of the library's, and who may use them when.
+ * Handles of the library, and when each is released.
  *
- * In C a handle must not be used while it is released. Here another thread can close an object
- * while a call on it is under way; so calls are counted, and the last one that leaves a closed
- * object releases its handle. Who holds a buffer or a tensor of its memory counts alike. */
-#include <time.h>
+ * In C no call may use a handle during its release. In Python another thread may close an object
+ * during a call on it. So calls are counted, and the last one that leaves a closed object releases
+ * its handle. Buffers and tensors of its memory count like calls. */
 #include <unistd.h>
 
 #include "haulpy.h"
@@ -33,7 +32,7 @@ struct object *object_new(PyTypeObject *type, const char *noun, void *handle,
 static bool raise_closed(const struct object *object, const char *call) {
   char text[64];
   PyOS_snprintf(text, sizeof text, "the %s is closed", object->noun);
-  raise_own(HAUL_ECLOSED, call, object->noun, text, "open or make a new one");
+  raise_own(HAUL_ECLOSED, call, object->noun, text, "create a new one");
   return false;
 }
 
@@ -44,22 +43,16 @@ static bool enter(struct object *object, const char *call) {
   return true;
 }
 
-void pause_for_others(void) {
-  static const struct timespec pause = {0, 1000000};
-  Py_BEGIN_ALLOW_THREADS;
-  nanosleep(&pause, NULL);
-  Py_END_ALLOW_THREADS;
-}
-
-/* A node that is being closed waits for copies that peers make on wrapped memory. A region that is
- * released meanwhile would not. Threads that the interpreter's end leaves behind tell nothing. */
+/* The close of a node waits for copies that peers make in wrapped memory; the release of a region
+ * during that close would not. The wait ends with the interpreter, whose end stops the thread that
+ * would clear `releasing`. */
 static void await_release(const struct object *node) {
   while (node->releasing == getpid() && Py_IsInitialized())
     pause_for_others();
 }
 
-/* It is a call like others, of the object and of its node, and may take a while: until it has
- * returned nobody takes the handle for released. */
+/* A release may block, so it counts as a call of the object and of its node: until it has returned
+ * the handle is in use. */
 static void release(struct object *object) {
   struct object *node = (struct object *)object->node;
   void *handle = object->handle;
@@ -91,8 +84,8 @@ static void leave(struct object *object) {
   release_unused(object);
 }
 
-/* Last, since it may do anything. */
-static void tell_released(struct object *object) {
+/* Called last, as `released` may run any code. */
+static void notify_released(struct object *object) {
   if (!object->handle && object->released)
     object->released(object);
 }
@@ -113,7 +106,7 @@ void object_leave(struct object *object) {
   leave(object);
   if (object->node)
     leave(&object->node->base);
-  tell_released(object);
+  notify_released(object);
 }
 
 void object_close(struct object *object) {
@@ -121,23 +114,23 @@ void object_close(struct object *object) {
   for (int i = 0; object->users && i < CLOSE_WAITS_MS; i++)
     pause_for_others();
   release_unused(object);
-  tell_released(object);
+  notify_released(object);
 }
 
-static void returned(struct object *object) {
+static void end_export(struct object *object) {
   object->exports--;
   release_unused(object);
 }
 
-void object_lend(struct object *object) {
+void object_begin_export(struct object *object) {
   object->exports++;
   object->node->base.exports++;
 }
 
-void object_returned(struct object *object) {
-  returned(object);
-  returned(&object->node->base);
-  tell_released(object);
+void object_end_export(struct object *object) {
+  end_export(object);
+  end_export(&object->node->base);
+  notify_released(object);
 }
 
 int object_traverse(PyObject *self, visitproc visit, void *arg) {
@@ -156,9 +149,27 @@ void object_free(struct object *object) {
   Py_DECREF((PyObject *)type);
 }
 
+PyObject *object_get(PyObject *self, void *closure) {
+  const struct getter *getter = closure;
+  struct object *object = (struct object *)self;
+  void *handle = object_enter(object, getter->name);
+  if (!handle)
+    return NULL;
+  PyObject *value = getter->get(handle);
+  object_leave(object);
+  return value;
+}
+
 PyObject *object_method_close(PyObject *self, PyObject *none) {
+  struct object *object = (struct object *)self;
   (void)none;
-  object_close((struct object *)self);
+  if (object->exports) {
+    PyErr_Format(PyExc_BufferError,
+                 "%u buffers or tensors of the %s are in use: release them first", object->exports,
+                 object->noun);
+    return NULL;
+  }
+  object_close(object);
   Py_RETURN_NONE;
 }
 
@@ -169,12 +180,11 @@ PyObject *object_method_enter(PyObject *self, PyObject *none) {
     raise_closed(object, "__enter__");
     return NULL;
   }
-  Py_INCREF(self);
-  return self;
+  return Py_NewRef(self);
 }
 
-/* The frame that failed is still there, and so are its arrays: a close that refused would put its
- * own exception in the place of the one that matters. */
+/* After an exception the traceback keeps the frame and its arrays alive. A BufferError of close()
+ * would replace that exception. */
 PyObject *object_method_exit(PyObject *self, PyObject *args) {
   struct object *object = (struct object *)self;
   PyObject *kind, *error, *trace;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Peer: another node. */
+ * Peer: another node. Remote: a region that it publishes. */
 #include <stdlib.h>
 
 #include "haulpy.h"
@@ -12,12 +12,12 @@ PyObject *peer_object(struct node *node, haul_peer *handle) {
   return (PyObject *)object_new(haulpy.peer, "peer", handle, release_peer, node);
 }
 
-static void dealloc(PyObject *self) {
+static void peer_dealloc(PyObject *self) {
   object_free((struct object *)self);
 }
 
-/* One peer may have several objects: each message brings one. */
-static PyObject *compare(PyObject *self, PyObject *other, int operation) {
+/* Several objects may stand for one peer: each message creates one. */
+static PyObject *peer_compare(PyObject *self, PyObject *other, int operation) {
   if (Py_TYPE(other) != Py_TYPE(self) || (operation != Py_EQ && operation != Py_NE))
     Py_RETURN_NOTIMPLEMENTED;
   const void *ours = ((struct object *)self)->handle, *theirs = ((struct object *)other)->handle;
@@ -25,19 +25,35 @@ static PyObject *compare(PyObject *self, PyObject *other, int operation) {
   return PyBool_FromLong(same == (operation == Py_EQ));
 }
 
-/* ---- What it publishes ---- */
+/* ---- Lookup and list ---- */
+
+static void release_remote(void *handle) {
+  haul_remote_release(handle);
+}
+
+static PyObject *remote_object(struct object *peer, haul_remote *handle, const char *name) {
+  struct object *object = object_new(haulpy.remote, "remote", handle, release_remote, peer->node);
+  struct remote *remote = (struct remote *)object;
+  if (!remote)
+    return NULL;
+  remote->peer = Py_NewRef((PyObject *)peer);
+  remote->name = text_of(name);
+  if (remote->name)
+    return (PyObject *)remote;
+  Py_DECREF((PyObject *)remote);
+  return NULL;
+}
 
 struct lookup {
   struct job job;
-  haul_peer *peer;
   haul_deadline until;
   haul_remote *remote;
-  char name[320]; /* what does not fit is too long for any name, also when it is cut */
+  char name[320]; /* longer names are too long for the library even when cut */
 };
 
 static int run_lookup(struct job *job) {
   struct lookup *lookup = (struct lookup *)job;
-  return haul_peer_lookup(lookup->peer, lookup->name, lookup->until, &lookup->remote);
+  return haul_peer_lookup(job->handle, lookup->name, lookup->until, &lookup->remote);
 }
 
 static void undo_lookup(struct job *job) {
@@ -53,19 +69,13 @@ static PyObject *peer_lookup(PyObject *self, PyObject *args, PyObject *keywords)
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$O", names, &name, &timeout) ||
       !deadline_from(timeout, peer->node->timeout, &until))
     return NULL;
-  struct lookup *lookup = job_new(sizeof *lookup);
+  struct lookup *lookup = job_new(sizeof *lookup, peer, "lookup");
   if (!lookup)
     return NULL;
   lookup->job.run = run_lookup;
   lookup->job.undo = undo_lookup;
-  lookup->job.used[0] = peer;
   lookup->until = until;
   PyOS_snprintf(lookup->name, sizeof lookup->name, "%s", name);
-  lookup->peer = object_enter(peer, "lookup");
-  if (!lookup->peer) {
-    job_free(&lookup->job);
-    return NULL;
-  }
   if (job_run(&lookup->job) != 0)
     return NULL;
   PyObject *remote = remote_object(peer, lookup->remote, name);
@@ -75,9 +85,8 @@ static PyObject *peer_lookup(PyObject *self, PyObject *args, PyObject *keywords)
 
 struct listing {
   struct job job;
-  haul_peer *peer;
   haul_deadline until;
-  struct haul_published *entries; /* freed by undo_list, once run_list has succeeded */
+  struct haul_published *entries; /* freed by undo_list once run_list has succeeded */
   size_t count;
 };
 
@@ -85,7 +94,7 @@ static void undo_list(struct job *job) {
   free(((struct listing *)job)->entries);
 }
 
-/* Until all fit: between two calls more may have been published. */
+/* Retries until all fit: the peer may publish more between two calls. */
 static int run_list(struct job *job) {
   struct listing *listing = (struct listing *)job;
   size_t room = 64;
@@ -93,9 +102,9 @@ static int run_list(struct job *job) {
     free(listing->entries);
     listing->entries = calloc(room, sizeof *listing->entries);
     if (!listing->entries)
-      room = 0; /* the library says how many there are, and the caller that none fit */
+      room = 0; /* list_of raises MemoryError */
     listing->count = room;
-    int code = haul_peer_list(listing->peer, listing->until, listing->entries, &listing->count);
+    int code = haul_peer_list(job->handle, listing->until, listing->entries, &listing->count);
     if (code)
       undo_list(job);
     if (code || listing->count <= room || !listing->entries)
@@ -105,7 +114,7 @@ static int run_list(struct job *job) {
 }
 
 static PyObject *rights_item(void *rights) {
-  return data_make("Rights", Py_BuildValue("(I)", *(const unsigned *)rights));
+  return rights_of(*(const unsigned *)rights);
 }
 
 static PyObject *published(const struct haul_published *entry) {
@@ -119,35 +128,22 @@ static PyObject *list_of(const struct listing *listing) {
   if (!listing->entries)
     return PyErr_NoMemory();
   PyObject *list = PyList_New(0);
-  for (size_t i = 0; list && i < listing->count; i++) {
-    PyObject *entry = published(&listing->entries[i]);
-    if (!entry || PyList_Append(list, entry) != 0)
-      Py_CLEAR(list);
-    Py_XDECREF(entry);
-  }
+  for (size_t i = 0; list && i < listing->count; i++)
+    list_append(&list, published(&listing->entries[i]));
   return list;
 }
 
 static PyObject *peer_list(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"timeout", NULL};
   struct object *peer = (struct object *)self;
-  PyObject *timeout = Py_None;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O", names, &timeout) ||
-      !deadline_from(timeout, peer->node->timeout, &until))
+  if (!deadline_argument(args, keywords, "|$O", peer->node->timeout, &until))
     return NULL;
-  struct listing *listing = job_new(sizeof *listing);
+  struct listing *listing = job_new(sizeof *listing, peer, "list");
   if (!listing)
     return NULL;
   listing->job.run = run_list;
   listing->job.undo = undo_list;
-  listing->job.used[0] = peer;
   listing->until = until;
-  listing->peer = object_enter(peer, "list");
-  if (!listing->peer) {
-    job_free(&listing->job);
-    return NULL;
-  }
   if (job_run(&listing->job) != 0)
     return NULL;
   PyObject *list = list_of(listing);
@@ -156,29 +152,19 @@ static PyObject *peer_list(PyObject *self, PyObject *args, PyObject *keywords) {
   return list;
 }
 
-/* ---- What it is ---- */
+/* ---- Peer ---- */
 
-static PyObject *peer_check(PyObject *self, PyObject *none) {
-  struct object *peer = (struct object *)self;
-  (void)none;
-  haul_peer *handle = object_enter(peer, "check");
-  if (!handle)
-    return NULL;
-  int code = haul_peer_status(handle);
-  if (code)
-    raise_last();
-  object_leave(peer);
-  if (code)
-    return NULL;
-  Py_RETURN_NONE;
+static PyObject *check_of(void *handle) {
+  return haul_peer_status(handle) ? raise_last() : Py_NewRef(Py_None);
 }
+METHOD(peer, check)
 
-/* Equal ones are open, and have one handle. */
-static Py_hash_t hash(PyObject *self) {
+/* Equal peers are open and have one handle. */
+static Py_hash_t peer_hash(PyObject *self) {
   return (Py_hash_t)(((struct object *)self)->identity >> 4);
 }
 
-static PyObject *repr(PyObject *self) {
+static PyObject *peer_repr(PyObject *self) {
   struct object *peer = (struct object *)self;
   if (peer->closed || peer->node->base.closed)
     return PyUnicode_FromString("<haul.Peer, closed>");
@@ -186,71 +172,135 @@ static PyObject *repr(PyObject *self) {
                               haul_peer_status(peer->handle) == 0 ? "" : ", gone");
 }
 
-static PyObject *get_name(PyObject *self, void *none) {
-  struct object *peer = (struct object *)self;
-  (void)none;
-  haul_peer *handle = object_enter(peer, "name");
-  if (!handle)
-    return NULL;
-  PyObject *name = text_of(haul_peer_name(handle));
-  object_leave(peer);
-  return name;
+static PyObject *get_name(void *handle) {
+  return text_of(haul_peer_name(handle));
 }
+GETTER(name);
 
-static PyObject *get_identity(PyObject *self, void *none) {
-  struct object *peer = (struct object *)self;
-  (void)none;
-  haul_peer *handle = object_enter(peer, "identity");
-  if (!handle)
-    return NULL;
-  PyObject *identity = text_of(haul_peer_identity(handle));
-  object_leave(peer);
-  return identity;
+static PyObject *get_identity(void *handle) {
+  return text_of(haul_peer_identity(handle));
 }
+GETTER(identity);
 
-static PyObject *get_alive(PyObject *self, void *none) {
-  struct object *peer = (struct object *)self;
-  (void)none;
-  haul_peer *handle = object_enter(peer, "alive");
-  if (!handle)
-    return NULL;
-  bool alive = haul_peer_status(handle) == 0;
-  object_leave(peer);
-  return PyBool_FromLong(alive);
+static PyObject *get_alive(void *handle) {
+  return PyBool_FromLong(haul_peer_status(handle) == 0);
 }
+GETTER(alive);
 
 PyTypeObject *peer_type(void) {
   static PyMethodDef methods[] = {
       {"lookup", METHOD_WITH_KEYWORDS(peer_lookup),
        "lookup(name, *, timeout=None): the region that it publishes under the name."},
-      {"list", METHOD_WITH_KEYWORDS(peer_list), "list(*, timeout=None): what it publishes."},
+      {"list", METHOD_WITH_KEYWORDS(peer_list),
+       "list(*, timeout=None): the regions that it publishes."},
       {"send", METHOD_WITH_KEYWORDS(message_send),
-       "send(data=b\"\", *, tag=0, timeout=None): a message, which arrives after the writes to the "
-       "peer that were started before."},
-      {"check", peer_check, METH_NOARGS, "Raise PeerGone, with the reason, once it is gone."},
+       "send(data=b\"\", *, tag=0, timeout=None): send a message. It arrives after the writes to "
+       "the peer that were started before."},
+      {"check", peer_check, METH_NOARGS, "Raise PeerGone, with the reason, if it is gone."},
       OBJECT_CLOSE,
       OBJECT_METHODS,
       {NULL, NULL, 0, NULL}};
-  static PyGetSetDef getters[] = {{"name", get_name, NULL, "The name that it gave itself.", NULL},
-                                  {"identity", get_identity, NULL,
-                                   "Who it proved to be: the name of its key or certificate, "
-                                   "uid:N over a Unix socket; '' where nothing is proved.",
-                                   NULL},
-                                  {"alive", get_alive, NULL, "Whether it is there.", NULL},
+  static PyGetSetDef getters[] = {
+      PROPERTY(name, "The name that it gave itself."),
+      PROPERTY(identity, "Authenticated identity: the name of its key or certificate, uid:N over a "
+                         "Unix socket; '' without authentication."),
+      PROPERTY(alive, "Whether it is connected."),
+      OBJECT_GETTERS,
+      {NULL, NULL, NULL, NULL, NULL}};
+  static PyType_Slot slots[] = {SLOT(Py_tp_dealloc, peer_dealloc),
+                                SLOT(Py_tp_traverse, object_traverse),
+                                SLOT(Py_tp_repr, peer_repr),
+                                SLOT(Py_tp_richcompare, peer_compare),
+                                SLOT(Py_tp_hash, peer_hash),
+                                {Py_tp_methods, methods},
+                                {Py_tp_getset, getters},
+                                {Py_tp_doc, "Another node, from Node.connect or a message."},
+                                {0, NULL}};
+  static PyType_Spec spec = {"haul.Peer", sizeof(struct object), 0, HANDLE_TYPE, slots};
+  return (PyTypeObject *)PyType_FromSpec(&spec);
+}
+
+/* ---- Remote ---- */
+
+static int remote_traverse(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT(((struct remote *)self)->peer);
+  return object_traverse(self, visit, arg);
+}
+
+static void remote_dealloc(PyObject *self) {
+  struct remote *remote = (struct remote *)self;
+  PyObject *peer = remote->peer, *name = remote->name;
+  object_free(&remote->base);
+  Py_XDECREF(name);
+  Py_DECREF(peer);
+}
+
+static PyObject *get_length(void *handle) {
+  return PyLong_FromUnsignedLongLong(haul_remote_length(handle));
+}
+GETTER(length);
+
+static PyObject *get_place(void *handle) {
+  return place_text(haul_remote_place(handle));
+}
+GETTER(place);
+
+static PyObject *get_rights(void *handle) {
+  return rights_of(haul_remote_rights(handle));
+}
+GETTER(rights);
+
+static PyObject *remote_repr(PyObject *self) {
+  struct remote *remote = (struct remote *)self;
+  const haul_remote *handle = remote->base.handle;
+  char place[32];
+  if (remote->base.closed || remote->base.node->base.closed)
+    return PyUnicode_FromFormat("<haul.Remote %U, closed>", remote->name);
+  return PyUnicode_FromFormat("<haul.Remote %U of %llu bytes at %s>", remote->name,
+                              (unsigned long long)haul_remote_length(handle),
+                              haul_place_format(haul_remote_place(handle), place, sizeof place));
+}
+
+PyTypeObject *remote_type(void) {
+  static PyMethodDef methods[] = {
+      {"write", METHOD_WITH_KEYWORDS(transfer_write),
+       "write(region, pieces=None, *, timeout=None, only=None, zero_copy=False, checksum=False, "
+       "priority=0): start a write from a region, or from a contiguous tensor: then local offsets "
+       "count from its first byte. Pieces are (local offset, remote offset, length); None writes "
+       "all of it. Of the transfers that wait for a path, priority 1 goes first and -1 last. Keep "
+       "the transfer or the region until it has ended."},
+      {"read", METHOD_WITH_KEYWORDS(transfer_read),
+       "read(...): start a read into the region or tensor."},
+      {"fetch_add", METHOD_WITH_KEYWORDS(transfer_fetch_add),
+       "fetch_add(result, offset, value, *, result_offset=0, timeout=None, only=None): add to the "
+       "8 bytes at the offset; store their old value in the region or tensor `result`."},
+      {"compare_swap", METHOD_WITH_KEYWORDS(transfer_compare_swap),
+       "compare_swap(result, offset, expected, desired, *, result_offset=0, timeout=None, "
+       "only=None): replace the expected number by the desired one; store the old value in "
+       "`result`."},
+      {"explain", METHOD_WITH_KEYWORDS(transfer_explain),
+       "explain(region, operation=\"write\", length=None, *, only=None, zero_copy=False, "
+       "checksum=False): the paths that a transfer would have, the chosen one first."},
+      OBJECT_CLOSE,
+      OBJECT_METHODS,
+      {NULL, NULL, 0, NULL}};
+  static PyGetSetDef getters[] = {PROPERTY(length, "In bytes."),
+                                  PROPERTY(place, "Its place, as numbered by its owner."),
+                                  PROPERTY(rights, "READ, WRITE or both."),
                                   OBJECT_GETTERS,
                                   {NULL, NULL, NULL, NULL, NULL}};
-  static PyType_Slot slots[] = {
-      SLOT(Py_tp_dealloc, dealloc),
-      SLOT(Py_tp_traverse, object_traverse),
-      SLOT(Py_tp_repr, repr),
-      SLOT(Py_tp_richcompare, compare),
-      SLOT(Py_tp_hash, hash),
-      {Py_tp_methods, methods},
-      {Py_tp_getset, getters},
-      {Py_tp_doc, "Another node: Node.connect gives it, and so does each message."},
-      {0, NULL}};
-  static PyType_Spec spec = {
-      "haul.Peer", sizeof(struct object), 0,
-      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyMemberDef members[] = {
+      MEMBER("peer", T_OBJECT_EX, struct remote, peer, "Its owner."),
+      MEMBER("name", T_OBJECT_EX, struct remote, name, "The name that was looked up."),
+      {NULL, 0, 0, 0, NULL}};
+  static PyType_Slot slots[] = {SLOT(Py_tp_dealloc, remote_dealloc),
+                                SLOT(Py_tp_traverse, remote_traverse),
+                                SLOT(Py_tp_repr, remote_repr),
+                                {Py_tp_methods, methods},
+                                {Py_tp_getset, getters},
+                                {Py_tp_members, members},
+                                {Py_tp_doc, "A region that a peer publishes, from Peer.lookup."},
+                                {0, NULL}};
+  static PyType_Spec spec = {"haul.Remote", sizeof(struct remote), 0, HANDLE_TYPE, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

@@ -9,24 +9,24 @@ static void release_region(void *handle) {
   haul_region_release(handle);
 }
 
-/* What is wrapped is held until nobody can reach it through the region any more. */
-static void give_back_kept(struct object *object) {
+/* The wrapped object stays until no access through the region is possible. */
+static void release_wrapped(struct object *object) {
   struct region *region = (struct region *)object;
-  struct kept *kept = region->kept;
-  region->kept = NULL;
-  kept_release(kept);
+  struct wrapped *wrapped = region->wrapped;
+  region->wrapped = NULL;
+  wrapped_release(wrapped);
 }
 
 PyObject *region_object(struct node *node, haul_region *handle, const struct haul_tensor *layout,
-                        struct kept *kept, bool readonly) {
+                        struct wrapped *wrapped, bool readonly) {
   struct object *object = object_new(haulpy.region, "region", handle, release_region, node);
   struct region *region = (struct region *)object;
   if (!region) {
-    kept_release(kept);
+    wrapped_release(wrapped);
     return NULL;
   }
-  object->released = give_back_kept;
-  region->kept = kept;
+  object->released = release_wrapped;
+  region->wrapped = wrapped;
   region->has_layout = layout != NULL;
   region->layout = layout ? *layout : layout_flat(haul_region_length(handle));
   region->readonly = readonly || !(haul_region_rights(handle) & HAUL_WRITE);
@@ -34,75 +34,44 @@ PyObject *region_object(struct node *node, haul_region *handle, const struct hau
 }
 
 const char *region_writable_hint(const struct region *region) {
-  return region->kept ? "wrap an object that can be written to" : "export it with WRITE too";
+  return region->wrapped ? "wrap a writable object" : "export it with WRITE too";
 }
 
 bool region_must_be_writable(const struct region *region, const char *call) {
   if (region->readonly)
-    raise_own(HAUL_EACCESS, call, region->kept ? "wrapped memory" : "imported memory",
-              "the memory may only be read", region_writable_hint(region));
+    raise_own(HAUL_EACCESS, call, region->wrapped ? "wrapped memory" : "imported memory",
+              "the memory is read-only", region_writable_hint(region));
   return !region->readonly;
 }
 
-bool region_lend(struct region *region, const char *call, char **address) {
+bool region_begin_export(struct region *region, const char *call, char **address) {
   haul_region *handle = object_enter(&region->base, call);
   if (!handle)
     return false;
   *address = haul_region_address(handle);
-  object_lend(&region->base);
+  object_begin_export(&region->base);
   object_leave(&region->base);
   return true;
 }
 
-void region_returned(struct region *region) {
-  object_returned(&region->base);
+void region_end_export(struct region *region) {
+  object_end_export(&region->base);
 }
 
 /* ---- Its end ---- */
 
-static PyObject *region_close(PyObject *self, PyObject *none) {
-  struct region *region = (struct region *)self;
-  (void)none;
-  if (region->base.exports) {
-    PyErr_Format(PyExc_BufferError, "%u buffers or tensors of the region are still in use",
-                 region->base.exports);
-    return NULL;
-  }
-  object_close(&region->base);
-  Py_RETURN_NONE;
-}
-
 static int traverse(PyObject *self, visitproc visit, void *arg) {
-  int code = kept_traverse(((struct region *)self)->kept, visit, arg);
+  int code = wrapped_traverse(((struct region *)self)->wrapped, visit, arg);
   return code ? code : object_traverse(self, visit, arg);
 }
 
 static void dealloc(PyObject *self) {
-  struct kept *kept = ((struct region *)self)->kept;
+  struct wrapped *wrapped = ((struct region *)self)->wrapped;
   object_free((struct object *)self);
-  kept_release(kept); /* nobody reads or writes it any more */
+  wrapped_release(wrapped);
 }
 
 /* ---- Tensors ---- */
-
-static int get_buffer(PyObject *self, Py_buffer *view, int flags) {
-  struct region *region = (struct region *)self;
-  return buffer_fill(self, region, &region->layout, view, flags);
-}
-
-static void release_buffer(PyObject *self, Py_buffer *view) {
-  buffer_done((struct region *)self, view);
-}
-
-static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *keywords) {
-  struct region *region = (struct region *)self;
-  return dlpack_capsule(region, &region->layout, args, keywords);
-}
-
-static PyObject *device(PyObject *self, PyObject *none) {
-  (void)none;
-  return dlpack_device((struct region *)self);
-}
 
 static bool length_of(struct region *region, const char *call, size_t *length) {
   haul_region *handle = object_enter(&region->base, call);
@@ -144,7 +113,7 @@ static PyObject *region_bytes(PyObject *self, PyObject *none) {
 
 /* ---- Sharing ---- */
 
-/* The ticket, and the descriptor where there is a place for it. */
+/* The ticket, and the descriptor unless `descriptor` is NULL. */
 static bool make_ticket(PyObject *self, PyObject *args, PyObject *keywords, const char *call,
                         struct haul_ticket *ticket, int *descriptor) {
   static char *names[] = {"layout", "rights", NULL};
@@ -192,14 +161,14 @@ static PyObject *region_ticket(PyObject *self, PyObject *args, PyObject *keyword
   return PyBytes_FromStringAndSize((const char *)ticket.bytes, (Py_ssize_t)sizeof ticket.bytes);
 }
 
-/* From a dict of names and rights; the names stay the dict's. *rights are all of them. */
+/* From a dict of names and rights. The dict owns the names; *rights is the union. */
 static bool grants_from(PyObject *to, struct haul_grant *grants, size_t *count, unsigned *rights) {
   PyObject *who, *what;
   *rights = 0;
   *count = 0;
   for (Py_ssize_t at = 0; PyDict_Next(to, &at, &who, &what); (*count)++) {
     if (*count == HAUL_GRANTS_MAX) {
-      PyErr_Format(PyExc_ValueError, "to has more than %d names", HAUL_GRANTS_MAX);
+      PyErr_Format(PyExc_ValueError, "invalid to: expected at most %d names", HAUL_GRANTS_MAX);
       return false;
     }
     grants[*count].who = PyUnicode_AsUTF8AndSize(who, NULL);
@@ -207,7 +176,7 @@ static bool grants_from(PyObject *to, struct haul_grant *grants, size_t *count, 
     if (PyErr_Occurred())
       return false;
     if (granted > UINT_MAX) {
-      PyErr_SetString(PyExc_ValueError, "these are no rights");
+      PyErr_SetString(PyExc_ValueError, "invalid rights: expected READ, WRITE or both");
       return false;
     }
     grants[*count].rights = (unsigned)granted;
@@ -233,7 +202,7 @@ static PyObject *region_publish(PyObject *self, PyObject *args, PyObject *keywor
   haul_region *handle = object_enter(region, "publish");
   if (!handle)
     return NULL;
-  if (to) { /* with the interpreter's lock: the names are the dict's, whoever changes it */
+  if (to) { /* with the GIL: another thread might change the dict, which owns the names */
     code = haul_region_publish_to(handle, name, grants, count);
   } else {
     Py_BEGIN_ALLOW_THREADS;
@@ -272,7 +241,7 @@ static PyObject *region_unpublish(PyObject *self, PyObject *args) {
 
 struct copy {
   struct job job;
-  haul_region *to, *from;
+  haul_region *from;
   uint64_t to_offset, from_offset;
   size_t length;
   haul_deadline until;
@@ -280,11 +249,11 @@ struct copy {
 
 static int run_copy(struct job *job) {
   const struct copy *copy = (struct copy *)job;
-  return haul_region_copy(copy->to, copy->to_offset, copy->from, copy->from_offset, copy->length,
+  return haul_region_copy(job->handle, copy->to_offset, copy->from, copy->from_offset, copy->length,
                           copy->until);
 }
 
-/* The rest of the source from its offset on, unless a length is given. */
+/* By default the rest of the source from its offset on. */
 static bool copy_length(struct copy *copy, PyObject *given) {
   if (given != Py_None) {
     copy->length = PyLong_AsSize_t(given);
@@ -292,20 +261,6 @@ static bool copy_length(struct copy *copy, PyObject *given) {
   }
   size_t all = haul_region_length(copy->from);
   copy->length = copy->from_offset < all ? all - (size_t)copy->from_offset : 0;
-  return true;
-}
-
-static bool enter_both(struct copy *copy, struct object *to, struct object *from) {
-  copy->to = object_enter(to, "copy_from");
-  if (!copy->to)
-    return false;
-  copy->job.used[0] = to;
-  copy->from = object_enter(from, "copy_from");
-  if (!copy->from) {
-    object_leave(to);
-    return false;
-  }
-  copy->job.used[1] = from;
   return true;
 }
 
@@ -320,21 +275,18 @@ static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keyw
       !deadline_from(timeout, to->node->timeout, &until) ||
       !region_must_be_writable((struct region *)self, "copy_from"))
     return NULL;
-  struct copy *copy = job_new(sizeof *copy);
+  struct copy *copy = job_new(sizeof *copy, to, "copy_from");
   if (!copy)
     return NULL;
   copy->job.run = run_copy;
   copy->to_offset = to_offset;
   copy->from_offset = from_offset;
   copy->until = until;
-  if (!enter_both(copy, to, (struct object *)source)) {
-    job_free(&copy->job);
-    return NULL;
-  }
-  if (!copy_length(copy, length)) {
-    object_leave(copy->job.used[0]);
-    object_leave(copy->job.used[1]);
-    job_free(&copy->job);
+  copy->from = object_enter((struct object *)source, "copy_from");
+  if (copy->from)
+    copy->job.used[1] = (struct object *)source;
+  if (!copy->from || !copy_length(copy, length)) {
+    job_drop(&copy->job);
     return NULL;
   }
   if (job_run(&copy->job) != 0)
@@ -343,7 +295,7 @@ static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keyw
   Py_RETURN_NONE;
 }
 
-/* ---- What it is ---- */
+/* ---- Properties ---- */
 
 static PyObject *repr(PyObject *self) {
   struct object *region = (struct object *)self;
@@ -355,50 +307,20 @@ static PyObject *repr(PyObject *self) {
       haul_place_format(haul_region_place(region->handle), place, sizeof place));
 }
 
-static PyObject *get_length(PyObject *self, void *none) {
-  size_t length;
-  (void)none;
-  return length_of((struct region *)self, "length", &length) ? PyLong_FromSize_t(length) : NULL;
+static PyObject *get_length(void *handle) {
+  return PyLong_FromSize_t(haul_region_length(handle));
 }
+GETTER(length);
 
-static PyObject *get_address(PyObject *self, void *none) {
-  struct object *region = (struct object *)self;
-  haul_region *handle = object_enter(region, "address");
-  (void)none;
-  if (!handle)
-    return NULL;
-  PyObject *address = PyLong_FromVoidPtr(haul_region_address(handle));
-  object_leave(region);
-  return address;
+static PyObject *get_address(void *handle) {
+  return PyLong_FromVoidPtr(haul_region_address(handle));
 }
+GETTER(address);
 
-static PyObject *get_place(PyObject *self, void *none) {
-  struct object *region = (struct object *)self;
-  haul_region *handle = object_enter(region, "place");
-  (void)none;
-  if (!handle)
-    return NULL;
-  PyObject *place = place_text(haul_region_place(handle));
-  object_leave(region);
-  return place;
+static PyObject *get_place(void *handle) {
+  return place_text(haul_region_place(handle));
 }
-
-static PyObject *get_node(PyObject *self, void *none) {
-  PyObject *node = (PyObject *)((struct object *)self)->node;
-  (void)none;
-  Py_INCREF(node);
-  return node;
-}
-
-static PyObject *get_layout(PyObject *self, void *none) {
-  (void)none;
-  return layout_object(&((struct region *)self)->layout);
-}
-
-static PyObject *get_readonly(PyObject *self, void *none) {
-  (void)none;
-  return PyBool_FromLong(((struct region *)self)->readonly);
-}
+GETTER(place);
 
 PyTypeObject *region_type(void) {
   static PyMethodDef methods[] = {
@@ -406,48 +328,51 @@ PyTypeObject *region_type(void) {
        "tensor(dtype, shape, strides=None, *, offset=0): a part of the region as a tensor."},
       {"bytes", region_bytes, METH_NOARGS, "All bytes as a memoryview, whatever the layout."},
       {"export", METHOD_WITH_KEYWORDS(region_export),
-       "export(layout=None, rights=READ): the ticket and the descriptor that another process "
-       "imports. The descriptor is the caller's to close."},
+       "export(layout=None, rights=READ): a ticket and a descriptor for import_ in another "
+       "process. "
+       "The caller closes the descriptor."},
       {"ticket", METHOD_WITH_KEYWORDS(region_ticket),
-       "ticket(layout=None, rights=READ): a further ticket for who was sent the descriptor with an "
-       "earlier one of the same rights."},
+       "ticket(layout=None, rights=READ): a further ticket, for a process that imported an earlier "
+       "one of the same rights with its descriptor."},
       {"publish", METHOD_WITH_KEYWORDS(region_publish),
-       "publish(name, rights=READ, *, to={}): let peers look it up; with a dict of names of keys "
-       "and rights these alone."},
-      {"unpublish", region_unpublish, METH_VARARGS, "unpublish(name): take the name back."},
+       "publish(name, rights=READ, *, to={}): let peers look it up; with a dict of identities and "
+       "rights, only these peers."},
+      {"unpublish", region_unpublish, METH_VARARGS, "unpublish(name): withdraw the name."},
       {"copy_from", METHOD_WITH_KEYWORDS(region_copy_from),
        "copy_from(source, *, offset=0, source_offset=0, length=None, timeout=None): copy from "
-       "another region of the node, wherever the two are."},
+       "another region of the node, at any two places."},
       {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
-       "__array__(dtype=None, copy=None): numpy's array of the memory, or why there is none."},
-      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor; nothing is copied."},
-      {"__dlpack_device__", device, METH_NOARGS, "DLPack's type and number of the device."},
-      {"close", region_close, METH_NOARGS,
-       "End the region and its transfers, and take its names back. BufferError while a buffer or a "
+       "__array__(dtype=None, copy=None): a numpy array of the memory, or BufferError."},
+      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack_capsule),
+       "A capsule with the tensor, without a copy."},
+      {"__dlpack_device__", dlpack_device, METH_NOARGS, "DLPack's type and number of the device."},
+      {"close", object_method_close, METH_NOARGS,
+       "Withdraw its names, cancel its transfers and release it. BufferError while a buffer or a "
        "tensor of it is in use."},
       OBJECT_METHODS,
       {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {
-      {"length", get_length, NULL, "Its bytes.", NULL},
-      {"address", get_address, NULL, "The address in the place's own terms.", NULL},
-      {"place", get_place, NULL, "\"host\", \"sim:0\", \"cuda:1\".", NULL},
-      {"node", get_node, NULL, "The node it belongs to.", NULL},
-      {"layout", get_layout, NULL, "How the tensor lies in it; bytes where nobody said.", NULL},
-      {"readonly", get_readonly, NULL, "Whether this process may only read it.", NULL},
+      PROPERTY(length, "In bytes."),
+      PROPERTY(address, "Its address at its place."),
+      PROPERTY(place, "\"host\", \"sim:0\", \"cuda:1\"."),
+      {"layout", tensor_get_layout, NULL, "The layout of its tensor; bytes by default.", NULL},
       OBJECT_GETTERS,
       {NULL, NULL, NULL, NULL, NULL}};
+  static PyMemberDef members[] = {
+      MEMBER("node", T_OBJECT_EX, struct object, node, "Its node."),
+      MEMBER("readonly", T_BOOL, struct region, readonly, "Whether this process can only read it."),
+      {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
       SLOT(Py_tp_traverse, traverse),
       SLOT(Py_tp_repr, repr),
-      SLOT(Py_bf_getbuffer, get_buffer),
-      SLOT(Py_bf_releasebuffer, release_buffer),
+      SLOT(Py_bf_getbuffer, buffer_get),
+      SLOT(Py_bf_releasebuffer, buffer_release),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
-      {Py_tp_doc, "A range of bytes at a place: Node.alloc, Node.wrap and Node.import_ make it."},
+      {Py_tp_members, members},
+      {Py_tp_doc, "A range of bytes at a place, from Node.alloc, Node.wrap or Node.import_."},
       {0, NULL}};
-  static PyType_Spec spec = {
-      "haul.Region", sizeof(struct region), 0,
-      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {"haul.Region", sizeof(struct region), 0, HANDLE_TYPE, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

@@ -6,10 +6,19 @@ PyObject *tensor_object(struct region *region, const struct haul_tensor *layout)
   struct tensor *tensor = (struct tensor *)PyType_GenericAlloc(haulpy.tensor, 0);
   if (!tensor)
     return NULL;
-  Py_INCREF((PyObject *)region);
-  tensor->region = region;
+  tensor->region = (struct region *)Py_NewRef((PyObject *)region);
   tensor->layout = *layout;
   return (PyObject *)tensor;
+}
+
+struct region *region_of(PyObject *object) {
+  return PyObject_TypeCheck(object, haulpy.tensor) ? ((struct tensor *)object)->region
+                                                   : (struct region *)object;
+}
+
+const struct haul_tensor *layout_of(PyObject *object) {
+  return PyObject_TypeCheck(object, haulpy.tensor) ? &((struct tensor *)object)->layout
+                                                   : &((struct region *)object)->layout;
 }
 
 /* ---- As the local end of a transfer ---- */
@@ -28,7 +37,7 @@ int local_from(PyObject *object, void *given) {
   *local = (struct local){.region = tensor->region, .tensor = tensor};
   if (layout_is_contiguous(&tensor->layout))
     return 1;
-  PyErr_SetString(PyExc_ValueError, "the tensor is not contiguous: move pieces of its region");
+  PyErr_SetString(PyExc_ValueError, "the tensor is not contiguous: use pieces of its region");
   return 0;
 }
 
@@ -46,13 +55,13 @@ bool local_offset(const struct local *local, const char *call, uint64_t length, 
     *offset += local->tensor->layout.offset;
     return true;
   }
-  PyOS_snprintf(text, sizeof text, "a piece does not lie within the tensor's %llu bytes",
+  PyOS_snprintf(text, sizeof text, "a piece exceeds the tensor's %llu bytes",
                 (unsigned long long)bytes);
-  raise_own(HAUL_ERANGE, call, "tensor", text, "count its bytes from the tensor's first one");
+  raise_own(HAUL_ERANGE, call, "tensor", text, "count offsets from the tensor's first byte");
   return false;
 }
 
-/* ---- What it is ---- */
+/* ---- Properties ---- */
 
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(Py_TYPE(self));
@@ -68,46 +77,20 @@ static void dealloc(PyObject *self) {
   Py_DECREF((PyObject *)type);
 }
 
-static int get_buffer(PyObject *self, Py_buffer *view, int flags) {
-  struct tensor *tensor = (struct tensor *)self;
-  return buffer_fill(self, tensor->region, &tensor->layout, view, flags);
-}
-
-static void release_buffer(PyObject *self, Py_buffer *view) {
-  buffer_done(((struct tensor *)self)->region, view);
-}
-
-static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *keywords) {
-  struct tensor *tensor = (struct tensor *)self;
-  return dlpack_capsule(tensor->region, &tensor->layout, args, keywords);
-}
-
-static PyObject *device(PyObject *self, PyObject *none) {
+PyObject *tensor_get_layout(PyObject *self, void *none) {
   (void)none;
-  return dlpack_device(((struct tensor *)self)->region);
-}
-
-static PyObject *get_region(PyObject *self, void *none) {
-  PyObject *region = (PyObject *)((struct tensor *)self)->region;
-  (void)none;
-  Py_INCREF(region);
-  return region;
-}
-
-static PyObject *get_layout(PyObject *self, void *none) {
-  (void)none;
-  return layout_object(&((struct tensor *)self)->layout);
+  return layout_object(layout_of(self));
 }
 
 static PyObject *get_of_layout(PyObject *self, void *name) {
-  PyObject *layout = get_layout(self, NULL);
+  PyObject *layout = tensor_get_layout(self, NULL);
   PyObject *value = layout ? PyObject_GetAttrString(layout, name) : NULL;
   Py_XDECREF(layout);
   return value;
 }
 
 static PyObject *repr(PyObject *self) {
-  PyObject *layout = get_layout(self, NULL);
+  PyObject *layout = tensor_get_layout(self, NULL);
   PyObject *region = PyObject_Repr((PyObject *)((struct tensor *)self)->region);
   PyObject *text =
       layout && region ? PyUnicode_FromFormat("<haul.Tensor %R in %U>", layout, region) : NULL;
@@ -127,33 +110,34 @@ static char of_dtype[] = "dtype", of_shape[] = "shape", of_strides[] = "strides"
 PyTypeObject *tensor_type(void) {
   static PyMethodDef methods[] = {
       {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
-       "__array__(dtype=None, copy=None): numpy's array of the memory, or why there is none."},
-      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack), "A capsule with the tensor; nothing is copied."},
-      {"__dlpack_device__", device, METH_NOARGS, "DLPack's type and number of the device."},
+       "__array__(dtype=None, copy=None): a numpy array of the memory, or BufferError."},
+      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack_capsule),
+       "A capsule with the tensor, without a copy."},
+      {"__dlpack_device__", dlpack_device, METH_NOARGS, "DLPack's type and number of the device."},
       {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {
-      {"region", get_region, NULL, "The region it lies in.", NULL},
-      {"layout", get_layout, NULL, "How it lies in the region.", NULL},
+      {"layout", tensor_get_layout, NULL, "Its type, shape, strides and offset.", NULL},
       {"dtype", get_of_layout, NULL, "\"float32\", \"bfloat16\", ...", of_dtype},
       {"shape", get_of_layout, NULL, "Elements in each dimension.", of_shape},
-      {"strides", get_of_layout, NULL, "Elements from one to the next in each dimension.",
-       of_strides},
-      {"offset", get_of_layout, NULL, "Bytes from the region's start to the first element.",
+      {"strides", get_of_layout, NULL, "In elements.", of_strides},
+      {"offset", get_of_layout, NULL, "Bytes from the start of the region to the first element.",
        of_offset},
       {"nbytes", get_bytes, NULL, "Bytes of all elements.", NULL},
       {NULL, NULL, NULL, NULL, NULL}};
+  static PyMemberDef members[] = {
+      MEMBER("region", T_OBJECT_EX, struct tensor, region, "The region that it lies in."),
+      {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
       SLOT(Py_tp_traverse, traverse),
       SLOT(Py_tp_repr, repr),
-      SLOT(Py_bf_getbuffer, get_buffer),
-      SLOT(Py_bf_releasebuffer, release_buffer),
+      SLOT(Py_bf_getbuffer, buffer_get),
+      SLOT(Py_bf_releasebuffer, buffer_release),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
+      {Py_tp_members, members},
       {Py_tp_doc, "A part of a region with a type and a shape. It keeps the region."},
       {0, NULL}};
-  static PyType_Spec spec = {
-      "haul.Tensor", sizeof(struct tensor), 0,
-      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {"haul.Tensor", sizeof(struct tensor), 0, HANDLE_TYPE, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Transfer: bytes on their way. The methods of Remote that start one, and what can be done with it.
- */
+ * Transfer, and the methods of Remote that start one. */
 #include <string.h>
 
 #include "haulpy.h"
 
 struct transfer {
   struct object base;
-  PyObject *region, *remote; /* references: without them the transfer would be canceled */
+  PyObject *region, *remote; /* references: their release would cancel the transfer */
 };
 
 static void release_transfer(void *handle) {
@@ -16,30 +15,31 @@ static void release_transfer(void *handle) {
 
 /* ---- Starting ---- */
 
-struct wishes {
+struct constraints {
   PyObject *timeout;
   const char *only;
   int zero_copy, checksum, priority;
 };
 
-#define NO_WISHES                                                                                  \
+#define NO_CONSTRAINTS                                                                             \
   { Py_None, NULL, 0, 0, 0 }
 
-static bool read_wishes(const struct wishes *wishes, struct haul_transfer_options *options) {
-  options->only = wishes->only;
-  options->priority = wishes->priority;
+static bool read_constraints(const struct constraints *given,
+                             struct haul_transfer_options *options) {
+  options->only = given->only;
+  options->priority = given->priority;
   options->flags =
-      (wishes->zero_copy ? HAUL_REQUIRE_ZERO_COPY : 0) | (wishes->checksum ? HAUL_CHECKSUM : 0);
-  if (wishes->timeout == Py_None)
+      (given->zero_copy ? HAUL_REQUIRE_ZERO_COPY : 0) | (given->checksum ? HAUL_CHECKSUM : 0);
+  if (given->timeout == Py_None)
     return true;
-  if (!deadline_from(wishes->timeout, 0, &options->deadline))
+  if (!deadline_from(given->timeout, 0, &options->deadline))
     return false;
   if (options->deadline == HAUL_NO_WAIT)
-    options->deadline = 1; /* 0 would be the node's default */
+    options->deadline = 1; /* 0 would mean the node's default */
   return true;
 }
 
-/* Both entered, or none. */
+/* Enters both or none. */
 static bool enter_ends(struct remote *remote, struct region *region, const char *call) {
   if (!object_enter(&remote->base, call))
     return false;
@@ -61,10 +61,8 @@ static PyObject *transfer_object(struct remote *remote, struct region *region,
   struct transfer *transfer = (struct transfer *)object;
   if (!transfer)
     return NULL;
-  Py_INCREF((PyObject *)region);
-  Py_INCREF((PyObject *)remote);
-  transfer->region = (PyObject *)region;
-  transfer->remote = (PyObject *)remote;
+  transfer->region = Py_NewRef((PyObject *)region);
+  transfer->remote = Py_NewRef((PyObject *)remote);
   return (PyObject *)transfer;
 }
 
@@ -80,12 +78,13 @@ static bool read_number(PyObject *tuple, Py_ssize_t index, uint64_t *number) {
 static bool read_piece(PyObject *item, struct haul_piece *piece) {
   Py_ssize_t size = PySequence_Size(item);
   if (size >= 0 && size != 3)
-    PyErr_SetString(PyExc_ValueError, "a piece is (local offset, remote offset, length)");
+    PyErr_SetString(PyExc_ValueError,
+                    "invalid piece: expected (local offset, remote offset, length)");
   return size == 3 && read_number(item, 0, &piece->local) && read_number(item, 1, &piece->remote) &&
          read_number(item, 2, &piece->length);
 }
 
-/* An array of PyMem's; NULL with an exception. */
+/* Allocated with PyMem; NULL with an exception. */
 static struct haul_piece *read_pieces(PyObject *given, const struct local *local, const char *call,
                                       size_t *count) {
   PyObject *list = given == Py_None ? NULL : PySequence_Tuple(given);
@@ -110,8 +109,8 @@ static struct haul_piece *read_pieces(PyObject *given, const struct local *local
 
 static PyObject *start(struct remote *remote, const struct local *local, bool writes,
                        PyObject *given, const struct haul_transfer_options *options) {
-  haul_region *near = local->region->base.handle;
-  haul_remote *far = remote->base.handle;
+  haul_region *local_handle = local->region->base.handle;
+  haul_remote *remote_handle = remote->base.handle;
   haul_transfer *handle = NULL;
   size_t count;
   int code;
@@ -119,8 +118,8 @@ static PyObject *start(struct remote *remote, const struct local *local, bool wr
   if (!pieces)
     return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  code = writes ? haul_write(far, near, pieces, count, options, &handle)
-                : haul_read(near, far, pieces, count, options, &handle);
+  code = writes ? haul_write(remote_handle, local_handle, pieces, count, options, &handle)
+                : haul_read(local_handle, remote_handle, pieces, count, options, &handle);
   Py_END_ALLOW_THREADS;
   PyMem_Free(pieces);
   return code ? raise_last() : transfer_object(remote, local->region, handle);
@@ -130,14 +129,14 @@ static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool w
   static char *names[] = {"region",    "pieces",   "timeout",  "only",
                           "zero_copy", "checksum", "priority", NULL};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct wishes wishes = NO_WISHES;
+  struct constraints given = NO_CONSTRAINTS;
   struct remote *remote = (struct remote *)self;
   struct local local;
   PyObject *pieces = Py_None;
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$Ozppi", names, local_from, &local, &pieces,
-                                   &wishes.timeout, &wishes.only, &wishes.zero_copy,
-                                   &wishes.checksum, &wishes.priority) ||
-      !read_wishes(&wishes, &options) ||
+                                   &given.timeout, &given.only, &given.zero_copy, &given.checksum,
+                                   &given.priority) ||
+      !read_constraints(&given, &options) ||
       !(writes || region_must_be_writable(local.region, "read")) ||
       !enter_ends(remote, local.region, writes ? "write" : "read"))
     return NULL;
@@ -156,7 +155,7 @@ PyObject *transfer_read(PyObject *self, PyObject *args, PyObject *keywords) {
 
 /* ---- Atomic operations ---- */
 
-/* Numbers modulo 2^64: -1 is as good as 2^64 - 1. */
+/* Modulo 2^64: -1 equals 2^64 - 1. */
 static bool read_word(PyObject *given, uint64_t *word) {
   PyObject *integer = PyNumber_Index(given);
   *word = integer ? PyLong_AsUnsignedLongLongMask(integer) : 0;
@@ -164,84 +163,77 @@ static bool read_word(PyObject *given, uint64_t *word) {
   return !PyErr_Occurred();
 }
 
-/* Both entered, or none. `place` becomes an offset in the region. */
-static bool enter_result(struct remote *remote, const struct local *result, const char *call,
-                         uint64_t *place) {
-  return region_must_be_writable(result->region, call) &&
-         local_offset(result, call, sizeof(uint64_t), place) &&
-         enter_ends(remote, result->region, call);
+struct atomic {
+  const char *call;
+  struct local result;
+  unsigned long long offset, result_offset;
+  struct constraints given;
+  uint64_t words[2]; /* fetch_add: the value; compare_swap: expected and desired */
+};
+
+static PyObject *start_atomic(struct remote *remote, const struct atomic *atomic, bool swaps) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct region *region = atomic->result.region;
+  uint64_t place = atomic->result_offset;
+  haul_transfer *handle = NULL;
+  int code;
+  if (!read_constraints(&atomic->given, &options) ||
+      !region_must_be_writable(region, atomic->call) ||
+      !local_offset(&atomic->result, atomic->call, sizeof(uint64_t), &place) ||
+      !enter_ends(remote, region, atomic->call))
+    return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  if (swaps)
+    code = haul_compare_swap(region->base.handle, place, remote->base.handle, atomic->offset,
+                             atomic->words[0], atomic->words[1], &options, &handle);
+  else
+    code = haul_fetch_add(region->base.handle, place, remote->base.handle, atomic->offset,
+                          atomic->words[0], &options, &handle);
+  Py_END_ALLOW_THREADS;
+  PyObject *transfer = code ? raise_last() : transfer_object(remote, region, handle);
+  leave_ends(remote, region);
+  return transfer;
 }
 
 PyObject *transfer_fetch_add(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"result", "offset", "value", "result_offset", "timeout", "only", NULL};
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct wishes wishes = NO_WISHES;
-  struct remote *remote = (struct remote *)self;
-  struct local result;
+  struct atomic atomic = {.call = "fetch_add", .given = NO_CONSTRAINTS};
   PyObject *value;
-  unsigned long long offset, result_offset = 0;
-  haul_transfer *handle = NULL;
-  uint64_t word;
-  int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KO|$KOz", names, local_from, &result, &offset,
-                                   &value, &result_offset, &wishes.timeout, &wishes.only) ||
-      !read_word(value, &word) || !read_wishes(&wishes, &options))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KO|$KOz", names, local_from, &atomic.result,
+                                   &atomic.offset, &value, &atomic.result_offset,
+                                   &atomic.given.timeout, &atomic.given.only) ||
+      !read_word(value, &atomic.words[0]))
     return NULL;
-  uint64_t place = result_offset;
-  if (!enter_result(remote, &result, "fetch_add", &place))
-    return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_fetch_add(result.region->base.handle, place, remote->base.handle, offset, word,
-                        &options, &handle);
-  Py_END_ALLOW_THREADS;
-  PyObject *transfer = code ? raise_last() : transfer_object(remote, result.region, handle);
-  leave_ends(remote, result.region);
-  return transfer;
+  return start_atomic((struct remote *)self, &atomic, false);
 }
 
 PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"result",        "offset",  "expected", "desired",
                           "result_offset", "timeout", "only",     NULL};
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct wishes wishes = NO_WISHES;
-  struct remote *remote = (struct remote *)self;
-  struct local result;
+  struct atomic atomic = {.call = "compare_swap", .given = NO_CONSTRAINTS};
   PyObject *expected, *desired;
-  unsigned long long offset, result_offset = 0;
-  haul_transfer *handle = NULL;
-  uint64_t before, after;
-  int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KOO|$KOz", names, local_from, &result,
-                                   &offset, &expected, &desired, &result_offset, &wishes.timeout,
-                                   &wishes.only) ||
-      !read_word(expected, &before) || !read_word(desired, &after) ||
-      !read_wishes(&wishes, &options))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KOO|$KOz", names, local_from, &atomic.result,
+                                   &atomic.offset, &expected, &desired, &atomic.result_offset,
+                                   &atomic.given.timeout, &atomic.given.only) ||
+      !read_word(expected, &atomic.words[0]) || !read_word(desired, &atomic.words[1]))
     return NULL;
-  uint64_t place = result_offset;
-  if (!enter_result(remote, &result, "compare_swap", &place))
-    return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_compare_swap(result.region->base.handle, place, remote->base.handle, offset, before,
-                           after, &options, &handle);
-  Py_END_ALLOW_THREADS;
-  PyObject *transfer = code ? raise_last() : transfer_object(remote, result.region, handle);
-  leave_ends(remote, result.region);
-  return transfer;
+  return start_atomic((struct remote *)self, &atomic, true);
 }
 
 /* ---- Explaining ---- */
 
 static int operation_from(const char *text) {
-  if (strcmp(text, "write") == 0)
-    return HAUL_OP_WRITE;
-  if (strcmp(text, "read") == 0)
-    return HAUL_OP_READ;
-  if (strcmp(text, "fetch_add") == 0)
-    return HAUL_OP_FETCH_ADD;
-  if (strcmp(text, "compare_swap") == 0)
-    return HAUL_OP_COMPARE_SWAP;
-  PyErr_SetString(PyExc_ValueError,
-                  "an operation is \"write\", \"read\", \"fetch_add\" or \"compare_swap\"");
+  static const char *const names[] = {[HAUL_OP_WRITE] = "write",
+                                      [HAUL_OP_READ] = "read",
+                                      [HAUL_OP_FETCH_ADD] = "fetch_add",
+                                      [HAUL_OP_COMPARE_SWAP] = "compare_swap"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (names[i] && strcmp(text, names[i]) == 0)
+      return (int)i;
+  PyErr_Format(PyExc_ValueError,
+               "invalid operation \"%.40s\": expected \"write\", \"read\", \"fetch_add\" or "
+               "\"compare_swap\"",
+               text);
   return 0;
 }
 
@@ -260,17 +252,17 @@ static PyObject *explain(struct remote *remote, struct region *region, int opera
 PyObject *transfer_explain(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"region", "operation", "length", "only", "zero_copy", "checksum", NULL};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct wishes wishes = NO_WISHES;
+  struct constraints given = NO_CONSTRAINTS;
   struct remote *remote = (struct remote *)self;
   struct local local;
   PyObject *length = Py_None;
   const char *text = "write";
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|sO$zpp", names, local_from, &local, &text,
-                                   &length, &wishes.only, &wishes.zero_copy, &wishes.checksum))
+                                   &length, &given.only, &given.zero_copy, &given.checksum))
     return NULL;
   int operation = operation_from(text);
   uint64_t bytes = length == Py_None ? 0 : PyLong_AsUnsignedLongLong(length);
-  if (PyErr_Occurred() || !read_wishes(&wishes, &options))
+  if (PyErr_Occurred() || !read_constraints(&given, &options))
     return NULL;
   if (!enter_ends(remote, local.region, "explain"))
     return NULL;
@@ -281,7 +273,7 @@ PyObject *transfer_explain(PyObject *self, PyObject *args, PyObject *keywords) {
   return paths;
 }
 
-/* ---- What can be done with it ---- */
+/* ---- Transfer ---- */
 
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   struct transfer *transfer = (struct transfer *)self;
@@ -298,30 +290,21 @@ static void dealloc(PyObject *self) {
   Py_XDECREF(remote);
 }
 
-static PyObject *transfer_done(PyObject *self, PyObject *none) {
-  struct object *transfer = (struct object *)self;
-  (void)none;
-  haul_transfer *handle = object_enter(transfer, "done");
-  if (!handle)
-    return NULL;
-  int code = haul_transfer_test(handle);
-  object_leave(transfer);
-  return PyBool_FromLong(code != 1);
+static PyObject *done_of(void *handle) {
+  return PyBool_FromLong(haul_transfer_test(handle) != 1);
 }
+METHOD(transfer, done)
 
-/* A transfer may itself have ended with HAUL_ETIMEDOUT. */
+/* HAUL_ETIMEDOUT may also be the result of the transfer itself. */
 static int step_wait(void *user, haul_deadline until) {
   int code = haul_transfer_wait(user, until);
   return code == HAUL_ETIMEDOUT && haul_transfer_test(user) == 1 ? STEP_AGAIN : code;
 }
 
 static PyObject *transfer_wait(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"timeout", NULL};
   struct object *transfer = (struct object *)self;
-  PyObject *timeout = Py_None;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O", names, &timeout) ||
-      !deadline_from(timeout, transfer->node->timeout, &until))
+  if (!deadline_argument(args, keywords, "|O", transfer->node->timeout, &until))
     return NULL;
   haul_transfer *handle = object_enter(transfer, "wait");
   if (!handle)
@@ -332,41 +315,23 @@ static PyObject *transfer_wait(PyObject *self, PyObject *args, PyObject *keyword
   object_leave(transfer);
   if (code)
     return NULL;
-  Py_INCREF(self);
-  return self;
+  return Py_NewRef(self);
 }
 
-static PyObject *transfer_cancel(PyObject *self, PyObject *none) {
-  struct object *transfer = (struct object *)self;
-  (void)none;
-  haul_transfer *handle = object_enter(transfer, "cancel");
-  if (!handle)
-    return NULL;
+static PyObject *cancel_of(void *handle) {
   int code;
   Py_BEGIN_ALLOW_THREADS;
   code = haul_transfer_cancel(handle);
   Py_END_ALLOW_THREADS;
-  if (code)
-    raise_last();
-  object_leave(transfer);
-  if (code)
-    return NULL;
-  Py_RETURN_NONE;
+  return code ? raise_last() : Py_NewRef(Py_None);
 }
+METHOD(transfer, cancel)
 
-static PyObject *transfer_report(PyObject *self, PyObject *none) {
-  struct object *transfer = (struct object *)self;
+static PyObject *report_of(void *handle) {
   struct haul_report report = HAUL_REPORT_INIT;
-  (void)none;
-  haul_transfer *handle = object_enter(transfer, "report");
-  if (!handle)
-    return NULL;
-  int code = haul_transfer_report(handle, &report);
-  if (code)
-    raise_last();
-  object_leave(transfer);
-  return code ? NULL : report_object(&report);
+  return haul_transfer_report(handle, &report) ? raise_last() : report_object(&report);
 }
+METHOD(transfer, report)
 
 static PyObject *await(PyObject *self) {
   PyObject *aio = PyImport_ImportModule("haul.aio");
@@ -377,56 +342,35 @@ static PyObject *await(PyObject *self) {
   return iterator;
 }
 
-static PyObject *get_region(PyObject *self, void *none) {
-  PyObject *region = ((struct transfer *)self)->region;
-  (void)none;
-  Py_INCREF(region);
-  return region;
-}
-
-static PyObject *get_remote(PyObject *self, void *none) {
-  PyObject *remote = ((struct transfer *)self)->remote;
-  (void)none;
-  Py_INCREF(remote);
-  return remote;
-}
-
-static PyObject *get_node(PyObject *self, void *none) {
-  PyObject *node = (PyObject *)((struct object *)self)->node;
-  (void)none;
-  Py_INCREF(node);
-  return node;
-}
-
 PyTypeObject *transfer_type(void) {
   static PyMethodDef methods[] = {
-      {"done", transfer_done, METH_NOARGS, "Whether it has ended, well or not."},
+      {"done", transfer_done, METH_NOARGS, "Whether it has ended, successfully or not."},
       {"wait", METHOD_WITH_KEYWORDS(transfer_wait),
-       "wait(timeout=None): wait for the end and return the transfer. Raises what it ended with, "
-       "or "
-       "TimedOut when the time passed first: then done() is still False."},
-      {"cancel", transfer_cancel, METH_NOARGS, "Ask for an early end; wait for it."},
-      {"report", transfer_report, METH_NOARGS, "What is known of it: path, copies, reasons."},
+       "wait(timeout=None): wait for the end and return the transfer. Raises its error, or "
+       "TimedOut "
+       "if `timeout` passes first: then done() is still False."},
+      {"cancel", transfer_cancel, METH_NOARGS, "Request an early end; then wait for it."},
+      {"report", transfer_report, METH_NOARGS,
+       "Path, copies, times, and why other paths are not used."},
       OBJECT_CLOSE,
       OBJECT_METHODS,
       {NULL, NULL, 0, NULL}};
-  static PyGetSetDef getters[] = {{"region", get_region, NULL, "The local end.", NULL},
-                                  {"remote", get_remote, NULL, "The other end.", NULL},
-                                  {"node", get_node, NULL, "The node that moves it.", NULL},
-                                  OBJECT_GETTERS,
-                                  {NULL, NULL, NULL, NULL, NULL}};
+  static PyGetSetDef getters[] = {OBJECT_GETTERS, {NULL, NULL, NULL, NULL, NULL}};
+  static PyMemberDef members[] = {
+      MEMBER("region", T_OBJECT_EX, struct transfer, region, "The local end."),
+      MEMBER("remote", T_OBJECT_EX, struct transfer, remote, "The remote end."),
+      MEMBER("node", T_OBJECT_EX, struct object, node, "Its node."),
+      {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
       SLOT(Py_tp_traverse, traverse),
       SLOT(Py_am_await, await),
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
-      {Py_tp_doc,
-       "Bytes on their way, from the call that made it on. It can be awaited, in the background by "
-       "asyncio.ensure_future(transfer); it keeps its region and its remote."},
+      {Py_tp_members, members},
+      {Py_tp_doc, "A read, write or atomic operation in flight. Await it, in the background by "
+                  "asyncio.ensure_future(transfer). It keeps its region and its remote."},
       {0, NULL}};
-  static PyType_Spec spec = {
-      "haul.Transfer", sizeof(struct transfer), 0,
-      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  static PyType_Spec spec = {"haul.Transfer", sizeof(struct transfer), 0, HANDLE_TYPE, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }

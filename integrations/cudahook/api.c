@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ * The public calls of haul-cudahook.h. */
+#include "haul-cudahook.h"
+#include "hook.h"
+
+/* ---- An allocator for frameworks ---- */
+
+/* PyTorch makes the device current before it calls; other frameworks may not. */
+static void *alloc_here(struct record *record, cudaStream_t stream) {
+  const struct runtime *calls = runtime();
+  void *address = serve_alloc(record, stream);
+  if (address)
+    return address;
+  cudaError_t result = calls->malloc ? calls->malloc(&address, record->bytes) : NO_RUNTIME;
+  if (result != cudaSuccess)
+    address = NULL;
+  serve_passed_on(record, address, result);
+  return address;
+}
+
+void *haul_cudahook_alloc(size_t size, int device, void *stream) {
+  struct record record = {.call = "haul_cudahook_alloc", .bytes = size, .device = device};
+  const struct runtime *calls = runtime();
+  cudaError_t error = NO_RUNTIME;
+  if (size == 0)
+    return NULL;
+  int before = calls->serves ? device_enter(calls, device, &error) : -1;
+  if (error != cudaSuccess) {
+    log_record(&record, "failed: error %d", error);
+    return NULL;
+  }
+  void *address = alloc_here(&record, stream);
+  device_leave(calls, before, device);
+  return address;
+}
+
+static void free_here(struct record *record, void *address, cudaStream_t stream) {
+  const struct runtime *calls = runtime();
+  struct block *block = serve_remove(record, address);
+  if (block) {
+    serve_free_async(record, block, stream);
+    return;
+  }
+  log_record(record, "passed on: %s", record->why);
+  if (calls->free)
+    calls->free(address);
+}
+
+void haul_cudahook_free(void *address, size_t size, int device, void *stream) {
+  struct record record = {.call = "haul_cudahook_free", .bytes = size, .device = device};
+  const struct runtime *calls = runtime();
+  cudaError_t error = NO_RUNTIME;
+  int before = calls->serves && address ? device_enter(calls, device, &error) : -1;
+  if (!address)
+    return;
+  free_here(&record, address, stream);
+  if (error == cudaSuccess)
+    device_leave(calls, before, device);
+}
+
+/* ---- Allocations by address ---- */
+
+struct found {
+  const char *address;
+  haul_region *region;
+  uint64_t offset;
+};
+
+static int store_found(void *user, const struct block *block) {
+  struct found *found = user;
+  found->region = block->region;
+  found->offset = (uint64_t)(found->address - block->address);
+  return 0;
+}
+
+int haul_cudahook_find(const void *address, haul_region **region, uint64_t *offset) {
+  struct found found = {.address = address};
+  if (is_forked_child())
+    return HAUL_EFORK;
+  if (!address || !region || !offset)
+    return HAUL_EINVAL;
+  int code = blocks_use(address, store_found, &found);
+  if (code == 0) {
+    *region = found.region;
+    *offset = found.offset;
+  }
+  return code;
+}
+
+struct publication {
+  const char *name;
+  unsigned rights;
+};
+
+/* With the lock of the block, so that no thread releases the region meanwhile. */
+static int publish_block(void *user, const struct block *block) {
+  const struct publication *publication = user;
+  return haul_region_publish(block->region, publication->name, publication->rights);
+}
+
+int haul_cudahook_publish(const void *address, const char *name, unsigned rights) {
+  struct publication publication = {name, rights};
+  if (is_forked_child())
+    return HAUL_EFORK;
+  return address ? blocks_use(address, publish_block, &publication) : HAUL_EINVAL;
+}
