@@ -174,7 +174,7 @@ static int deregister_file(int fd) {
 /* Closes the duplicate, unless the program has closed descriptors that it does not know, and the
  * number means another file now. */
 void hf3fs_dereg_fd(int fd) {
-  struct file file;
+  struct file file = {0};
   uint64_t inode;
   pthread_mutex_lock(&client_locks[LOCK_FILES]);
   int copy = fds_find(fd, &file) ? deregister_file(descriptor_of(fd)) : -1;

@@ -31,7 +31,7 @@ start() {
     >"$work/serve" 2>"$work/serve.err" &
   server=$!
   processes+=("$server")
-  await 20 has_lines 2 "^listening on " "$work/serve" && return
+  await has_lines 2 "^listening on " "$work/serve" && return
   failed "haul serve"
   cat "$work/serve.err"
   exit 1

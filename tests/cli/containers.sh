@@ -21,7 +21,7 @@ serve_contained() {
     --region sim=sim:0:64M --file file="$work/file" >"$work/serve" 2>"$work/serve.err" &
   container=$!
   processes+=("$container")
-  await 10 grep -q "^listening on " "$work/serve"
+  await grep -q "^listening on " "$work/serve"
   listens=$?
   server=$(pgrep -P "$container")
   processes+=("$server") # a node of another user outlives the outermost process

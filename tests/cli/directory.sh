@@ -20,7 +20,7 @@ etcd_on() {
   etcd=$!
   processes+=("$etcd")
   directory=etcd://127.0.0.1:$1/cluster
-  await 20 "$HAUL" ls "$directory" --timeout 1 >/dev/null 2>&1
+  await "$HAUL" ls "$directory" --timeout 1 >/dev/null 2>&1
 }
 
 # A pair of unused ports.
@@ -40,7 +40,7 @@ serve_as() {
     >"$work/$1" 2>"$work/$1.err" &
   server=$!
   processes+=("$server")
-  await 10 grep -q "^listening on " "$work/$1" || failed "haul serve $*"
+  await grep -q "^listening on " "$work/$1" || failed "haul serve $*"
 }
 
 section "an empty directory"
@@ -84,13 +84,13 @@ section "changes"
 "$HAUL" ls "$directory" --follow >"$work/follow" 2>&1 &
 follower=$!
 processes+=("$follower")
-await 10 grep -q "^NAME" "$work/follow"
+await grep -q "^NAME" "$work/follow"
 serve_as three --region late=host:1M
-await 10 grep -q "^came region late three$" "$work/follow" && passed "a new region is printed"
+await grep -q "^came region late three$" "$work/follow" && passed "a new region is printed"
 stop "$server"
-await 10 grep -q "^went node three$" "$work/follow" && passed "a stopped node is printed"
+await grep -q "^went node three$" "$work/follow" && passed "a stopped node is printed"
 slay "$first"
-await 20 grep -q "^went node one$" "$work/follow" && passed "a killed node is printed after its lease"
+await grep -q "^went node one$" "$work/follow" && passed "a killed node is printed after its lease"
 kill -INT "$follower"
 wait "$follower"
 holds "it ends with status 0" test $? = 0
@@ -98,10 +98,10 @@ expect 1 "the killed node is not found" "$HAUL" ls "$directory/one"
 
 section "etcd restarts"
 slay "$etcd"
-await 10 grep -q " warning unregistered code=" "$work/two.err" && passed "the server logs the loss"
+await grep -q " warning unregistered code=" "$work/two.err" && passed "the server logs the loss"
 rm -rf "$work/etcd"
 etcd_on "$port" || failed "etcd again"
-await 10 grep -q " info registered$" "$work/two.err" && passed "the server logs the return"
+await grep -q " info registered$" "$work/two.err" && passed "the server logs the return"
 expect 0 "the node is registered again" "$HAUL" ls "$directory"
 says "^scratch  *two "
 expect 0 "a plain address works without it" "$HAUL" ls "$(sed -n 's/^listening on //p' "$work/two")"

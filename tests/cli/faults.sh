@@ -153,7 +153,7 @@ kill_during_get() {
     "$HAUL" get "$tcp/big" "$work/got/file" >"$work/out" 2>"$work/err" &
     client=$!
     processes+=("$client")
-    await 10 is_not_empty "$work/got"
+    await is_not_empty "$work/got"
     { kill "-$signal" "${!victim}" && wait "$client"; } 2>/dev/null
     status=$?
     slay "$server"

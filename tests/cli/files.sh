@@ -129,7 +129,7 @@ put_slowly() {
   feeder=$!
   "$HAUL" put "$work/slow" "$tcp/rw/folder/new" >"$work/out" 2>"$work/err" &
   putter=$!
-  holds "the new file is beside the old one" await 10 beside
+  holds "the new file is beside the old one" await beside
 }
 
 end_feeder() {
@@ -149,7 +149,7 @@ for signal in INT TERM KILL; do
     holds "SIG$signal ends it with 1" test "$status" = 1
     holds "and reports it" grep -q interrupted "$work/err"
   fi
-  holds "the new file is removed" await 10 nothing_beside
+  holds "the new file is removed" await nothing_beside
   holds "the old file is unchanged" cmp "$work/tree/large" "$work/tree/folder/new"
 done
 section "written, again"

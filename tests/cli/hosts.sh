@@ -129,7 +129,7 @@ section "a wire that stays cut"
 # is_cut NAME: reports its begin and waits for the cut.
 is_cut() {
   : >"$work/$1.begun"
-  await 10 test -e "$work/cut"
+  await test -e "$work/cut"
 }
 # timed NAME COMMAND…: stores exit status and seconds.
 timed() {
@@ -156,7 +156,7 @@ clients+=($!)
 timed hasty get "$remote_v4/a" - --timeout 2 | { head -c 4M; is_cut hasty; cat; } >/dev/null &
 clients+=($!)
 for name in put get hasty; do
-  holds "$name has begun" await 10 test -e "$work/$name.begun"
+  holds "$name has begun" await test -e "$work/$name.begun"
 done
 cut
 : >"$work/cut"
@@ -167,7 +167,7 @@ ended put 6 "the peer was silent for longer than the liveness bound of 3 s"
 ended get 6 "the peer was silent for longer than the liveness bound of 3 s"
 ended hasty 3 "did not end by its deadline"
 is_alone() { [[ -z $("${on_remote[@]}" ss -Htn state established) ]]; }
-holds "the node has closed the connections" await 10 is_alone
+holds "the node has closed the connections" await is_alone
 rejoin
 expect 0 "the node serves again" "${on_local[@]}" "$HAUL" put "$work/file" "$remote_v4/a" --checksum
 expect 0 "get" "${on_local[@]}" "$HAUL" get "$remote_v4/a" "$work/copy" --length 20000003 --checksum

@@ -115,15 +115,13 @@ holds_json() {
   if [[ $truth == True ]]; then passed "$1"; else failed "$1: $truth"; fi
 }
 
-# await SECONDS COMMAND…: retries until the command succeeds.
+# await COMMAND…: repeats the command until it succeeds, for a minute at most, which a busy machine may need.
 await() {
-  local rounds=$(($1 * 20))
-  shift
-  for ((; rounds > 0; rounds--)); do
-    "$@" >/dev/null 2>&1 && return 0
+  local until=$((SECONDS + 60))
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < until)) || return 1
     sleep 0.05
   done
-  return 1
 }
 
 # has_lines COUNT PATTERN FILE
@@ -141,7 +139,7 @@ serve() {
   "$HAUL" serve --listen tcp://127.0.0.1:0 --listen "$unix" "$@" >"$log" 2>"$log.err" &
   server=$!
   processes+=("$server")
-  if ! await 10 has_lines 2 "^listening on " "$log"; then
+  if ! await has_lines 2 "^listening on " "$log"; then
     echo "FAILED  haul serve $* does not start:"
     cat "$log" "$log.err"
     exit 1
@@ -163,7 +161,7 @@ start_listener() {
   "$@" >"$work/serve" 2>"$work/serve.err" &
   server=$!
   processes+=("$server")
-  await 10 grep -q "^listening on " "$work/serve" || failed "$* does not start"
+  await grep -q "^listening on " "$work/serve" || failed "$* does not start"
   listening=$(sed -n 's/^listening on //p' "$work/serve" | head -n 1)
 }
 

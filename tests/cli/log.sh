@@ -8,7 +8,7 @@ here=$(dirname "$0")
 
 # logs WHAT PATTERN: a line matches within 10 seconds.
 logs() {
-  if await 10 grep -q -E -e "$2" "$log"; then
+  if await grep -q -E -e "$2" "$log"; then
     passed "$1"
   else
     cp "$log" "$work/out"
@@ -123,7 +123,7 @@ mkdir "$work/source" "$work/point"
 "$HAUL" mount "$work/source" "$work/point" --foreground --log-format json 2>"$work/mount" &
 server=$!
 processes+=("$server")
-if await 10 grep -q " is mounted at " "$work/mount"; then
+if await grep -q " is mounted at " "$work/mount"; then
   stop "$server"
   log=$work/mount
   lines_hold "each line is an object" \

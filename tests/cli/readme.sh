@@ -74,7 +74,7 @@ start() {
   # shellcheck disable=SC2086 # the page's words
   (cd "$work/here" && exec ${command} --listen tcp://127.0.0.1:0) >"$work/out" 2>"$work/err" &
   processes+=("$!")
-  await 20 has_lines "$(wc -l <"$work/shown")" . "$work/out" || failed "$1 does not start"
+  await has_lines "$(wc -l <"$work/shown")" . "$work/out" || failed "$1 does not start"
   ports[$page]=$(sed -n 's/^listening on tcp:.*:\([0-9]*\)$/\1/p' "$work/out")
 }
 

@@ -49,8 +49,8 @@ sys.exit(os.waitstatus_to_exitcode(status))
 PY
   server=$!
   processes+=("$server")
-  await 10 test -s "$work/pid" && processes+=("$(cat "$work/pid")")
-  await 10 grep -q "^READY=1$" "$work/said"
+  await test -s "$work/pid" && processes+=("$(cat "$work/pid")")
+  await grep -q "^READY=1$" "$work/said"
 }
 
 section "sockets and readiness"

@@ -16,7 +16,7 @@ watch() {
   "$HAUL" trace "$1" -o "$work/timeline" --seconds 60 2>"$work/said" &
   watcher=$!
   processes+=("$watcher")
-  await 10 grep -q "^watching " "$work/said"
+  await grep -q "^watching " "$work/said"
 }
 
 # ends STATUS WHAT: the watcher ends with this status.

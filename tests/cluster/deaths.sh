@@ -54,7 +54,7 @@ for pair in "${towards[@]}"; do begin "$pair" exchange "${pair%-*}" "$victim" 3;
 join
 each "new transfers to it end with an error" is_broken "${towards[@]}"
 start_node "$victim"
-holds "it starts again" await 30 node_is_up "$victim"
+holds "it starts again" await node_is_up "$victim"
 exchange_all "each writes to each and reads back" "${all_pairs[@]}"
 
 choose
@@ -73,7 +73,7 @@ section "$victim is killed, and at once there again"
 begin_all
 kill_node "$victim"
 start_node "$victim"
-holds "it starts again" await 30 node_is_up "$victim"
+holds "it starts again" await node_is_up "$victim"
 look_at_all
 exchange_all "each writes to each and reads back" "${all_pairs[@]}"
 

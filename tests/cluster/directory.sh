@@ -22,7 +22,7 @@ ip netns exec "$(host $etcd)" etcd --data-dir "$work/etcd" --unsafe-no-fsync \
 etcd_process=$!
 processes+=("$etcd_process")
 lists() { on $observer "$HAUL" ls "$directory" --timeout 2; }
-if ! await 30 lists; then
+if ! await lists; then
   cp "$work/etcd.log" "$work/err"
   failed "etcd, or haul ls of it"
   cluster_end
@@ -30,8 +30,8 @@ fi
 
 # Listed by a host that is none of them.
 is_listed() { lists | grep -q "^node$1  *tcp://$(address "$1"):7420$"; }
-comes() { await 40 is_listed "$1"; }
-goes() { await 40 eval "lists | grep -q ^NODE && ! is_listed $1"; }
+comes() { await is_listed "$1"; }
+goes() { await eval "lists | grep -q ^NODE && ! is_listed $1"; }
 goes_all() { each "$1" goes "${@:2}"; }
 comes_all() { each "$1" comes "${@:2}"; }
 # by_name WHAT HOST…: each of them with each, by name.
@@ -92,7 +92,7 @@ by_name "and are written to and read by name" "${lost[@]}" "$victim"
 
 section "the directory is cut off"
 part $etcd
-says_so() { await 40 grep -q " warning unregistered " "$work/node$1.err"; }
+says_so() { await grep -q " warning unregistered " "$work/node$1.err"; }
 each "all nodes say so" says_so "${everybody[@]}"
 directory='' by_name "by address they go on" "${rest[@]}"
 heal $etcd

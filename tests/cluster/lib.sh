@@ -133,7 +133,7 @@ by_relay() {
     ip netns exec "$switch" "$HAUL_CLUSTER/cluster_wire" "$(host "$1")" wire "port$1" "$orders" \
       $((seed + $1)) >"$work/relay$1" 2>"$work/why" &
     processes+=("$!")
-    await 10 grep -q ready "$work/relay$1" || return 1
+    await grep -q ready "$work/relay$1" || return 1
     plug_in "$1"
   fi
   printf '%b\n' "$2" >"$orders"
@@ -189,7 +189,7 @@ start_nodes() {
   local one
   for one in "${everybody[@]}"; do start_node "$one" "$@"; done
   for one in "${everybody[@]}"; do
-    await 30 node_is_up "$one" && continue
+    await node_is_up "$one" && continue
     cp "$work/node$one.err" "$work/err"
     failed "node $one starts"
     exit 1
@@ -321,7 +321,7 @@ begin_held() {
   done
   each "each $kind has begun" has_begun "${@/#/$kind.}"
 }
-has_begun() { await 30 test -e "$work/$1.begun"; }
+has_begun() { await test -e "$work/$1.begun"; }
 
 # make_large: what held puts move.
 make_large() { seeded_files $((16 << 20)) large; }

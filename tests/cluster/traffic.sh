@@ -35,7 +35,7 @@ section "a session of two, eight times at a time"
 for number in "${everybody[@]}"; do
   begin "server$number" within 60 "$number" "$HAUL" pingpong --server --listen "tcp://$(address "$number"):20000" --place host
 done
-is_listening() { await 20 grep -q "^listening on " "$work/$1.out"; }
+is_listening() { await grep -q "^listening on " "$work/$1.out"; }
 each "the servers listen" is_listening "${everybody[@]/#/server}"
 for number in "${everybody[@]}"; do
   begin "client$number" within 60 "$number" "$HAUL" pingpong "$(address $((number % nodes + 1))):20000" --place host --size 256K

@@ -25,9 +25,9 @@ begin_world() {
 }
 ranks=("${everybody[@]/#/rank}")
 
-has_joined() { await 20 grep -q "^joined as $((${1#rank} - 1))$" "$work/$1.out"; }
-is_done() { await 40 grep -q "^done$" "$work/$1.out"; }
-is_under_way() { await 20 grep -q "^round 2$" "$work/$1.out"; }
+has_joined() { await grep -q "^joined as $((${1#rank} - 1))$" "$work/$1.out"; }
+is_done() { await grep -q "^done$" "$work/$1.out"; }
+is_under_way() { await grep -q "^round 2$" "$work/$1.out"; }
 # process_of NAME: nothing else is on its host.
 process_of() { ip netns pids "$(host "${1#rank}")"; }
 signal() { kill "-$1" "$(process_of "$2")"; }
@@ -70,7 +70,7 @@ section "$victim hangs"
 begin_endless
 signal STOP "$victim"
 hung=$(process_of "$victim")
-has_ended() { await 40 test -e "$work/$1.status"; }
+has_ended() { await test -e "$work/$1.status"; }
 each "the others' calls end" has_ended "${others[@]}"
 each "with an error, by their deadline" is_broken "${others[@]}"
 kill -CONT "$hung"

@@ -28,7 +28,7 @@ start() {
   processes+=("$keep")
   exec 9>"$work/input"
   head -c $bytes "$work/bytes" >&9
-  await 10 grep -q ready "$work/keep" || cat "$work/keep"
+  await grep -q ready "$work/keep" || cat "$work/keep"
 }
 
 end_it() {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -113,8 +114,10 @@ static void exec_etcd(const struct etcd *etcd) {
 static void launch(struct etcd *etcd) {
   etcd->pid = fork();
   assert_true(etcd->pid >= 0);
-  if (etcd->pid == 0)
+  if (etcd->pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* also when the test aborts */
     exec_etcd(etcd);
+  }
   wait_ready(etcd);
 }
 

@@ -34,7 +34,7 @@ serve_on() {
     >"$work/serve" 2>"$work/serve.err" &
   server=$!
   processes+=("$server")
-  await 20 has_lines 2 "^listening on " "$work/serve" && return
+  await has_lines 2 "^listening on " "$work/serve" && return
   failed "haul serve $*"
   cat "$work/serve.err"
   exit 1
@@ -50,7 +50,7 @@ begin() {
   on a timeout 100 "$HAUL" put "$file" "$to" --timeout 60 "$@" >"$work/out" 2>"$work/err" &
   putter=$!
   processes+=("$putter")
-  await 30 moved $(($(wc -c <"$file") / 32)) || failed "it does not begin"
+  await moved $(($(wc -c <"$file") / 32)) || failed "it does not begin"
 }
 
 # end: waits for the put that began. Sets $status.

@@ -66,7 +66,7 @@ finds limited rdma.gid "rxe0/1 is addressed by IPv6, link-local"
 offers rdma.gid "sudo ip address add ADDRESS/24 dev eth0"
 sed -i 's/ADDRESS/10.77.0.1/' "$work/out"
 apply_remedy rdma.gid
-holds "the GID comes" await 10 gid_index rxe0 ${gid_v4}1
+holds "the GID comes" await gid_index rxe0 ${gid_v4}1
 doctor "and that is all that was missing"
 finds ok rdma.gid "rxe0/1 is addressed by IPv4"
 

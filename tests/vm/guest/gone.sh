@@ -28,7 +28,7 @@ removed() {
 
 section "at the writer"
 removed rxe0
-holds "it is gone with the command that used it" await 20 is_over $deletion
+holds "it is gone with the command that used it" await is_over $deletion
 expect 0 "the next put takes what there is" on a "$HAUL" put "$work/file" $v4_b/memory --checksum
 says "path rdma, rxe1"
 stop $server
@@ -40,7 +40,7 @@ removed rxe1
 expect 0 "the node lives on" on a "$HAUL" ls $v4_b
 stop $server
 holds "serve ends with 0" test $status = 0
-holds "the device is gone with it" await 20 is_over $deletion
+holds "the device is gone with it" await is_over $deletion
 rdma link add rxe1 type rxe netdev eth1
 
 section "and afterwards"

@@ -36,13 +36,13 @@ for address in $v4_b $v6_b; do
 done
 expect 0 "and the first namespace's own" ping -c 1 -W 5 $v4_b
 wire_down
-holds "cutting the wire shows at the port" await 10 state_is rxe0 PORT_DOWN
+holds "cutting the wire shows at the port" await state_is rxe0 PORT_DOWN
 wire_up
-holds "mending it, too" await 10 state_is rxe0 PORT_ACTIVE
+holds "mending it, too" await state_is rxe0 PORT_ACTIVE
 for device in rxe0 rxe1; do
   [[ $device == rxe0 ]] && number=1 || number=2
-  holds "$device has its IPv4 GID again" await 10 gid_index $device $gid_v4$number
-  holds "$device has its IPv6 GID again" await 10 gid_index $device $gid_v6$number
+  holds "$device has its IPv4 GID again" await gid_index $device $gid_v4$number
+  holds "$device has its IPv6 GID again" await gid_index $device $gid_v6$number
 done
 
 finish

@@ -15,7 +15,7 @@ play() {
     --only rdma >"$work/server" 2>"$work/server.err" &
   player=$!
   processes+=("$player")
-  await 20 grep -q "^listening on " "$work/server"
+  await grep -q "^listening on " "$work/server"
   before=$(on_wire)
   expect 0 "the client is content" on a "$HAUL" pingpong "$address" --place "$here" --size $size \
     --only rdma
@@ -49,7 +49,7 @@ section "a path that is closed"
 on b "$HAUL" pingpong --server --insecure --listen tcp://$v4_b:20000 --place host >"$work/server" 2>&1 &
 player=$!
 processes+=("$player")
-await 20 grep -q "^listening on " "$work/server"
+await grep -q "^listening on " "$work/server"
 expect 1 "the client fails" on a "$HAUL" pingpong $v4_b --place host --only map --size 4096
 complains "the peer is on another host\|no Unix socket\|not reach"
 wait "$player"

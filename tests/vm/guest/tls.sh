@@ -18,7 +18,7 @@ serve_with() {
     >"$work/serve" 2>"$work/serve.err" &
   server=$!
   processes+=("$server")
-  await 20 has_lines 1 "^listening on " "$work/serve" || failed "haul serve"
+  await has_lines 1 "^listening on " "$work/serve" || failed "haul serve"
 }
 
 end_server() {

@@ -18,7 +18,7 @@ pair() {
     >"$work/server" 2>&1 &
   server=$!
   processes+=("$server")
-  await 20 server_listens || failed "the server listens: $(tail -n 5 "$work/server"), $(ps | grep "[i]b_")"
+  await server_listens || failed "the server listens: $(tail -n 5 "$work/server"), $(ps | grep "[i]b_")"
   expect 0 "$what" on a "$@" -d rxe0 -x "$(gid_index rxe0 "${gid}1")" -F -p $port $v4_b
   ((failures == failed_before)) || kill "$server" 2>/dev/null
   if wait "$server"; then
