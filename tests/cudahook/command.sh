@@ -149,7 +149,7 @@ section "an address that is taken"
 start HAUL_CUDAHOOK_LISTEN="unix://$work/one.sock" HAUL_CUDAHOOK_PUBLISH=kv
 holds "the first has nothing to tell" has_lines 1 "" "$work/keep"
 mistaken HAUL_CUDAHOOK_LISTEN="unix://$work/one.sock" HAUL_CUDAHOOK_PUBLISH=kv
-tells "not listening on unix://$work/one.sock: somebody listens here already"
+tells "not listening on unix://$work/one.sock: another process listens here already"
 complains "(hint: %p in HAUL_CUDAHOOK_LISTEN"
 logs "not reachable as kv.0: not listening on unix://$work/one.sock: "
 expect 0 "peers still find the first" "$HAUL" ls "unix://$work/one.sock"
