@@ -205,7 +205,7 @@ static int bind_error(const struct address *address, int system, const char *obj
     return error_set(HAUL_EADDRINUSE, system, object,
                      "choose another port or path (port 0 takes a free one), or find the listener "
                      "with: ss -lxtp",
-                     "somebody listens here already");
+                     "another process listens here already");
   if (system == EACCES && !address->path[0])
     return error_set(HAUL_EADDRESS, system, object,
                      "choose a port of 1024 or more, or grant CAP_NET_BIND_SERVICE",
@@ -498,7 +498,7 @@ static bool is_local(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
-/* Reads what is left. False: closing the rest may block. */
+/* Reads the remaining data. False: closing may block. */
 static bool drain_socket(int fd) {
   char bytes[4096];
   int descriptors[SOCK_DESCRIPTORS_MAX];

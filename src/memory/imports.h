@@ -26,7 +26,7 @@ struct import {
   struct list link; /* in its bucket, newest first; or in a list of imports to free */
   struct list idle; /* while unused, by expiry */
   struct import_key key;
-  /* Several descriptors came with this key, and the owner's cannot be told: a holder of the ticket
+  /* Several descriptors came with this key, and the owner's is unknown: a holder of the ticket
    * could send other memory with it. */
   bool contested;
   uint32_t users;

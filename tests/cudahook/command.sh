@@ -148,7 +148,7 @@ section "an address in use"
 start HAUL_CUDAHOOK_LISTEN="unix://$work/one.sock" HAUL_CUDAHOOK_PUBLISH=kv
 holds "the first has no warnings" has_lines 1 "" "$work/keep"
 mistaken HAUL_CUDAHOOK_LISTEN="unix://$work/one.sock" HAUL_CUDAHOOK_PUBLISH=kv
-warns "cannot listen on unix://$work/one.sock: somebody listens here already"
+warns "cannot listen on unix://$work/one.sock: another process listens here already"
 complains "(hint: use %p in HAUL_CUDAHOOK_LISTEN"
 logs "not reachable as kv.0: cannot listen on unix://$work/one.sock: "
 expect 0 "peers still find the first" "$HAUL" ls "unix://$work/one.sock"

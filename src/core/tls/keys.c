@@ -31,7 +31,7 @@ int key_name_refused(const char *name) {
   return error_set(
       HAUL_EINVAL, 0, name,
       "1 to 63 printable ASCII bytes without blanks and '#', that do not begin with uid:",
-      "this is no name of a key");
+      "this is not a valid key name");
 }
 
 void key_fingerprint(const struct key *key, char text[17]) {
@@ -59,7 +59,7 @@ static int cannot_read(const char *path, const char *what, int system) {
   bool is_key = strcmp(what, KEY_FILE) == 0;
   return error_set(
       HAUL_EINVAL, system, path,
-      error_hint("%sits owner alone may read it", is_key ? "haul key new makes one; " : ""),
+      error_hint("%sonly its owner may read it", is_key ? "haul key new makes one; " : ""),
       "the %s cannot be read: %s", what, strerror(system));
 }
 
@@ -82,12 +82,12 @@ static int check_owner(int file, const char *path, const char *what, size_t *siz
                      "the %s is not a regular file of at most %u bytes", what, KEYS_FILE_MAX);
   if (found.st_mode & (S_IRWXG | S_IRWXO) && !is_handed_over(path, &found))
     return error_set(HAUL_EINSECURE, 0, path,
-                     "chmod 600 it; if somebody has read it, what it holds is known: change that",
+                     "chmod 600 the file; replace its secrets if others may have read them",
                      "others than its owner may read or write the %s (mode %o)", what,
                      (unsigned)found.st_mode & 0777u);
   if (found.st_uid != geteuid() && found.st_uid != 0)
     return error_set(
-        HAUL_EINSECURE, 0, path, "it is to belong to the user who reads it, or to root",
+        HAUL_EINSECURE, 0, path, "chown the file to the user that reads it, or to root",
         "the %s belongs to user %u, who could change it", what, (unsigned)found.st_uid);
   *size = (size_t)found.st_size;
   return 0;
@@ -123,9 +123,9 @@ static int parse_line(char *text, const char *place, struct keys *keys) {
   if (!name || *name == '#')
     return 0;
   if (!key_name_is_valid(name) || !secret || !parse_secret(secret, key->secret))
-    return error_set(HAUL_EINVAL, 0, place, LINE_HINT, "this is no key");
+    return error_set(HAUL_EINVAL, 0, place, LINE_HINT, "the line is not a key");
   if (strtok_r(NULL, " \t\r", &text))
-    return error_set(HAUL_EINVAL, 0, place, LINE_HINT, "there is more behind the key");
+    return error_set(HAUL_EINVAL, 0, place, LINE_HINT, "the line continues behind the key");
   if (keys_find(keys, name, strlen(name)))
     return error_set(HAUL_EINVAL, 0, place, "leave one of them", "there is a key %s already", name);
   memcpy(key->name, name, strlen(name) + 1);
@@ -144,7 +144,7 @@ static int parse(char *text, const char *path, struct keys *keys) {
     code = parse_line(at, place, keys);
   }
   if (code == 0 && keys->count == 0)
-    code = error_set(HAUL_EINVAL, 0, path, LINE_HINT, "there is no key in it");
+    code = error_set(HAUL_EINVAL, 0, path, LINE_HINT, "the file contains no key");
   return code;
 }
 
@@ -234,9 +234,9 @@ const struct key *keys_find(const struct keys *keys, const void *name, size_t le
 static int cannot_make(const char *path, int system) {
   if (system == EEXIST)
     return error_set(HAUL_EEXIST, system, path,
-                     "choose another one; a key that is in use is not overwritten",
-                     "the file is there already");
-  return error_set(HAUL_ESYSTEM, system, path, NULL, "the key file cannot be made: %s",
+                     "choose another file; an existing key is not overwritten",
+                     "the file exists already");
+  return error_set(HAUL_ESYSTEM, system, path, NULL, "the key file cannot be created: %s",
                    strerror(system));
 }
 

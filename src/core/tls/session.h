@@ -33,7 +33,7 @@ struct tls {
     uint8_t bytes[TLS_SECRET];
   } secrets[2];      /* client's, server's; kept until the kernel has them */
   int system;        /* errno of the call that ended the session */
-  bool looked, bare; /* the server's first byte was peeked; it is no TLS record */
+  bool looked, bare; /* the server's first byte was peeked; it is not a TLS record */
   bool holds;
   bool unsafe;       /* process_vm_readv is not permitted; use memcpy */
   uint8_t *in, *out; /* encrypted; NULL until tls_buffer */

@@ -36,7 +36,7 @@ struct cuda_device {
   CUmemAllocationProp how; /* properties of its shareable memory */
   size_t granularity;      /* in bytes, of shareable memory */
 
-  pthread_mutex_t lock;        /* guards what follows */
+  pthread_mutex_t lock;        /* guards the fields below */
   _Atomic bool ready;          /* the fields below are valid; read without the lock */
   _Atomic bool lost;           /* the context was destroyed, with all its resources */
   _Atomic unsigned generation; /* of the context, from 1 */

@@ -341,11 +341,11 @@ static int error_start(const struct start *start) {
   format_log_tail(words, sizeof words);
   if (start->huge && !settings.dpdk_eal[0])
     return error_start_huge(start, words);
-  return error_set(HAUL_ENOTSUP, start->system,
-                   settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
-                   "EAL is started once in a process; mend it (haul doctor dpdk, dpdk_eal in "
-                   "haul.conf) and start the program anew",
-                   "EAL does not start: %s", words);
+  return error_set(
+      HAUL_ENOTSUP, start->system, settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
+      "fix it (haul doctor dpdk; dpdk_eal in haul.conf) and start the program anew: EAL is "
+      "started once in a process",
+      "EAL does not start: %s", words);
 }
 
 /* With the lock. */
