@@ -199,7 +199,7 @@ static void estimates_alone_are_told(void **state) {
   setenv("HAUL_ESTIMATES_ONLY", "yes", 1);
   begin(NULL);
   unsetenv("HAUL_ESTIMATES_ONLY");
-  assert_string_equal(write_with(NULL, 1000).paths[0].reason, "by estimates alone, as set");
+  assert_string_equal(write_with(NULL, 1000).paths[0].reason, "by estimates alone (estimates_only)");
 }
 
 /* From which size on pages go by reference can be set too. */
