@@ -309,7 +309,7 @@ static void start_tls(struct handshake *handshake) {
   }
 }
 
-/* The next event comes once so many bytes are in the socket, or at the end of the connection. */
+/* Delays the next event until `bytes` are in the socket, or the connection ends. */
 static void set_low_water(struct handshake *handshake, int bytes) {
   handshake->low_water = bytes;
   setsockopt(handshake->stream.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Connecting to a node, and dialing channels of a connection: address, TLS, hello, welcome. */
+ * Connecting to a node, and opening channels of a connection: address, TLS, hello, welcome. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -176,8 +176,8 @@ static int check_identity(const struct link *link, const struct stream *stream) 
 }
 
 /* struct link's `dial`. */
-static int dial_channel(struct link *link, const struct transport *transport, bool local,
-                        unsigned index, haul_deadline until, struct stream *stream) {
+static int connect_channel(struct link *link, const struct transport *transport, bool local,
+                           unsigned index, haul_deadline until, struct stream *stream) {
   struct haul_peer *peer = (struct haul_peer *)link;
   struct haul_node *node = peer->node;
   struct address address = peer->address;
@@ -247,7 +247,7 @@ int peer_connect(struct haul_node *node, const char *text, const uint8_t *id, ha
     return code;
   }
   peer->base.initiator = true;
-  peer->base.dial = dial_channel;
+  peer->base.dial = connect_channel;
   peer->address = address;
   snprintf(peer->base.identity, sizeof peer->base.identity, "%s", identity);
   snprintf(peer->address_text, sizeof peer->address_text, "%s", text);
