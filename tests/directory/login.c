@@ -181,13 +181,13 @@ static void an_etcd_that_forgot_the_token_is_asked_for_another(void **state) {
   assert_int_equal(pthread_create(&thread, NULL, come_back, NULL), 0);
   const haul_deadline until = haul_deadline_in(3 * S);
   int code;
-  do /* what it may be told again */
+  do /* entries may be repeated */
     code = haul_directory_next(walk, until, &event);
   while (code == 0);
   assert_int_equal(code, HAUL_ETIMEDOUT);
   pthread_join(thread, NULL);
   assert_works(find(etcd.directory));
-  haul_node_close(server); /* which needs one, too, and is told to the walk */
+  haul_node_close(server); /* removing its entries needs a token, too */
   server = NULL;
   do
     assert_works(haul_directory_next(walk, soon(), &event));
