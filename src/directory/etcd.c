@@ -33,7 +33,7 @@ static bool member_url(const char *scheme, const char *host, char *url, size_t s
 }
 
 /* The members and the prefix of "etcd://HOST[:PORT][,…]/PREFIX"; modifies `text`. */
-static bool parse(char *text, char urls[8][160], const char *members[9], char prefix[128]) {
+static bool parse_address(char *text, char urls[8][160], const char *members[9], char prefix[128]) {
   bool secure = strncmp(text, "etcds://", 8) == 0;
   char *hosts = text + (secure ? 8 : 7), *next = NULL, *slash = strchr(hosts, '/');
   unsigned count = 0;
@@ -67,7 +67,7 @@ static int open_directory(const struct directory_library *library, const char *u
     return library->code(HAUL_ENOMEM, "directory");
   }
   directory->library = library;
-  if (!parse(text, urls, members, directory->prefix))
+  if (!parse_address(text, urls, members, directory->prefix))
     code = library->error(HAUL_EADDRESS, 0, url,
                           "pass an address: etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX",
                           "not the address of a directory");
@@ -210,8 +210,8 @@ static json_t *both_of(const struct directory *directory, const char *name) {
   return operations;
 }
 
-static int find(struct directory *directory, const char *word, int64_t until,
-                struct haul_directory_entry *entries, size_t *count) {
+static int etcd_find(struct directory *directory, const char *word, int64_t until,
+                     struct haul_directory_entry *entries, size_t *count) {
   char name[sizeof entries->name];
   size_t room = *count;
   json_t *answer = NULL;
@@ -239,7 +239,7 @@ static int find(struct directory *directory, const char *word, int64_t until,
 
 /* ---- Leases ---- */
 
-static int lease(struct directory *directory, unsigned seconds, int64_t until, int64_t *out) {
+static int etcd_lease(struct directory *directory, unsigned seconds, int64_t until, int64_t *out) {
   json_t *answer = NULL;
   int code = http_post(directory->http, "/v3/lease/grant", json_pack("{si}", "TTL", (int)seconds),
                        until, &answer);
@@ -258,8 +258,8 @@ static json_t *lease_of(int64_t number) {
   return json_pack("{ss}", "ID", text);
 }
 
-static int renew(struct directory *directory, int64_t number,
-                 const struct haul_directory_entry *node, int64_t until) {
+static int etcd_renew(struct directory *directory, int64_t number,
+                      const struct haul_directory_entry *node, int64_t until) {
   json_t *answer = NULL;
   int code = http_post(directory->http, "/v3/lease/keepalive", lease_of(number), until, &answer);
   if (code)
@@ -272,7 +272,7 @@ static int renew(struct directory *directory, int64_t number,
   return transact_as(directory, number, node, json_array(), until);
 }
 
-static void end(struct directory *directory, int64_t number, int64_t until) {
+static void etcd_end_lease(struct directory *directory, int64_t number, int64_t until) {
   json_t *answer = NULL;
   if (http_post(directory->http, "/v3/lease/revoke", lease_of(number), until, &answer) == 0)
     json_decref(answer);
@@ -319,8 +319,8 @@ static int read_entry(struct directory *directory, const char *key, int64_t unti
   return 0;
 }
 
-static int claim(struct directory *directory, int64_t number,
-                 const struct haul_directory_entry *node, int64_t until) {
+static int etcd_claim(struct directory *directory, int64_t number,
+                      const struct haul_directory_entry *node, int64_t until) {
   struct haul_directory_entry present;
   char key[KEY_MAX], text[24];
   int64_t revision;
@@ -354,8 +354,8 @@ static int claim(struct directory *directory, int64_t number,
                            present.address_count ? present.addresses[0] : "address unknown");
 }
 
-static int put(struct directory *directory, int64_t number,
-               const struct haul_directory_entry *entries, size_t count, int64_t until) {
+static int etcd_put(struct directory *directory, int64_t number,
+                    const struct haul_directory_entry *entries, size_t count, int64_t until) {
   json_t *operations = json_array();
   for (size_t i = 0; i < count; i++)
     json_array_append_new(operations,
@@ -367,8 +367,8 @@ static int put(struct directory *directory, int64_t number,
   return transact_as(directory, number, entries, operations, until);
 }
 
-static int drop(struct directory *directory, int64_t number,
-                const struct haul_directory_entry *entries, size_t count, int64_t until) {
+static int etcd_drop(struct directory *directory, int64_t number,
+                     const struct haul_directory_entry *entries, size_t count, int64_t until) {
   json_t *operations = json_array();
   for (size_t i = 0; i < count; i++) {
     char key[KEY_MAX];
@@ -387,15 +387,15 @@ extern const struct directory_module haul_directory_module;
 __attribute__((visibility("default"))) const struct directory_module haul_directory_module = {
     .open = open_directory,
     .close = close_directory,
-    .find = find,
+    .find = etcd_find,
     .walk_open = walk_open,
     .walk_next = walk_next,
     .walk_close = walk_close,
-    .lease = lease,
-    .renew = renew,
-    .end = end,
-    .claim = claim,
-    .put = put,
-    .drop = drop,
+    .lease = etcd_lease,
+    .renew = etcd_renew,
+    .end = etcd_end_lease,
+    .claim = etcd_claim,
+    .put = etcd_put,
+    .drop = etcd_drop,
     .own_host = own_host,
 };

@@ -14,7 +14,7 @@
 
 /* ---- curl's callbacks ---- */
 
-static size_t take(char *data, size_t size, size_t count, void *user) {
+static size_t http_write_body(char *data, size_t size, size_t count, void *user) {
   struct bytes *bytes = user;
   size_t length = size * count;
   bytes->too_many = length > ANSWER_MAX - bytes->length;
@@ -87,7 +87,7 @@ CURL *http_new_easy(struct http *http) {
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
   curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
   curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, close_on_exec);
-  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, http_write_body);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, http->reason);
   curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, look_at_stop);
   curl_easy_setopt(easy, CURLOPT_XFERINFODATA, http);
@@ -271,7 +271,8 @@ static CURLcode post_once(struct http *http, const char *path, const char *body,
   return curl_easy_perform(http->easy);
 }
 
-static int parse(const struct http *http, const struct bytes *bytes, json_t **answer) {
+static int http_parse_response(const struct http *http, const struct bytes *bytes,
+                               json_t **answer) {
   json_error_t error;
   long status = 0;
   curl_easy_getinfo(http->easy, CURLINFO_RESPONSE_CODE, &status);
@@ -291,8 +292,8 @@ static int parse(const struct http *http, const struct bytes *bytes, json_t **an
 
 /* Tries each member for its share of the time. The first one is tried again last, with the rest of
  * the time, because its kept connection may have been stale. */
-static int post(struct http *http, const char *path, const char *text, int64_t until,
-                json_t **answer) {
+static int http_post_members(struct http *http, const char *path, const char *text, int64_t until,
+                             json_t **answer) {
   struct bytes bytes = {0};
   CURLcode result = CURLE_OUT_OF_MEMORY;
   for (unsigned i = 0; i <= http->members; i++) {
@@ -308,7 +309,8 @@ static int post(struct http *http, const char *path, const char *text, int64_t u
   }
   if (result == CURLE_OK)
     note_own_host(http);
-  int code = result == CURLE_OK ? parse(http, &bytes, answer) : http_failed(http, result, &bytes);
+  int code = result == CURLE_OK ? http_parse_response(http, &bytes, answer)
+                                : http_failed(http, result, &bytes);
   free(bytes.data);
   return code;
 }
@@ -334,7 +336,7 @@ static int post_secret(struct http *http, const char *path, json_t *body, int64_
   char *text = http_text_of(body);
   if (!text)
     return http->library->code(HAUL_ENOMEM, "directory");
-  int code = post(http, path, text, until, answer);
+  int code = http_post_members(http, path, text, until, answer);
   explicit_bzero(text, strlen(text));
   free(text);
   return code;
@@ -372,11 +374,11 @@ int http_post_text(struct http *http, const char *path, const char *text, int64_
   bool had_token = *http->token;
   int code = log_in(http, until);
   if (code == 0)
-    code = post(http, path, text, until, answer);
+    code = http_post_members(http, path, text, until, answer);
   if (!had_token || !is_token_rejected(http, code))
     return code;
   code = log_in(http, until);
-  return code ? code : post(http, path, text, until, answer);
+  return code ? code : http_post_members(http, path, text, until, answer);
 }
 
 char *http_text_of(json_t *body) {

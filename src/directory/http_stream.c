@@ -27,8 +27,8 @@ struct http_stream {
   CURLcode result;
 };
 
-static void prepare(const struct http_stream *stream, CURL *easy, const char *path,
-                    const char *text, struct bytes *bytes) {
+static void stream_prepare(const struct http_stream *stream, CURL *easy, const char *path,
+                           const char *text, struct bytes *bytes) {
   char url[256];
   snprintf(url, sizeof url, "%s%s", http_member(stream->http), path);
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, stream->headers);
@@ -53,8 +53,8 @@ static void free_stream(struct http_stream *stream) {
   free(stream);
 }
 
-static int start(struct http_stream *stream, const struct http_request *request,
-                 const struct http_request *probe) {
+static int stream_start(struct http_stream *stream, const struct http_request *request,
+                        const struct http_request *probe) {
   struct http *http = stream->http;
   stream->multi = curl_multi_init();
   stream->easy = http_new_easy(http);
@@ -64,8 +64,8 @@ static int start(struct http_stream *stream, const struct http_request *request,
   stream->heard = http_now();
   if (!stream->multi || !stream->easy || !stream->probe || !stream->headers)
     return http->library->code(HAUL_ENOMEM, "directory");
-  prepare(stream, stream->easy, request->path, stream->body, &stream->bytes);
-  prepare(stream, stream->probe, probe->path, stream->probe_body, &stream->probe_bytes);
+  stream_prepare(stream, stream->easy, request->path, stream->body, &stream->bytes);
+  stream_prepare(stream, stream->probe, probe->path, stream->probe_body, &stream->probe_bytes);
   curl_easy_setopt(stream->probe, CURLOPT_TIMEOUT_MS, PATIENCE_MS);
   curl_multi_add_handle(stream->multi, stream->easy);
   return 0;
@@ -97,7 +97,7 @@ int http_stream_open(struct http *http, struct http_request request, struct http
   *stream = (struct http_stream){.http = http, .body = body, .probe_body = probe_body};
   int code = renew_token(stream, &probe, until);
   if (code == 0)
-    code = start(stream, &request, &probe);
+    code = stream_start(stream, &request, &probe);
   if (code)
     free_stream(stream);
   else
@@ -159,7 +159,7 @@ static void probe_if_quiet(struct http_stream *stream) {
   stream->probing = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
 }
 
-static void receive(struct http_stream *stream) {
+static void stream_receive(struct http_stream *stream) {
   int running = 0, left;
   size_t before = stream->bytes.length;
   curl_multi_perform(stream->multi, &running);
@@ -196,7 +196,7 @@ static int why_ended(struct http_stream *stream) {
   return http_refused(http, status, &stream->bytes);
 }
 
-static int ended(struct http_stream *stream) {
+static int stream_ended(struct http_stream *stream) {
   struct http *http = stream->http;
   int code = why_ended(stream);
   if (http->member == stream->member) /* the next stream tries another member */
@@ -210,8 +210,8 @@ int http_stream_next(struct http_stream *stream, int64_t until, json_t **value) 
     if (code || *value)
       return code;
     if (stream->over)
-      return ended(stream);
-    receive(stream);
+      return stream_ended(stream);
+    stream_receive(stream);
     code = next_line(stream, value);
     if (code || *value)
       return code;

@@ -33,8 +33,8 @@ static enum MHD_Result respond(struct MHD_Connection *connection, unsigned statu
   return result;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned status,
-                              const char *text) {
+static enum MHD_Result respond_error(struct MHD_Connection *connection, unsigned status,
+                                     const char *text) {
   return respond(connection, status, "text/plain", (char *)(uintptr_t)text, strlen(text),
                  MHD_RESPMEM_PERSISTENT);
 }
@@ -51,9 +51,9 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     return MHD_YES;
   }
   if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-    return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET /metrics\n");
+    return respond_error(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET /metrics\n");
   if (strcmp(url, "/metrics") != 0)
-    return refuse(connection, MHD_HTTP_NOT_FOUND, "not found; see /metrics\n");
+    return respond_error(connection, MHD_HTTP_NOT_FOUND, "not found; see /metrics\n");
   FILE *out = open_memstream(&text, &length);
   if (!out)
     return MHD_NO;

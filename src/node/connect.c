@@ -138,8 +138,9 @@ static void init_hello(const struct haul_node *node, enum role role, struct hell
 
 /* Sends the hello and receives the welcome; closes the stream on failure. `reads`: the channel
  * carries payload (stream_settle). */
-static int greet(struct haul_node *node, struct stream *stream, const struct hello *hello,
-                 const char *address, haul_deadline until, bool reads, struct welcome *welcome) {
+static int exchange_hello(struct haul_node *node, struct stream *stream, const struct hello *hello,
+                          const char *address, haul_deadline until, bool reads,
+                          struct welcome *welcome) {
   uint8_t bytes[HANDSHAKE_MAX];
   size_t length = hello_pack(hello, bytes);
   *welcome = (struct welcome){.version = 0};
@@ -207,7 +208,8 @@ static int connect_channel(struct link *link, const struct transport *transport,
   snprintf(hello.transport, sizeof hello.transport, "%s", transport->name);
   hello.index = (uint16_t)index;
   hello.plain = stream->tls && transport->payload && node->config.plain_data;
-  return greet(node, stream, &hello, peer->address_text, until, transport->payload, &welcome);
+  return exchange_hello(node, stream, &hello, peer->address_text, until, transport->payload,
+                        &welcome);
 }
 
 /* ---- Connections ---- */
@@ -228,7 +230,7 @@ int peer_connect(struct haul_node *node, const char *text, const uint8_t *id, ha
   if (stream.tls) /* greet may pass TLS on to the kernel */
     snprintf(identity, sizeof identity, "%s", tls_identity(stream.tls));
   init_hello(node, ROLE_CONTROL, &hello);
-  code = greet(node, &stream, &hello, text, until, false, &welcome);
+  code = exchange_hello(node, &stream, &hello, text, until, false, &welcome);
   if (code)
     return code;
   if (id && memcmp(id, welcome.node_id, 16) != 0) {

@@ -201,7 +201,7 @@ static bool wire_is_read(const struct wire *wire) {
   return !wire->failed && wire_left(wire) == 0;
 }
 
-static bool is_done(void *user) {
+static bool is_request_done(void *user) {
   struct request *request = user;
   struct loop *loop = request->peer->node->loop;
   loop_lock(loop);
@@ -227,7 +227,7 @@ int control_request(struct request *request, enum control_type type, const void 
   if (code)
     return code;
 
-  loop_wait(loop, is_done, NULL, request, until);
+  loop_wait(loop, is_request_done, NULL, request, until);
   loop_lock(loop);
   list_remove(&request->link);
   loop_unlock(loop);

@@ -187,6 +187,30 @@ int route_choose(const struct haul_remote *remote, const struct route *route, ui
   return choose_slowly(remote, route, bytes, constraints, index);
 }
 
+struct constraints transfer_constraints(const struct haul_transfer *transfer) {
+  uint32_t avoided = atomic_load(&transfer->avoided);
+  const char *reason = atomic_load(&transfer->avoided_reason);
+  return (struct constraints){.only = transfer->only,
+                              .flags = transfer->flags,
+                              .avoided = avoided,
+                              .reason = reason ? reason : "the path refused the transfer",
+                              .slice = transfer->slice};
+}
+
+/* Works that race here choose the same path, or one that the next of them finds closed. */
+int transfer_path(struct haul_transfer *transfer, size_t *path) {
+  const struct haul_remote *remote = transfer->remote;
+  *path = (size_t)atomic_load_explicit(&transfer->path, memory_order_relaxed);
+  if (atomic_load_explicit(&remote->link->endpoints[*path]->open, memory_order_acquire) &&
+      !(atomic_load_explicit(&transfer->avoided, memory_order_relaxed) & 1u << *path))
+    return 0;
+  struct constraints constraints = transfer_constraints(transfer);
+  int code = route_choose(remote, transfer->route, transfer->bytes, &constraints, path);
+  if (code == 0)
+    atomic_store_explicit(&transfer->path, (int)*path, memory_order_relaxed);
+  return code;
+}
+
 /* Between mapped memories the costs of small copies do not depend on the kind of the local one. */
 void remote_set_direct(struct haul_remote *remote, enum haul_operation operation) {
   char here;

@@ -134,7 +134,7 @@ static struct slice slice_of(const struct transfer_request *request, bool alone)
 }
 
 /* Counts the transfer against max_transfers, which bounds the work queued for a slow peer. */
-static int admit(struct haul_remote *remote) {
+static int transfer_admit(struct haul_remote *remote) {
   unsigned most = remote->transfers->fabric->config->max_transfers;
   if (atomic_fetch_add(&remote->link->transfers, 1) < most)
     return 0;
@@ -148,7 +148,7 @@ static int admit(struct haul_remote *remote) {
 static int start_posted(const struct transfer_request *request, struct haul_transfer **out) {
   struct haul_remote *remote = request->remote;
   struct transfers *owner = remote->transfers;
-  int code = admit(remote);
+  int code = transfer_admit(remote);
   if (code)
     return code;
   uint64_t flow = atomic_fetch_add(&owner->flow, FLOW_STARTED + 1);

@@ -41,10 +41,6 @@ static void lock_lists(struct transfers *transfers) {
     enlist(transfers, list_entry(item, struct haul_transfer, link));
 }
 
-static void unlock_lists(struct transfers *transfers) {
-  pthread_mutex_unlock(&transfers->lock);
-}
-
 /* ---- The end ---- */
 
 void transfer_put(struct haul_transfer *transfer) {
@@ -101,7 +97,7 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
 
 /* Called by the last work to end. `status` is stored last (release): a thread that sees it
  * (acquire) sees all other fields. */
-static void finish(struct haul_transfer *transfer) {
+static void transfer_finish(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
   transfer->ended = clock_now();
   PROBE4(complete, transfer, atomic_load(&transfer->failure), transfer->bytes,
@@ -114,7 +110,7 @@ static void finish(struct haul_transfer *transfer) {
   list_remove(&transfer->link);
   list_remove(&transfer->order);
   atomic_fetch_sub(&transfer->remote->link->transfers, 1);
-  unlock_lists(owner);
+  pthread_mutex_unlock(&owner->lock);
   region_put(transfer->region);
   atomic_store_explicit(&transfer->status, atomic_load(&transfer->failure), memory_order_release);
   loop_notify(owner->fabric->loop);
@@ -123,17 +119,7 @@ static void finish(struct haul_transfer *transfer) {
 
 void transfer_settle(struct haul_transfer *transfer) {
   if (atomic_fetch_sub(&transfer->pending, 1) == 1)
-    finish(transfer);
-}
-
-struct constraints transfer_constraints(const struct haul_transfer *transfer) {
-  uint32_t avoided = atomic_load(&transfer->avoided);
-  const char *reason = atomic_load(&transfer->avoided_reason);
-  return (struct constraints){.only = transfer->only,
-                              .flags = transfer->flags,
-                              .avoided = avoided,
-                              .reason = reason ? reason : "the path refused the transfer",
-                              .slice = transfer->slice};
+    transfer_finish(transfer);
 }
 
 /* With the lock of `transfers`. The thread's detail is the reason of the refusal. */
@@ -156,7 +142,7 @@ static bool will_retry(struct transfers *owner, struct work *work, int code) {
     list_append(&owner->retries, &work->link);
     work->listed = true;
   }
-  unlock_lists(owner);
+  pthread_mutex_unlock(&owner->lock);
   if (will)
     loop_wake(owner->fabric->loop);
   return will;
@@ -202,7 +188,7 @@ static bool waits(struct transfers *owner, struct work *work) {
   if (blocked)
     list_append(&owner->blocked, &work->link);
   work->listed = blocked;
-  unlock_lists(owner);
+  pthread_mutex_unlock(&owner->lock);
   if (!blocked)
     return false;
   atomic_store(&((struct haul_transfer *)work->owner)->alone, false);
@@ -210,25 +196,10 @@ static bool waits(struct transfers *owner, struct work *work) {
   return true;
 }
 
-/* The path of the transfer, chosen again only once it is closed or refused a work. Works that race
- * here choose the same path, or one that the next of them finds closed. */
-static int current_path(struct haul_transfer *transfer, size_t *path) {
-  const struct haul_remote *remote = transfer->remote;
-  *path = (size_t)atomic_load_explicit(&transfer->path, memory_order_relaxed);
-  if (atomic_load_explicit(&remote->link->endpoints[*path]->open, memory_order_acquire) &&
-      !(atomic_load_explicit(&transfer->avoided, memory_order_relaxed) & 1u << *path))
-    return 0;
-  struct constraints constraints = transfer_constraints(transfer);
-  int code = route_choose(remote, transfer->route, transfer->bytes, &constraints, path);
-  if (code == 0)
-    atomic_store_explicit(&transfer->path, (int)*path, memory_order_relaxed);
-  return code;
-}
-
 int transfer_post(struct haul_transfer *transfer, struct work *work) {
   struct haul_remote *remote = transfer->remote;
   size_t path;
-  int code = current_path(transfer, &path);
+  int code = transfer_path(transfer, &path);
   if (code)
     return code;
   work->endpoint = remote->link->endpoints[path];
@@ -279,7 +250,7 @@ static bool take_from_lists(struct transfers *owner, struct work *work) {
   if (found)
     list_remove(&work->link);
   work->listed = false;
-  unlock_lists(owner);
+  pthread_mutex_unlock(&owner->lock);
   return found;
 }
 
@@ -330,7 +301,7 @@ static struct haul_transfer *find_running(struct transfers *transfers, matches_f
     found = transfer;
     break;
   }
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   return found;
 }
 
@@ -361,7 +332,7 @@ bool transfers_use(struct transfers *transfers, const struct haul_region *region
   lock_lists(transfers);
   list_each(item, &transfers->running) used |=
       list_entry(item, struct haul_transfer, link)->region == region;
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   return used;
 }
 
@@ -371,7 +342,7 @@ static bool is_due(const struct haul_transfer *transfer, const void *user) {
   return transfer->deadline <= *(const int64_t *)user;
 }
 
-static void on_timer(struct timer *timer) {
+static void on_deadline(struct timer *timer) {
   struct transfers *transfers = list_entry(timer, struct transfers, timer);
   int64_t now = clock_now();
   struct haul_transfer *transfer;
@@ -414,7 +385,7 @@ static bool on_poll(struct poller *poller) {
   list_splice(&works, &transfers->retries);
   list_each(item, &works) list_entry(item, struct work, link)->listed = false;
   take_unblocked(transfers, &unblocked);
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   if (first < atomic_load(&transfers->armed)) {
     atomic_store(&transfers->armed, first);
     loop_timer_start(transfers->fabric->loop, &transfers->timer, first);
@@ -439,12 +410,12 @@ static int result(struct haul_transfer *transfer) {
   return error_code(status, transfer->remote->name);
 }
 
-static bool is_done(void *user) {
+static bool transfer_is_done(void *user) {
   struct haul_transfer *transfer = user;
   return atomic_load_explicit(&transfer->status, memory_order_acquire) != 1;
 }
 
-static bool help(void *user) {
+static bool help_copy(void *user) {
   struct haul_transfer *transfer = user;
   return fabric_help(transfer->remote->transfers->fabric);
 }
@@ -456,14 +427,15 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   /* The thread that drives the node runs the due `done` callbacks, even if it need not wait. */
   if (transfers_driven(transfer->remote->transfers) && !loop_in_deferred(loop))
     loop_run_deferred(loop);
-  if (!loop_wait(loop, is_done, help, transfer, first) && clock_now() >= transfer->deadline) {
+  if (!loop_wait(loop, transfer_is_done, help_copy, transfer, first) &&
+      clock_now() >= transfer->deadline) {
     expire(transfer);
-    loop_wait(loop, is_done, help, transfer, until);
+    loop_wait(loop, transfer_is_done, help_copy, transfer, until);
   }
   /* loop_wait does not wait in a loop that has ended; the close that ended it ends the transfer. */
-  while (!is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
+  while (!transfer_is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
     nanosleep(&(struct timespec){0, 50000}, NULL);
-  if (!is_done(transfer)) {
+  if (!transfer_is_done(transfer)) {
     transfer_wait_ended(transfer);
     return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
                      "wait longer, or cancel the transfer", "the transfer is still under way");
@@ -477,7 +449,7 @@ HAUL_API int haul_transfer_test(haul_transfer *transfer) {
     return code;
   if (!transfer)
     return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
-  if (!is_done(transfer) && clock_now() >= transfer->deadline)
+  if (!transfer_is_done(transfer) && clock_now() >= transfer->deadline)
     expire(transfer);
   return result(transfer);
 }
@@ -498,7 +470,7 @@ HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {
   if (!transfer)
     return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
   loop_lock(transfer->remote->transfers->fabric->loop);
-  if (!is_done(transfer)) {
+  if (!transfer_is_done(transfer)) {
     error_code(HAUL_ECANCELED, transfer->remote->name);
     abort_transfer(transfer, HAUL_ECANCELED);
   }
@@ -522,7 +494,7 @@ int transfers_open(struct fabric *fabric, struct transfers *transfers) {
   list_init(&transfers->retries);
   list_init(&transfers->blocked);
   atomic_store(&transfers->armed, HAUL_FOREVER);
-  timer_init(&transfers->timer, on_timer);
+  timer_init(&transfers->timer, on_deadline);
   loop_lock(fabric->loop);
   loop_poller_start(fabric->loop, &transfers->poller, on_poll);
   loop_unlock(fabric->loop);
@@ -536,7 +508,7 @@ void transfers_end(struct transfers *transfers) {
   list_splice(&works, &transfers->retries);
   list_splice(&works, &transfers->blocked);
   list_each(item, &works) list_entry(item, struct work, link)->listed = false;
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   for (struct list *item; (item = list_take(&works));) {
     struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;
     transfer_fail(transfer, node_closed(transfer));
@@ -555,7 +527,7 @@ void transfers_close(struct transfers *transfers) {
 uint64_t transfers_last_write(struct transfers *transfers, struct link *link) {
   lock_lists(transfers);
   uint64_t number = link->write_number;
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   return number;
 }
 
@@ -563,6 +535,6 @@ bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t 
   lock_lists(transfers);
   bool writing = !list_empty(&link->writes) &&
                  list_entry(link->writes.next, struct haul_transfer, order)->number <= number;
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   return writing;
 }

@@ -100,6 +100,11 @@ const char *route_refusal(const struct haul_remote *remote, const struct route *
 int route_rule(const struct haul_remote *remote, uint64_t bytes,
                const struct constraints *constraints);
 
+struct constraints transfer_constraints(const struct haul_transfer *transfer);
+/* The path of a transfer. It is chosen once, and again only if it is closed or refused a work.
+ * Returns 0, or the code of route_choose. */
+int transfer_path(struct haul_transfer *transfer, size_t *path);
+
 /* report.c: describes all paths with their costs and reasons, and returns their number, at most
  * HAUL_PATHS_MAX. `chosen`: the path taken; -1: none. */
 size_t route_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
@@ -259,7 +264,6 @@ static inline bool transfer_is_traced(const struct haul_transfer *transfer) {
 
 /* ---- transfer.c ---- */
 
-struct constraints transfer_constraints(const struct haul_transfer *transfer);
 /* Queues the transfer for `running`; takes no lock. */
 void transfer_begin(struct haul_transfer *transfer);
 /* Posts the work on the transfer's path, or on the best one left if that path is lost. Returns 0,

@@ -749,8 +749,8 @@ static ssize_t hear_nothing(int fd, struct msghdr *message, int flags) {
   return -1;
 }
 
-/* The other process: so many sessions that have said hello and say nothing more; tells how many the
- * node answered. */
+/* The other process: opens `count` TLS sessions and stops after the hello. Reports the number of
+ * sessions that the node answered. */
 static int stall(const char *address, int count, const char *where) {
   char files[3][160];
   struct tls_context *context;
