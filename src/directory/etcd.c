@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The directory in etcd, by its v3 API as its gateway takes it over HTTP: bytes are base64, 64-bit
- * numbers are strings, what is zero is left out. etcd.io/docs/v3.4/dev-guide/api_grpc_gateway */
+ * The directory in etcd, through the v3 API of its HTTP gateway: bytes are base64, 64-bit numbers
+ * are strings, zeros are omitted. etcd.io/docs/v3.4/dev-guide/api_grpc_gateway */
 #include "directory/etcd.h"
 
 #include <stdio.h>
@@ -32,8 +32,8 @@ static bool member_url(const char *scheme, const char *host, char *url, size_t s
          length < (int)size;
 }
 
-/* The members and the prefix of "etcd://HOST[:PORT][,…]/PREFIX"; `text` is cut up. */
-static bool parse(char *text, char urls[8][160], const char *members[9], char prefix[128]) {
+/* The members and the prefix of "etcd://HOST[:PORT][,…]/PREFIX"; modifies `text`. */
+static bool parse_address(char *text, char urls[8][160], const char *members[9], char prefix[128]) {
   bool secure = strncmp(text, "etcds://", 8) == 0;
   char *hosts = text + (secure ? 8 : 7), *next = NULL, *slash = strchr(hosts, '/');
   unsigned count = 0;
@@ -67,11 +67,10 @@ static int open_directory(const struct directory_library *library, const char *u
     return library->code(HAUL_ENOMEM, "directory");
   }
   directory->library = library;
-  if (!parse(text, urls, members, directory->prefix))
-    code =
-        library->error(HAUL_EADDRESS, 0, url,
-                       "etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX, where the prefix is one word",
-                       "not a directory's address");
+  if (!parse_address(text, urls, members, directory->prefix))
+    code = library->error(HAUL_EADDRESS, 0, url,
+                          "pass an address: etcd://HOST[:PORT][,HOST[:PORT]...]/PREFIX",
+                          "not the address of a directory");
   else
     code = login_parse(library, login_text, &login);
   if (code == 0) {
@@ -102,7 +101,7 @@ static int no_memory(const struct directory *directory) {
   return directory->library->code(HAUL_ENOMEM, "directory");
 }
 
-/* ---- Pieces of requests ---- */
+/* ---- Parts of requests ---- */
 
 json_t *range_of(const char *from, const char *to) {
   json_t *range = json_pack("{so}", "key", json_bytes(from, strlen(from)));
@@ -113,7 +112,7 @@ json_t *range_of(const char *from, const char *to) {
   return range;
 }
 
-/* All keys that begin with `key`, which ends with '/': up to the next byte, '0'. */
+/* All keys that begin with `key`. It ends with '/', and the range with the next byte, '0'. */
 static json_t *range_below(const char *key) {
   char end[KEY_MAX];
   size_t length = (size_t)snprintf(end, sizeof end, "%s", key);
@@ -147,8 +146,8 @@ static json_t *put_of(const struct directory *directory, int64_t lease,
   return put;
 }
 
-/* Sends operations as one transaction; all of them are done, or none. Drops both; `compare` NULL:
- * whatever holds. */
+/* Sends operations as one transaction, which takes over both values. `compare` NULL: no condition.
+ */
 static int transact(struct directory *directory, json_t *compare, json_t *operations, int64_t until,
                     json_t **answer) {
   json_t *body =
@@ -157,7 +156,7 @@ static int transact(struct directory *directory, json_t *compare, json_t *operat
               : no_memory(directory);
 }
 
-/* The same while the node's entry is what was put with this lease; else HAUL_ESTALE. */
+/* The same if the node's entry still has this lease; else HAUL_ESTALE. */
 static int transact_as(struct directory *directory, int64_t lease,
                        const struct haul_directory_entry *of, json_t *operations, int64_t until) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
@@ -174,8 +173,9 @@ static int transact_as(struct directory *directory, int64_t lease,
   bool succeeded = json_is_true(json_object_get(answer, "succeeded"));
   json_decref(answer);
   return succeeded ? 0
-                   : directory->library->error(HAUL_ESTALE, 0, node.node, NULL,
-                                               "the directory's entry is not this node's any more");
+                   : directory->library->error(
+                         HAUL_ESTALE, 0, node.node, NULL,
+                         "the entry in the directory does not belong to this node any more");
 }
 
 /* ---- Finding ---- */
@@ -190,7 +190,7 @@ static void collect(const struct directory *directory, const json_t *range,
   }
 }
 
-/* The node of this name, and then what is in the folder of the regions of this name. */
+/* Requests the node of this name, and then the regions of this name. */
 static json_t *both_of(const struct directory *directory, const char *name) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
   char key[KEY_MAX], word[3 * sizeof((struct haul_directory_entry *)NULL)->name + 1];
@@ -210,14 +210,14 @@ static json_t *both_of(const struct directory *directory, const char *name) {
   return operations;
 }
 
-static int find(struct directory *directory, const char *word, int64_t until,
-                struct haul_directory_entry *entries, size_t *count) {
+static int etcd_find(struct directory *directory, const char *word, int64_t until,
+                     struct haul_directory_entry *entries, size_t *count) {
   char name[sizeof entries->name];
   size_t room = *count;
   json_t *answer = NULL;
   if (!word_unescape(word, strlen(word), name, sizeof name))
-    return directory->library->error(
-        HAUL_EADDRESS, 0, word, "'%' stands before two hexadecimal digits there", "not a name");
+    return directory->library->error(HAUL_EADDRESS, 0, word, "write '%' as %25 and '/' as %2F",
+                                     "invalid escape in a name");
   int code = transact(directory, NULL, both_of(directory, name), until, &answer);
   if (code)
     return code;
@@ -231,15 +231,15 @@ static int find(struct directory *directory, const char *word, int64_t until,
     return 0;
   const char *member = http_member(directory->http);
   return directory->library->error(HAUL_ENAME, 0, name,
-                                   directory->library->hint("haul ls etcd%s/%s lists what it has",
+                                   directory->library->hint("list the entries: haul ls etcd%s/%s",
                                                             member + strlen("http"),
                                                             directory->prefix),
-                                   "the directory has neither a node nor a region of this name");
+                                   "no node and no region of this name in the directory");
 }
 
 /* ---- Leases ---- */
 
-static int lease(struct directory *directory, unsigned seconds, int64_t until, int64_t *out) {
+static int etcd_lease(struct directory *directory, unsigned seconds, int64_t until, int64_t *out) {
   json_t *answer = NULL;
   int code = http_post(directory->http, "/v3/lease/grant", json_pack("{si}", "TTL", (int)seconds),
                        until, &answer);
@@ -249,7 +249,7 @@ static int lease(struct directory *directory, unsigned seconds, int64_t until, i
   json_decref(answer);
   return *out ? 0
               : directory->library->error(HAUL_EPROTO, 0, http_member(directory->http), NULL,
-                                          "etcd gave no lease");
+                                          "etcd granted no lease");
 }
 
 static json_t *lease_of(int64_t number) {
@@ -258,8 +258,8 @@ static json_t *lease_of(int64_t number) {
   return json_pack("{ss}", "ID", text);
 }
 
-static int renew(struct directory *directory, int64_t number,
-                 const struct haul_directory_entry *node, int64_t until) {
+static int etcd_renew(struct directory *directory, int64_t number,
+                      const struct haul_directory_entry *node, int64_t until) {
   json_t *answer = NULL;
   int code = http_post(directory->http, "/v3/lease/keepalive", lease_of(number), until, &answer);
   if (code)
@@ -268,11 +268,11 @@ static int renew(struct directory *directory, int64_t number,
   json_decref(answer);
   if (!lives)
     return directory->library->error(HAUL_ESTALE, 0, http_member(directory->http), NULL,
-                                     "the lease ended");
+                                     "the lease expired");
   return transact_as(directory, number, node, json_array(), until);
 }
 
-static void end(struct directory *directory, int64_t number, int64_t until) {
+static void etcd_end_lease(struct directory *directory, int64_t number, int64_t until) {
   json_t *answer = NULL;
   if (http_post(directory->http, "/v3/lease/revoke", lease_of(number), until, &answer) == 0)
     json_decref(answer);
@@ -289,8 +289,9 @@ static bool share_address(const struct haul_directory_entry *one,
   return false;
 }
 
-/* In one network namespace an address has one listener at a time: who is there now came after who
- * is told to be there. What was told by hand says nothing. */
+/* An address has one listener at a time in a network namespace. So a node that listens on the
+ * entry's address there has replaced the entry's node. Advertised addresses (network 0) prove
+ * nothing. */
 static bool is_successor(const struct haul_directory_entry *node,
                          const struct haul_directory_entry *of) {
   return memcmp(node->id, of->id, 16) == 0 ||
@@ -298,12 +299,12 @@ static bool is_successor(const struct haul_directory_entry *node,
           share_address(node, of));
 }
 
-/* What stands under the node's key. *revision is 0 where there is nothing. */
-static int look_up(struct directory *directory, const char *key, int64_t until,
-                   struct haul_directory_entry *there, int64_t *revision) {
+/* Reads the entry under the node's key. *revision 0: the key does not exist. */
+static int read_entry(struct directory *directory, const char *key, int64_t until,
+                      struct haul_directory_entry *entry, int64_t *revision) {
   json_t *answer = NULL, *range = range_of(key, NULL);
   *revision = 0;
-  memset(there, 0, sizeof *there);
+  memset(entry, 0, sizeof *entry);
   if (!range)
     return no_memory(directory);
   int code = http_post(directory->http, "/v3/kv/range", range, until, &answer);
@@ -312,24 +313,24 @@ static int look_up(struct directory *directory, const char *key, int64_t until,
   const json_t *pair = json_array_get(json_object_get(answer, "kvs"), 0);
   if (pair)
     *revision = number_of_json(json_object_get(pair, "mod_revision"));
-  if (pair && !entry_of(directory, pair, there))
-    memset(there, 0, sizeof *there);
+  if (pair && !entry_of(directory, pair, entry))
+    memset(entry, 0, sizeof *entry);
   json_decref(answer);
   return 0;
 }
 
-static int claim(struct directory *directory, int64_t number,
-                 const struct haul_directory_entry *node, int64_t until) {
-  struct haul_directory_entry there;
+static int etcd_claim(struct directory *directory, int64_t number,
+                      const struct haul_directory_entry *node, int64_t until) {
+  struct haul_directory_entry present;
   char key[KEY_MAX], text[24];
   int64_t revision;
   json_t *answer = NULL;
   key_of(directory->prefix, node, key);
-  int code = look_up(directory, key, until, &there, &revision);
+  int code = read_entry(directory, key, until, &present, &revision);
   if (code)
     return code;
-  /* What is no entry is nobody's. */
-  bool free_or_own = revision == 0 || !there.kind || is_successor(node, &there);
+  /* A value that is not an entry may be replaced. */
+  bool free_or_own = revision == 0 || !present.kind || is_successor(node, &present);
   snprintf(text, sizeof text, "%lld", (long long)revision);
   json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
                               json_bytes(key, strlen(key)), "mod_revision", text);
@@ -345,16 +346,16 @@ static int claim(struct directory *directory, int64_t number,
     free_or_own = json_is_true(json_object_get(answer, "succeeded"));
     json_decref(answer);
   }
-  return free_or_own
-             ? 0
-             : directory->library->error(HAUL_EEXIST, 0, node->node,
-                                         "give this one another: haul serve --name",
-                                         "another node of the directory has this name (%s)",
-                                         there.address_count ? there.addresses[0] : "somewhere");
+  return free_or_own ? 0
+                     : directory->library->error(
+                           HAUL_EEXIST, 0, node->node,
+                           "give this node another name: haul serve --name NAME",
+                           "another node in the directory has this name (%s)",
+                           present.address_count ? present.addresses[0] : "address unknown");
 }
 
-static int put(struct directory *directory, int64_t number,
-               const struct haul_directory_entry *entries, size_t count, int64_t until) {
+static int etcd_put(struct directory *directory, int64_t number,
+                    const struct haul_directory_entry *entries, size_t count, int64_t until) {
   json_t *operations = json_array();
   for (size_t i = 0; i < count; i++)
     json_array_append_new(operations,
@@ -366,8 +367,8 @@ static int put(struct directory *directory, int64_t number,
   return transact_as(directory, number, entries, operations, until);
 }
 
-static int drop(struct directory *directory, int64_t number,
-                const struct haul_directory_entry *entries, size_t count, int64_t until) {
+static int etcd_drop(struct directory *directory, int64_t number,
+                     const struct haul_directory_entry *entries, size_t count, int64_t until) {
   json_t *operations = json_array();
   for (size_t i = 0; i < count; i++) {
     char key[KEY_MAX];
@@ -386,15 +387,15 @@ extern const struct directory_module haul_directory_module;
 __attribute__((visibility("default"))) const struct directory_module haul_directory_module = {
     .open = open_directory,
     .close = close_directory,
-    .find = find,
+    .find = etcd_find,
     .walk_open = walk_open,
     .walk_next = walk_next,
     .walk_close = walk_close,
-    .lease = lease,
-    .renew = renew,
-    .end = end,
-    .claim = claim,
-    .put = put,
-    .drop = drop,
+    .lease = etcd_lease,
+    .renew = etcd_renew,
+    .end = etcd_end_lease,
+    .claim = etcd_claim,
+    .put = etcd_put,
+    .drop = etcd_drop,
     .own_host = own_host,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the calls of the module share. */
+ * Shared by the sources of the module. */
 #ifndef HAUL_DIRECTORY_ETCD_H
 #define HAUL_DIRECTORY_ETCD_H
 
@@ -12,10 +12,11 @@ struct directory {
   char prefix[128];
 };
 
-/* A request for the keys from `from` to before `to`; NULL: for that key alone. NULL for want of
- * memory. */
+/* A request for the keys from `from` up to, not including, `to`; `to` NULL: one key. NULL: no
+ * memory.
+ */
 json_t *range_of(const char *from, const char *to);
-/* The entry of a pair of key and value as etcd gives it; false: it is none of ours. */
+/* Parses a pair of key and value of etcd; false: not an entry of haul. */
 bool entry_of(const struct directory *directory, const json_t *pair,
               struct haul_directory_entry *entry);
 

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <time.h>
 
-#define ANSWER_MAX ((size_t)64 << 20) /* bytes; a walk's page has 1000 entries */
+#define ANSWER_MAX ((size_t)64 << 20) /* bytes; a page of a walk has 1000 entries */
 #define CONNECT_MS 2000L              /* then the next member is tried */
 #define SHARE_S    (SHARE_NS / 1000000000L)
 
 /* ---- curl's callbacks ---- */
 
-static size_t take(char *data, size_t size, size_t count, void *user) {
+static size_t http_write_body(char *data, size_t size, size_t count, void *user) {
   struct bytes *bytes = user;
   size_t length = size * count;
   bytes->too_many = length > ANSWER_MAX - bytes->length;
@@ -48,9 +48,10 @@ static void start_curl(void) {
 struct curl_slist *http_new_headers(const struct http *http) {
   char authorization[sizeof "Authorization: " + TOKEN_MAX];
   snprintf(authorization, sizeof authorization, "Authorization: %s", http->token);
-  const char *const lines[] = {"Content-Type: application/json",
-                               "Expect:", /* or curl asks before a body of over a MiB, and waits */
-                               *http->token ? authorization : NULL};
+  const char *const lines[] = {
+      "Content-Type: application/json",
+      "Expect:", /* else curl waits for "100 Continue" before bodies over 1 MiB */
+      *http->token ? authorization : NULL};
   struct curl_slist *list = NULL;
   for (size_t i = 0; i < sizeof lines / sizeof lines[0] && lines[i]; i++) {
     struct curl_slist *longer = curl_slist_append(list, lines[i]);
@@ -80,13 +81,13 @@ CURL *http_new_easy(struct http *http) {
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
 #if LIBCURL_VERSION_NUM >= 0x075700
-  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* a resolver that hangs is not waited for */
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* do not wait for a hanging resolver */
 #endif
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
   curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
   curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, close_on_exec);
-  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, http_write_body);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, http->reason);
   curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, look_at_stop);
   curl_easy_setopt(easy, CURLOPT_XFERINFODATA, http);
@@ -100,13 +101,13 @@ static bool is_loopback(const char *url) {
          strncmp(host, "localhost:", 10) == 0;
 }
 
-/* A password goes to nobody who did not prove to be etcd, nor to who listens on the way. */
+/* A password is sent only over TLS or loopback. */
 static int check_login(const struct http *http) {
   for (unsigned i = 0; *http->login.password && i < http->members; i++)
     if (strncmp(http->urls[i], "https:", 6) != 0 && !is_loopback(http->urls[i]))
       return http->library->error(HAUL_EINSECURE, 0, http->urls[i],
-                                  "let etcd have a certificate, and write etcds://",
-                                  "a password would go there in the clear");
+                                  "give etcd a certificate, and use etcds://",
+                                  "the password would be sent unencrypted");
   return 0;
 }
 
@@ -146,7 +147,7 @@ const char *http_member(const struct http *http) {
   return http->urls[http->member];
 }
 
-/* After a failure curl knows none. */
+/* curl knows the address only after a success. */
 static void note_own_host(struct http *http) {
   char *address = NULL;
   curl_easy_getinfo(http->easy, CURLINFO_LOCAL_IP, &address);
@@ -160,7 +161,7 @@ void http_own_host(struct http *http, char *host, size_t size) {
 
 /* ---- One request ---- */
 
-/* What etcd answers with the status of a wrong argument. */
+/* Login errors to which etcd gives the status of an invalid argument. */
 static bool is_about_login(const char *text) {
   static const char *const words[] = {"user name is empty", "authentication failed",
                                       "authentication is not enabled", "auth store is old",
@@ -171,15 +172,15 @@ static bool is_about_login(const char *text) {
   return false;
 }
 
-/* etcd's word for it: of its JSON, or of its HTTP server's plain text the first line. Whether it is
- * JSON, as what the gateway answers. */
+/* Reads the reason: from etcd's JSON, or the first line of its HTTP server's plain text. Returns
+ * whether the response is JSON, as those of the gateway are. */
 static bool read_reason(const struct bytes *bytes, char *reason, size_t size) {
   json_t *answer = bytes->data ? json_loadb(bytes->data, bytes->length, 0, NULL) : NULL;
   const char *text = json_string_value(json_object_get(answer, "message"));
   size_t length = 0;
   if (!text)
     text = json_string_value(json_object_get(answer, "error"));
-  if (!text && !answer && bytes->data && bytes->data[0] != '<') /* no page of another server's */
+  if (!text && !answer && bytes->data && bytes->data[0] != '<') /* not an HTML page */
     text = bytes->data;
   for (; text && text[length] >= ' ' && text[length] <= '~' && length < size - 1; length++)
     reason[length] = text[length];
@@ -192,36 +193,36 @@ static bool read_reason(const struct bytes *bytes, char *reason, size_t size) {
 int http_refused(const struct http *http, long status, const struct bytes *bytes) {
   char reason[121];
   bool is_json = read_reason(bytes, reason, sizeof reason);
-  if (strstr(reason, "lease not found")) /* 404, too */
-    return http->library->error(HAUL_ESTALE, 0, http_member(http), NULL, "the lease ended");
+  if (strstr(reason, "lease not found")) /* has status 404 too */
+    return http->library->error(HAUL_ESTALE, 0, http_member(http), NULL, "the lease expired");
   if (status == 404 && !is_json)
     return http->library->error(
         HAUL_EPROTO, 0, http_member(http),
-        "it takes etcd 3.4 or later with its gRPC gateway on (--enable-grpc-gateway)",
-        "what listens there has no /v3 of etcd's");
-  const char *why = *reason ? reason : "it does not say why";
+        "use etcd 3.4 or later with its gRPC gateway (--enable-grpc-gateway)",
+        "the server has no /v3 API of etcd");
+  const char *why = *reason ? reason : "no reason given";
   if (status == 503)
     return http->library->error(HAUL_EPEER, 0, http_member(http), NULL, "etcd is not ready: %s",
                                 why);
   if (status == 401 || status == 403 || is_about_login(reason))
     return http->library->error(
         HAUL_EAUTH, 0, http_member(http),
-        "who it is says a file, `directory_login` in haul.conf; its role has to reach the prefix",
-        "etcd does not let this node in: %s", why);
+        "set directory_login in haul.conf to a user whose role covers the prefix",
+        "etcd rejected the login: %s", why);
   return http->library->error(HAUL_EPROTO, 0, http_member(http), NULL,
-                              "etcd refused (HTTP status %ld): %s", status,
-                              *reason ? reason : "what listens there may be something else");
+                              "etcd rejected the request (HTTP status %ld): %s", status,
+                              *reason ? reason : "the server may not be etcd");
 }
 
 int http_failed(const struct http *http, CURLcode result, const struct bytes *bytes) {
   const char *reason = http->reason[0] ? http->reason : curl_easy_strerror(result);
   if (bytes->too_many)
-    return http->library->error(HAUL_EPROTO, 0, http_member(http), "is it etcd?",
-                                "the answer is longer than %zu MiB", ANSWER_MAX >> 20);
+    return http->library->error(HAUL_EPROTO, 0, http_member(http), "check that etcd listens there",
+                                "the response exceeds %zu MiB", ANSWER_MAX >> 20);
   switch (result) {
   case CURLE_OPERATION_TIMEDOUT:
     return http->library->error(HAUL_ETIMEDOUT, 0, http_member(http), NULL,
-                                "the directory does not answer: %s", reason);
+                                "the directory does not respond: %s", reason);
   case CURLE_ABORTED_BY_CALLBACK:
     return http->library->code(HAUL_ECLOSED, http_member(http));
   case CURLE_OUT_OF_MEMORY:
@@ -231,20 +232,21 @@ int http_failed(const struct http *http, CURLcode result, const struct bytes *by
     return http->library->error(HAUL_EADDRESS, 0, http_member(http), NULL, "%s", reason);
   case CURLE_PEER_FAILED_VERIFICATION:
   case CURLE_SSL_CONNECT_ERROR:
-    return http->library->error(HAUL_EAUTH, 0, http_member(http),
-                                "its certificate must be of an authority that the system knows, or "
-                                "the file says (`directory_login` in haul.conf)",
-                                "%s", reason);
+    return http->library->error(
+        HAUL_EAUTH, 0, http_member(http),
+        "set `authority` in the file of directory_login to the authority that "
+        "signed etcd's certificate",
+        "%s", reason);
   case CURLE_COULDNT_CONNECT:
-    return http->library->error(HAUL_ECONNECT, 0, http_member(http), "does etcd listen there?",
-                                "%s", reason);
+    return http->library->error(HAUL_ECONNECT, 0, http_member(http),
+                                "check that etcd listens there", "%s", reason);
   default:
     return http->library->error(HAUL_EPEER, 0, http_member(http), NULL, "%s", reason);
   }
 }
 
-/* Whether another member may do better, or this one when it is asked again: a connection that was
- * kept is closed by a server that starts again. */
+/* Whether to retry, with another member or with this one: a server that restarts has closed the
+ * connection that was kept open. */
 static bool may_try_again(CURLcode result) {
   return result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST ||
          result == CURLE_OPERATION_TIMEDOUT || result == CURLE_GOT_NOTHING ||
@@ -262,14 +264,15 @@ static CURLcode post_once(struct http *http, const char *path, const char *body,
   curl_easy_setopt(http->easy, CURLOPT_POSTFIELDS, body);
   curl_easy_setopt(http->easy, CURLOPT_POSTFIELDSIZE, (long)strlen(body));
   curl_easy_setopt(http->easy, CURLOPT_TIMEOUT_MS, http_milliseconds_to(until));
-  /* Where nobody says for how long: as long as something comes. */
+  /* Without a deadline: while bytes arrive. */
   curl_easy_setopt(http->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl_easy_setopt(http->easy, CURLOPT_LOW_SPEED_TIME, until == HAUL_FOREVER ? SHARE_S : 0L);
   curl_easy_setopt(http->easy, CURLOPT_WRITEDATA, bytes);
   return curl_easy_perform(http->easy);
 }
 
-static int parse(const struct http *http, const struct bytes *bytes, json_t **answer) {
+static int http_parse_response(const struct http *http, const struct bytes *bytes,
+                               json_t **answer) {
   json_error_t error;
   long status = 0;
   curl_easy_getinfo(http->easy, CURLINFO_RESPONSE_CODE, &status);
@@ -280,16 +283,17 @@ static int parse(const struct http *http, const struct bytes *bytes, json_t **an
     *answer = value;
     return 0;
   }
-  int code = http->library->error(HAUL_EPROTO, 0, http_member(http), "is it etcd?",
-                                  "the answer is no JSON: %s", value ? "no object" : error.text);
+  int code = http->library->error(
+      HAUL_EPROTO, 0, http_member(http), "check that etcd listens there",
+      "the response is not a JSON object: %s", value ? "another type" : error.text);
   json_decref(value);
   return code;
 }
 
-/* Each member has its share of the time, the last one what is left; the first one comes once more,
- * as its connection may have been an old one. */
-static int post(struct http *http, const char *path, const char *text, int64_t until,
-                json_t **answer) {
+/* Tries each member for its share of the time. The first one is tried again last, with the rest of
+ * the time, because its kept connection may have been stale. */
+static int http_post_members(struct http *http, const char *path, const char *text, int64_t until,
+                             json_t **answer) {
   struct bytes bytes = {0};
   CURLcode result = CURLE_OUT_OF_MEMORY;
   for (unsigned i = 0; i <= http->members; i++) {
@@ -305,7 +309,8 @@ static int post(struct http *http, const char *path, const char *text, int64_t u
   }
   if (result == CURLE_OK)
     note_own_host(http);
-  int code = result == CURLE_OK ? parse(http, &bytes, answer) : http_failed(http, result, &bytes);
+  int code = result == CURLE_OK ? http_parse_response(http, &bytes, answer)
+                                : http_failed(http, result, &bytes);
   free(bytes.data);
   return code;
 }
@@ -315,7 +320,7 @@ static int post(struct http *http, const char *path, const char *text, int64_t u
 static int set_token(struct http *http, const char *token) {
   if (strlen(token) >= sizeof http->token || strpbrk(token, "\r\n"))
     return http->library->error(HAUL_EPROTO, 0, http_member(http), NULL,
-                                "its token is no header's");
+                                "etcd sent an invalid token");
   snprintf(http->token, sizeof http->token, "%s", token);
   struct curl_slist *headers = http_new_headers(http);
   if (!headers)
@@ -325,40 +330,42 @@ static int set_token(struct http *http, const char *token) {
   return 0;
 }
 
-/* What is sent is a secret. */
+/* Erases the text after use. */
 static int post_secret(struct http *http, const char *path, json_t *body, int64_t until,
                        json_t **answer) {
   char *text = http_text_of(body);
   if (!text)
     return http->library->code(HAUL_ENOMEM, "directory");
-  int code = post(http, path, text, until, answer);
+  int code = http_post_members(http, path, text, until, answer);
   explicit_bzero(text, strlen(text));
   free(text);
   return code;
 }
 
-/* Where there is a user, and no token yet. */
+/* Gets a token, if there is a user and no token yet. */
 static int log_in(struct http *http, int64_t until) {
   json_t *answer = NULL;
   if (!*http->login.user || *http->token)
     return 0;
   json_t *body = json_pack("{ss, ss}", "name", http->login.user, "password", http->login.password);
-  if (!body) /* or for want of memory */
-    return http->library->error(HAUL_EINVAL, 0, "directory_login", "etcd's JSON takes nothing else",
-                                "user or password is no UTF-8");
+  if (!body) /* or no memory */
+    return http->library->error(HAUL_EINVAL, 0, "directory_login",
+                                "write user and password in UTF-8",
+                                "user or password is not UTF-8");
   int code = post_secret(http, "/v3/auth/authenticate", body, until, &answer);
   if (code)
     return code;
   const char *token = json_string_value(json_object_get(answer, "token"));
-  code = token && *token ? set_token(http, token)
-                         : http->library->error(HAUL_EPROTO, 0, http_member(http), "is it etcd?",
-                                                "it gives no token");
+  code = token && *token
+             ? set_token(http, token)
+             : http->library->error(HAUL_EPROTO, 0, http_member(http),
+                                    "check that etcd listens there", "the response has no token");
   json_decref(answer);
   return code;
 }
 
-/* A token ends, by time or with the member that gave it: then another one is asked for, once. */
-static bool is_refused_login(struct http *http, int code) {
+/* A token expires with time, or with the member that issued it. Then get another one, once. */
+static bool is_token_rejected(struct http *http, int code) {
   return code == HAUL_EAUTH && *http->token && set_token(http, "") == 0;
 }
 
@@ -367,11 +374,11 @@ int http_post_text(struct http *http, const char *path, const char *text, int64_
   bool had_token = *http->token;
   int code = log_in(http, until);
   if (code == 0)
-    code = post(http, path, text, until, answer);
-  if (!had_token || !is_refused_login(http, code))
+    code = http_post_members(http, path, text, until, answer);
+  if (!had_token || !is_token_rejected(http, code))
     return code;
   code = log_in(http, until);
-  return code ? code : post(http, path, text, until, answer);
+  return code ? code : http_post_members(http, path, text, until, answer);
 }
 
 char *http_text_of(json_t *body) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What requests and streams share. */
+ * Shared by requests and streams. */
 #ifndef HAUL_DIRECTORY_HTTP_INSIDE_H
 #define HAUL_DIRECTORY_HTTP_INSIDE_H
 
@@ -9,9 +9,9 @@
 #include "directory/http.h"
 
 #define MEMBERS_MAX  8
-#define SHARE_NS     5000000000LL /* of a member, where nobody says for how long */
+#define SHARE_NS     5000000000LL /* for one member, when the caller sets no deadline */
 #define MILLISECONDS 1000000LL
-#define TOKEN_MAX    4096 /* of an authorization; those that are signed are long */
+#define TOKEN_MAX    4096 /* bytes; signed tokens (JWT) are long */
 
 struct bytes {
   char *data;
@@ -23,7 +23,7 @@ struct http {
   const struct directory_library *library;
   const _Atomic bool *stop;
   struct login login;
-  char token[TOKEN_MAX]; /* "": etcd was not asked for one yet */
+  char token[TOKEN_MAX]; /* "": none yet */
   CURL *easy;
   struct curl_slist *headers; /* of `easy` */
   unsigned member, members;
@@ -47,14 +47,14 @@ static inline bool http_is_stopped(const struct http *http) {
   return http->stop && atomic_load(http->stop);
 }
 
-/* NULL for want of memory. */
+/* NULL: no memory. */
 CURL *http_new_easy(struct http *http);
 struct curl_slist *http_new_headers(const struct http *http);
-char *http_text_of(json_t *body); /* drops it; for free(3) */
-/* What etcd says in its answer to a request that it does not take, and why there is none. */
+char *http_text_of(json_t *body); /* takes it over; the caller frees the text */
+/* Set the detail: of a response with an error status, and of a request without response. */
 int http_refused(const struct http *http, long status, const struct bytes *bytes);
 int http_failed(const struct http *http, CURLcode result, const struct bytes *bytes);
-/* As http_post, of a text. */
+/* As http_post, for text. */
 int http_post_text(struct http *http, const char *path, const char *text, int64_t until,
                    json_t **answer);
 

@@ -6,37 +6,36 @@
 #include <string.h>
 
 #define SLICE_NS    1000000000LL /* between two looks at `stop` */
-#define QUIET_NS    5000000000LL /* of a stream, before its member is asked whether it lives */
-#define PATIENCE_MS 5000L        /* with its answer */
+#define QUIET_NS    5000000000LL /* of silence before the probe is sent */
+#define PATIENCE_MS 5000L        /* for the response to the probe */
 
-/* What a member has not told may not have happened, or it hangs. One that is quiet is asked
- * something else over another connection, and is left when it does not answer that. */
+/* A silent member has no events, or it hangs. The probe, over another connection, tells which. */
 struct http_stream {
   struct http *http;
   CURLM *multi;
   CURL *easy, *probe;
   struct curl_slist *headers; /* of both */
-  char *body, *question;
-  struct bytes bytes, answer;
+  char *body, *probe_body;
+  struct bytes bytes, probe_bytes;
   unsigned member;
-  int64_t heard;   /* when it last told something, or answered */
-  bool asked;      /* the probe is under way */
-  bool silent;     /* and came to nothing */
-  size_t taken;    /* of the bytes */
-  size_t searched; /* of them: no line ends there */
+  int64_t heard;   /* when bytes or a response to the probe last arrived */
+  bool probing;    /* the probe is under way */
+  bool silent;     /* the probe failed */
+  size_t taken;    /* of `bytes`, parsed */
+  size_t searched; /* of `bytes`, without another end of a line */
   bool over;
   CURLcode result;
 };
 
-static void prepare(const struct http_stream *stream, CURL *easy, const char *path,
-                    const char *text, struct bytes *bytes) {
+static void stream_prepare(const struct http_stream *stream, CURL *easy, const char *path,
+                           const char *text, struct bytes *bytes) {
   char url[256];
   snprintf(url, sizeof url, "%s%s", http_member(stream->http), path);
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, stream->headers);
   curl_easy_setopt(easy, CURLOPT_URL, url);
   curl_easy_setopt(easy, CURLOPT_POSTFIELDS, text);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, bytes);
-  /* A member that is gone without a word, as by a cut wire. */
+  /* Finds a member that vanished, as by a cut wire. */
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 5L);
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 5L);
@@ -48,14 +47,14 @@ static void free_stream(struct http_stream *stream) {
   curl_multi_cleanup(stream->multi);
   curl_slist_free_all(stream->headers);
   free(stream->body);
-  free(stream->question);
+  free(stream->probe_body);
   free(stream->bytes.data);
-  free(stream->answer.data);
+  free(stream->probe_bytes.data);
   free(stream);
 }
 
-static int start(struct http_stream *stream, const struct http_request *request,
-                 const struct http_request *probe) {
+static int stream_start(struct http_stream *stream, const struct http_request *request,
+                        const struct http_request *probe) {
   struct http *http = stream->http;
   stream->multi = curl_multi_init();
   stream->easy = http_new_easy(http);
@@ -65,22 +64,21 @@ static int start(struct http_stream *stream, const struct http_request *request,
   stream->heard = http_now();
   if (!stream->multi || !stream->easy || !stream->probe || !stream->headers)
     return http->library->code(HAUL_ENOMEM, "directory");
-  prepare(stream, stream->easy, request->path, stream->body, &stream->bytes);
-  prepare(stream, stream->probe, probe->path, stream->question, &stream->answer);
+  stream_prepare(stream, stream->easy, request->path, stream->body, &stream->bytes);
+  stream_prepare(stream, stream->probe, probe->path, stream->probe_body, &stream->probe_bytes);
   curl_easy_setopt(stream->probe, CURLOPT_TIMEOUT_MS, PATIENCE_MS);
   curl_multi_add_handle(stream->multi, stream->easy);
   return 0;
 }
 
-/* A watch by a token that has ended is told to have come too late: whether it has, the probe says.
- */
+/* etcd reports a watch with an expired token as compacted. The probe renews such a token first. */
 static int renew_token(struct http_stream *stream, const struct http_request *probe,
                        int64_t until) {
   json_t *answer = NULL;
   if (!*stream->http->login.user)
     return 0;
   int64_t share = http_now() + SHARE_NS;
-  int code = http_post_text(stream->http, probe->path, stream->question,
+  int code = http_post_text(stream->http, probe->path, stream->probe_body,
                             until < share ? until : share, &answer);
   json_decref(answer);
   return code;
@@ -89,17 +87,17 @@ static int renew_token(struct http_stream *stream, const struct http_request *pr
 int http_stream_open(struct http *http, struct http_request request, struct http_request probe,
                      int64_t until, struct http_stream **out) {
   struct http_stream *stream = calloc(1, sizeof *stream);
-  char *body = http_text_of(request.body), *question = http_text_of(probe.body);
-  if (!stream || !body || !question) {
+  char *body = http_text_of(request.body), *probe_body = http_text_of(probe.body);
+  if (!stream || !body || !probe_body) {
     free(stream);
     free(body);
-    free(question);
+    free(probe_body);
     return http->library->code(HAUL_ENOMEM, "directory");
   }
-  *stream = (struct http_stream){.http = http, .body = body, .question = question};
+  *stream = (struct http_stream){.http = http, .body = body, .probe_body = probe_body};
   int code = renew_token(stream, &probe, until);
   if (code == 0)
-    code = start(stream, &request, &probe);
+    code = stream_start(stream, &request, &probe);
   if (code)
     free_stream(stream);
   else
@@ -111,12 +109,12 @@ void http_stream_close(struct http_stream *stream) {
   if (!stream)
     return;
   curl_multi_remove_handle(stream->multi, stream->easy);
-  if (stream->asked)
+  if (stream->probing)
     curl_multi_remove_handle(stream->multi, stream->probe);
   free_stream(stream);
 }
 
-/* A whole line that was received; *value is NULL where there is none. */
+/* The next whole line received; *value NULL: none. */
 static int next_line(struct http_stream *stream, json_t **value) {
   struct bytes *bytes = &stream->bytes;
   json_error_t error;
@@ -135,32 +133,33 @@ static int next_line(struct http_stream *stream, json_t **value) {
   }
   *value = json_loadb(line, (size_t)(end - line), 0, &error);
   stream->taken = stream->searched = (size_t)(end + 1 - bytes->data);
-  return *value ? 0
-                : stream->http->library->error(HAUL_EPROTO, 0, http_member(stream->http),
-                                               "is it etcd?", "what it tells is no JSON: %s",
-                                               error.text);
+  return *value
+             ? 0
+             : stream->http->library->error(HAUL_EPROTO, 0, http_member(stream->http),
+                                            "check that etcd listens there",
+                                            "a message of the watch is not JSON: %s", error.text);
 }
 
-/* An error of its own is no sign of life: a member that is cut off from the others has one. */
-static void take_answer(struct http_stream *stream, CURLcode result) {
+/* An error status does not count as a response: a member that lost its cluster sends one. */
+static void end_probe(struct http_stream *stream, CURLcode result) {
   long status = 0;
   curl_easy_getinfo(stream->probe, CURLINFO_RESPONSE_CODE, &status);
   curl_multi_remove_handle(stream->multi, stream->probe);
-  stream->asked = false;
-  stream->answer.length = 0;
+  stream->probing = false;
+  stream->probe_bytes.length = 0;
   if (result == CURLE_OK && status < 500)
     stream->heard = http_now();
   else
     stream->over = stream->silent = true;
 }
 
-static void ask_if_quiet(struct http_stream *stream) {
-  if (stream->over || stream->asked || http_now() - stream->heard < QUIET_NS)
+static void probe_if_quiet(struct http_stream *stream) {
+  if (stream->over || stream->probing || http_now() - stream->heard < QUIET_NS)
     return;
-  stream->asked = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
+  stream->probing = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
 }
 
-static void receive(struct http_stream *stream) {
+static void stream_receive(struct http_stream *stream) {
   int running = 0, left;
   size_t before = stream->bytes.length;
   curl_multi_perform(stream->multi, &running);
@@ -169,13 +168,13 @@ static void receive(struct http_stream *stream) {
   for (CURLMsg *message; (message = curl_multi_info_read(stream->multi, &left));) {
     CURLcode result = message->data.result;
     if (message->msg == CURLMSG_DONE && message->easy_handle == stream->probe) {
-      take_answer(stream, result);
+      end_probe(stream, result);
     } else if (message->msg == CURLMSG_DONE) {
       stream->over = true;
       stream->result = result;
     }
   }
-  ask_if_quiet(stream);
+  probe_if_quiet(stream);
 }
 
 static int why_ended(struct http_stream *stream) {
@@ -183,11 +182,11 @@ static int why_ended(struct http_stream *stream) {
   long status = 0;
   if (stream->silent)
     return http->library->error(HAUL_EPEER, 0, http_member(http), NULL,
-                                "it does not answer any more");
+                                "the directory does not respond any more");
   curl_easy_getinfo(stream->easy, CURLINFO_RESPONSE_CODE, &status);
-  if (stream->result == CURLE_OPERATION_TIMEDOUT) /* not the caller's time */
+  if (stream->result == CURLE_OPERATION_TIMEDOUT) /* curl's own, not the caller's deadline */
     return http->library->error(HAUL_EPEER, 0, http_member(http), NULL, "%s", http->reason);
-  if (stream->result == CURLE_COULDNT_RESOLVE_HOST) /* another member's may be */
+  if (stream->result == CURLE_COULDNT_RESOLVE_HOST) /* another member's name may resolve */
     return http->library->error(HAUL_ECONNECT, 0, http_member(http), NULL, "%s", http->reason);
   if (stream->result != CURLE_OK)
     return http_failed(http, stream->result, &stream->bytes);
@@ -197,10 +196,10 @@ static int why_ended(struct http_stream *stream) {
   return http_refused(http, status, &stream->bytes);
 }
 
-static int ended(struct http_stream *stream) {
+static int stream_ended(struct http_stream *stream) {
   struct http *http = stream->http;
   int code = why_ended(stream);
-  if (http->member == stream->member) /* for the next time */
+  if (http->member == stream->member) /* the next stream tries another member */
     http->member = (http->member + 1) % http->members;
   return code;
 }
@@ -211,8 +210,8 @@ int http_stream_next(struct http_stream *stream, int64_t until, json_t **value) 
     if (code || *value)
       return code;
     if (stream->over)
-      return ended(stream);
-    receive(stream);
+      return stream_ended(stream);
+    stream_receive(stream);
     code = next_line(stream, value);
     if (code || *value)
       return code;
@@ -222,7 +221,7 @@ int http_stream_next(struct http_stream *stream, int64_t until, json_t **value) 
       return stream->http->library->code(HAUL_ECLOSED, http_member(stream->http));
     if (http_now() >= until)
       return stream->http->library->error(HAUL_ETIMEDOUT, 0, http_member(stream->http), NULL,
-                                          "nothing happened");
+                                          "no event arrived in time");
     int64_t slice = http_now() + SLICE_NS;
     curl_multi_poll(stream->multi, NULL, 0,
                     (int)http_milliseconds_to(until < slice ? until : slice), NULL);

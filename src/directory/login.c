@@ -29,39 +29,39 @@ static struct part trimmed(const char *from, const char *to) {
   return (struct part){from, (size_t)(to - from)};
 }
 
-/* Where the word is kept; NULL: there is none of the name. */
-static char *place_of(struct login *login, struct part name) {
+/* The field of this name; NULL: unknown. */
+static char *find_field(struct login *login, struct part name) {
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
     if (strlen(words[i].name) == name.length && memcmp(words[i].name, name.at, name.length) == 0)
       return (char *)login + words[i].at;
   return NULL;
 }
 
-/* NULL, or what is wrong with it. */
+/* NULL, or the mistake. */
 static const char *take_line(struct login *login, const char *from, const char *to) {
   struct part line = trimmed(from, to);
   if (line.length == 0 || *line.at == '#')
     return NULL;
   const char *equals = memchr(line.at, '=', line.length);
   if (!equals)
-    return "it sets nothing";
-  char *place = place_of(login, trimmed(line.at, equals));
+    return "no '='";
+  char *field = find_field(login, trimmed(line.at, equals));
   struct part value = trimmed(equals + 1, line.at + line.length);
-  if (!place)
-    return "there is no such name";
-  if (*place)
-    return "it is set already";
+  if (!field)
+    return "unknown name";
+  if (*field)
+    return "duplicate name";
   if (value.length == 0 || value.length >= LOGIN_WORD)
-    return "a value has 1 to 255 bytes";
-  memcpy(place, value.at, value.length);
+    return "expected a value of 1 to 255 bytes";
+  memcpy(field, value.at, value.length);
   return NULL;
 }
 
-static const char *what_is_missing(const struct login *login) {
+static const char *missing_pair(const struct login *login) {
   if (!*login->user != !*login->password)
-    return "user and password go together";
+    return "user and password must be set together";
   if (!*login->certificate != !*login->private_key)
-    return "certificate and private_key go together";
+    return "certificate and private_key must be set together";
   return NULL;
 }
 
@@ -76,7 +76,7 @@ int login_parse(const struct directory_library *library, const char *text, struc
   }
   if (!mistake) {
     line = 0;
-    mistake = what_is_missing(login);
+    mistake = missing_pair(login);
   }
   if (!mistake)
     return 0;
@@ -86,7 +86,7 @@ int login_parse(const struct directory_library *library, const char *text, struc
   login_forget(login);
   return library->error(
       HAUL_EINVAL, 0, "directory_login",
-      "lines are NAME = VALUE, of user, password, authority, certificate and private_key", "%s%s",
+      "write NAME = VALUE; names: user, password, authority, certificate, private_key", "%s%s",
       place, mistake);
 }
 

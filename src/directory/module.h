@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * What the library and the module that speaks to a directory know of each other. The module calls
- * nothing of the library but what it is given here, so that it fits one that is linked statically.
+ * The interface between the library and the module for directories. The module calls the library
+ * only through struct directory_library, so that it also works with a statically linked library.
  *
- * Deadlines are CLOCK_MONOTONIC in nanoseconds. A handle is for one thread at a time. Every call
- * that fails has set the detail. */
+ * Deadlines are CLOCK_MONOTONIC in ns. A handle is for one thread at a time. Every call that fails
+ * sets the detail. */
 #ifndef HAUL_DIRECTORY_MODULE_H
 #define HAUL_DIRECTORY_MODULE_H
 
@@ -13,8 +13,8 @@
 #include "haul/directory.h"
 
 #define DIRECTORY_FILE    "libhaul-directory.so"
-#define DIRECTORY_FOUND   64  /* entries of one name that are looked at, at most */
-#define DIRECTORY_AT_ONCE 100 /* entries that `put` and `drop` take: etcd's max-txn-ops is 128 */
+#define DIRECTORY_FOUND   64  /* limit of entries read for one name */
+#define DIRECTORY_AT_ONCE 100 /* entries of one `put` or `drop`; etcd's max-txn-ops is 128 */
 
 struct directory;
 struct directory_walk;
@@ -32,15 +32,14 @@ struct directory_library {
 };
 
 struct directory_module {
-  /* `login` is the text of the file that says how to log in, in which mistakes are told with their
-   * line; NULL: nobody has to. `stop`, where it is not NULL, ends calls under way within a second.
-   * Connects to nobody. */
+  /* Makes no connection. `login`: text of the login file (login.h); NULL: no login. `stop`: ends
+   * calls under way within a second once it is set; may be NULL. */
   int (*open)(const struct directory_library *library, const char *url, const char *login,
               const _Atomic bool *stop, struct directory **directory);
   void (*close)(struct directory *directory);
 
-  /* `word` is the name as an address has it. HAUL_ENAME for none; *count as haul_directory_find has
-   * it. */
+  /* `word`: the name as written in an address. *count as in haul_directory_find. HAUL_ENAME: no
+   * entry. */
   int (*find)(struct directory *directory, const char *word, int64_t until,
               struct haul_directory_entry *entries, size_t *count);
 
@@ -49,12 +48,12 @@ struct directory_module {
   void (*walk_close)(struct directory_walk *walk); /* the directory stays */
 
   int (*lease)(struct directory *directory, unsigned seconds, int64_t until, int64_t *lease);
-  /* HAUL_ESTALE of this and of the last two: the lease ended, or the node's name is another's now.
-   */
+  /* HAUL_ESTALE, also of `put` and `drop`: the lease expired, or another node took the name. */
   int (*renew)(struct directory *directory, int64_t lease, const struct haul_directory_entry *node,
                int64_t until);
   void (*end)(struct directory *directory, int64_t lease, int64_t until);
-  /* Enters a node whose name is free, or its successor's (haul_node_register). HAUL_EEXIST. */
+  /* Enters a node under a name that is free or that the node succeeds to (haul_node_register).
+   * HAUL_EEXIST: another node has the name. */
   int (*claim)(struct directory *directory, int64_t lease, const struct haul_directory_entry *node,
                int64_t until);
   /* Regions of one node, 1 to DIRECTORY_AT_ONCE. */
@@ -62,7 +61,7 @@ struct directory_module {
              size_t count, int64_t until);
   int (*drop)(struct directory *directory, int64_t lease,
               const struct haul_directory_entry *entries, size_t count, int64_t until);
-  /* This host's address that the directory was last reached from, without a port; "" before. */
+  /* This host's address on the last connection to the directory, without a port; "": none yet. */
   void (*own_host)(struct directory *directory, char *host, size_t size);
 };
 

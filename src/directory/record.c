@@ -28,7 +28,7 @@ bool word_escape(const char *word, char *text, size_t size) {
   return true;
 }
 
-static int digit(char text) {
+static int hex_digit(char text) {
   if (text >= '0' && text <= '9')
     return text - '0';
   if (text >= 'A' && text <= 'F')
@@ -41,8 +41,8 @@ bool word_unescape(const char *text, size_t length, char *word, size_t size) {
   for (size_t i = 0; i < length; i++) {
     int byte = (unsigned char)text[i];
     if (byte == '%') {
-      int high = i + 2 < length ? digit(text[i + 1]) : -1;
-      int low = high < 0 ? -1 : digit(text[i + 2]);
+      int high = i + 2 < length ? hex_digit(text[i + 1]) : -1;
+      int low = high < 0 ? -1 : hex_digit(text[i + 2]);
       byte = low < 0 ? 0 : high << 4 | low;
       i += 2;
     }
@@ -96,7 +96,7 @@ static bool hex_parse(const char *text, uint8_t bytes[16]) {
   if (!text || strlen(text) != 32)
     return false;
   for (size_t i = 0; i < 16; i++) {
-    int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+    int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
     if (high < 0 || low < 0)
       return false;
     bytes[i] = (uint8_t)(high << 4 | low);
@@ -188,39 +188,42 @@ json_t *json_bytes(const char *bytes, size_t length) {
   return string;
 }
 
-static int value_of_letter(char letter) {
+static int base64_digit(char letter) {
   const char *at = letter ? strchr(letters, letter) : NULL;
   return at ? (int)(at - letters) : -1;
 }
 
+/* Strict, as RFC 4648 4: whole groups, padding at the end only, unused bits 0. */
 char *bytes_of_json(const json_t *string, size_t *length) {
   const char *text = json_string_value(string);
-  size_t letters_left = text ? strlen(text) : 0, used = 0;
-  char *bytes = malloc(letters_left / 4 * 3 + 1);
-  if (!text || letters_left % 4 || !bytes) {
-    free(bytes);
-    return NULL;
-  }
-  while (letters_left > 0 && text[letters_left - 1] == '=')
-    letters_left--;
+  size_t size = text ? strlen(text) : 0, used = 0, padding = 0;
   uint32_t group = 0;
   unsigned bits = 0;
-  for (size_t i = 0; i < letters_left; i++) {
-    int value = value_of_letter(text[i]);
-    if (value < 0) {
-      free(bytes);
-      return NULL;
-    }
-    group = group << 6 | (uint32_t)value;
+  char *bytes = text && size % 4 == 0 ? malloc(size / 4 * 3 + 1) : NULL;
+  if (!bytes)
+    return NULL;
+  while (padding < 2 && padding < size && text[size - 1 - padding] == '=')
+    padding++;
+  for (size_t i = 0; i < size - padding; i++) {
+    int digit = base64_digit(text[i]);
+    if (digit < 0)
+      goto malformed;
+    group = group << 6 | (uint32_t)digit;
     bits += 6;
     if (bits >= 8) {
       bits -= 8;
       bytes[used++] = (char)(group >> bits & 255);
     }
   }
+  if (group & ((1u << bits) - 1))
+    goto malformed;
   bytes[used] = '\0';
   *length = used;
   return bytes;
+
+malformed:
+  free(bytes);
+  return NULL;
 }
 
 int64_t number_of_json(const json_t *text) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * How entries stand in etcd: PREFIX/node/NODE and PREFIX/name/REGION/NODE, each part with '/', '%'
- * and what does not print as %XX; the values are JSON. What others wrote there is believed nowhere:
- * an entry that does not parse is none. */
+ * The format of entries in etcd. Keys are PREFIX/node/NODE and PREFIX/name/REGION/NODE; in each
+ * part
+ * '/', '%' and bytes that do not print are escaped as %XX. Values are JSON. Other processes write
+ * to etcd too, so an entry that does not parse is ignored. */
 #ifndef HAUL_DIRECTORY_RECORD_H
 #define HAUL_DIRECTORY_RECORD_H
 
@@ -9,28 +10,28 @@
 
 #include "directory/module.h"
 
-#define KEY_MAX 1280 /* a prefix, and two names of which each byte takes three */
+#define KEY_MAX 1280 /* a prefix and two names with every byte escaped */
 
-/* %XX and back; false: it does not fit, or is no such text. */
+/* False: the result does not fit, or the text is malformed. */
 bool word_escape(const char *word, char *text, size_t size);
 bool word_unescape(const char *text, size_t length, char *word, size_t size);
 
 void key_of(const char *prefix, const struct haul_directory_entry *entry, char key[KEY_MAX]);
-/* Sets kind, node and name alone. */
+/* Sets only kind, node and name. */
 bool key_parse(const char *prefix, const char *key, size_t length,
                struct haul_directory_entry *entry);
 
-/* The value, for free(3); NULL for want of memory. */
+/* The value, which the caller frees; NULL: no memory. */
 char *value_of(const struct directory_library *library, const struct haul_directory_entry *entry);
 bool value_parse(const struct directory_library *library, const char *value, size_t length,
                  struct haul_directory_entry *entry);
 
-/* As etcd's JSON has bytes: base64. NULL for want of memory. */
+/* Bytes as base64, as etcd's JSON has them. NULL: no memory. */
 json_t *json_bytes(const char *bytes, size_t length);
-/* For free(3), with a NUL behind; NULL where it is none. */
+/* Decodes strict base64; the caller frees the bytes, which a NUL follows. NULL: malformed. */
 char *bytes_of_json(const json_t *text, size_t *length);
-/* A 64-bit number, which is a string there; 0 where it is missing, as there, or no number that
- * etcd counts with: these are positive, and have a successor. */
+/* A 64-bit number, which etcd's JSON writes as a string and omits if it is 0. Returns 0 for numbers
+ * outside 1 to INT64_MAX - 1, which etcd does not use. */
 int64_t number_of_json(const json_t *text);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * All entries of one revision, page by page, and then etcd's watch from the next one on. */
+ * Walks: all entries of one revision, page by page, then the changes after it from etcd's watch. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,15 +8,15 @@
 #include "directory/etcd.h"
 
 #define PAGE     1000
-#define PAUSE_NS 200000000L /* before a watch that ended is tried for again */
+#define PAUSE_NS 200000000L /* before a watch that ended is opened again */
 
 struct directory_walk {
   struct directory *directory;
-  char from[KEY_MAX], end[KEY_MAX]; /* what is not read yet */
-  int64_t revision;                 /* told so far; 0: nothing was read */
-  bool read, told;                  /* all that was there; and the reader knows */
-  json_t *list;                     /* entries, or events, that are not given yet */
-  size_t given;
+  char from[KEY_MAX], end[KEY_MAX]; /* range of keys that is not read yet */
+  int64_t revision;                 /* last one read; 0: none */
+  bool read, announced;             /* all pages are read; HAUL_DIRECTORY_TOLD was returned */
+  json_t *list;                     /* entries or events received */
+  size_t given;                     /* of `list`, returned to the caller */
   struct http_stream *stream;
 };
 
@@ -51,10 +51,10 @@ static int is_broken(const struct directory_walk *walk, const char *what) {
                                          "open the walk again", "%s", what);
 }
 
-/* ---- What is there ---- */
+/* ---- Pages ---- */
 
-/* The next page begins behind this one's last key. */
-static int go_behind(struct directory_walk *walk) {
+/* The next page begins behind the last key of this one. */
+static int skip_page(struct directory_walk *walk) {
   const json_t *last = json_array_get(walk->list, json_array_size(walk->list) - 1);
   size_t length;
   char *key = bytes_of_json(json_object_get(last, "key"), &length);
@@ -62,9 +62,9 @@ static int go_behind(struct directory_walk *walk) {
               strncmp(key, walk->from, strlen(walk->directory->prefix) + 1) == 0 &&
               strcmp(key, walk->from) >= 0;
   if (fits)
-    snprintf(walk->from, sizeof walk->from, "%s\x01", key); /* no key of ours has such a byte */
+    snprintf(walk->from, sizeof walk->from, "%s\x01", key); /* below every byte of a key of haul */
   free(key);
-  return fits ? 0 : is_broken(walk, "a key that cannot be gone on behind");
+  return fits ? 0 : is_broken(walk, "etcd returned a key outside of the requested range");
 }
 
 static int read_page(struct directory_walk *walk, int64_t until) {
@@ -84,10 +84,10 @@ static int read_page(struct directory_walk *walk, int64_t until) {
   bool more = json_is_true(json_object_get(answer, "more"));
   json_decref(answer);
   walk->read = !more;
-  return more ? go_behind(walk) : 0;
+  return more ? skip_page(walk) : 0;
 }
 
-/* ---- What changes ---- */
+/* ---- Changes ---- */
 
 static int open_stream(struct directory_walk *walk, int64_t until) {
   char revision[24];
@@ -95,27 +95,27 @@ static int open_stream(struct directory_walk *walk, int64_t until) {
   snprintf(revision, sizeof revision, "%lld", (long long)walk->revision + 1);
   json_object_set_new(range, "start_revision", json_string(revision));
   json_object_set_new(range, "progress_notify",
-                      json_true()); /* or compaction passes a quiet walk */
-  /* Whoever answers this has the others of its cluster, as an answer may not be an old one. */
-  json_t *question = range_of(walk->from, NULL);
+                      json_true()); /* else compaction may overtake an idle watch */
+  /* Reads are linearizable: a member that answers the probe is connected to its cluster. */
+  json_t *probe = range_of(walk->from, NULL);
   return http_stream_open(
       walk->directory->http,
       (struct http_request){"/v3/watch", json_pack("{so}", "create_request", range)},
-      (struct http_request){"/v3/kv/range", question}, until, &walk->stream);
+      (struct http_request){"/v3/kv/range", probe}, until, &walk->stream);
 }
 
-static int take_news(struct directory_walk *walk, json_t *value) {
+static int take_events(struct directory_walk *walk, json_t *value) {
   json_t *result = json_object_get(value, "result");
   if (json_object_get(value, "error"))
     return walk->directory->library->error(HAUL_EPEER, 0, http_member(walk->directory->http), NULL,
                                            "etcd ended the watch");
   if (!json_is_object(result))
-    return is_broken(walk, "what etcd tells has no result");
+    return is_broken(walk, "a message of the watch has no result");
   if (json_is_true(json_object_get(result, "canceled")))
-    return is_broken(walk, "etcd has forgotten what happened meanwhile");
+    return is_broken(walk, "etcd has compacted the changes since the last event");
   json_t *events = json_object_get(result, "events");
   size_t count = json_array_size(events);
-  /* The header's is etcd's own, which a backlog in several answers has not reached. */
+  /* The header has etcd's current revision, which a backlog of several messages has not reached. */
   const json_t *latest = count ? json_object_get(json_array_get(events, count - 1), "kv") : NULL;
   int64_t revision =
       count ? number_of_json(json_object_get(latest, "mod_revision"))
@@ -130,26 +130,26 @@ static int take_news(struct directory_walk *walk, json_t *value) {
   return 0;
 }
 
-static bool is_worth_another(int code) {
+static bool may_retry(int code) {
   return code == HAUL_EPEER || code == HAUL_ECONNECT || code == HAUL_ETIMEDOUT;
 }
 
-/* A stream that ended is opened again from where it was. */
-static int hear(struct directory_walk *walk, int64_t until) {
+/* Receives the next message. A stream that ended is opened again from the last revision. */
+static int receive_events(struct directory_walk *walk, int64_t until) {
   json_t *value = NULL;
   int code = walk->stream ? 0 : open_stream(walk, until);
-  bool listens = code == 0;
-  if (listens)
+  bool streams = code == 0;
+  if (streams)
     code = http_stream_next(walk->stream, until, &value);
   if (code == 0) {
-    code = take_news(walk, value);
+    code = take_events(walk, value);
     json_decref(value);
   }
-  if (code == 0 || code == HAUL_ECLOSED || (listens && code == HAUL_ETIMEDOUT))
+  if (code == 0 || code == HAUL_ECLOSED || (streams && code == HAUL_ETIMEDOUT))
     return code;
   http_stream_close(walk->stream);
   walk->stream = NULL;
-  if (!is_worth_another(code))
+  if (!may_retry(code))
     return code;
   int64_t left = until - now();
   if (left > 0)
@@ -157,17 +157,17 @@ static int hear(struct directory_walk *walk, int64_t until) {
   return left > PAUSE_NS ? 0 : code;
 }
 
-/* ---- One at a time ---- */
+/* ---- Events ---- */
 
 static bool read_event(const struct directory_walk *walk, const json_t *event,
                        struct haul_directory_event *out) {
   const json_t *pair = json_object_get(event, "kv");
   const char *type = json_string_value(json_object_get(event, "type"));
-  bool went = type && strcmp(type, "DELETE") == 0;
-  out->kind = went ? HAUL_DIRECTORY_WENT : HAUL_DIRECTORY_CAME;
-  if (!went && entry_of(walk->directory, pair, &out->entry))
+  bool removed = type && strcmp(type, "DELETE") == 0;
+  out->kind = removed ? HAUL_DIRECTORY_WENT : HAUL_DIRECTORY_CAME;
+  if (!removed && entry_of(walk->directory, pair, &out->entry))
     return true;
-  out->kind = HAUL_DIRECTORY_WENT; /* or is no entry any more */
+  out->kind = HAUL_DIRECTORY_WENT; /* or it was overwritten */
   size_t length;
   char *key = bytes_of_json(json_object_get(pair, "key"), &length);
   memset(&out->entry, 0, sizeof out->entry);
@@ -176,8 +176,8 @@ static bool read_event(const struct directory_walk *walk, const json_t *event,
   return valid;
 }
 
-/* The next of those that were received; what is none of ours is passed over. */
-static bool give(struct directory_walk *walk, struct haul_directory_event *event) {
+/* Returns the next entry or event received, and skips foreign keys. */
+static bool next_received(struct directory_walk *walk, struct haul_directory_event *event) {
   while (walk->given < json_array_size(walk->list)) {
     const json_t *item = json_array_get(walk->list, walk->given++);
     event->kind = HAUL_DIRECTORY_HOLDS;
@@ -188,26 +188,26 @@ static bool give(struct directory_walk *walk, struct haul_directory_event *event
   return false;
 }
 
-/* From here on it listens. */
-static int tell(struct directory_walk *walk, struct haul_directory_event *event) {
+/* All entries were returned; events follow. */
+static int announce(struct directory_walk *walk, struct haul_directory_event *event) {
   snprintf(walk->from, sizeof walk->from, "%s/", walk->directory->prefix);
   memset(event, 0, sizeof *event);
   event->kind = HAUL_DIRECTORY_TOLD;
-  walk->told = true;
+  walk->announced = true;
   return 0;
 }
 
 int walk_next(struct directory_walk *walk, int64_t until, struct haul_directory_event *event) {
   int code = 0;
   for (bool again = false; code == 0; again = true) {
-    if (give(walk, event))
+    if (next_received(walk, event))
       return 0;
-    if (walk->read && !walk->told)
-      return tell(walk, event);
-    if (again && now() >= until) /* what comes is of no interest, and goes on coming */
+    if (walk->read && !walk->announced)
+      return announce(walk, event);
+    if (again && now() >= until) /* foreign keys may change all the time */
       return walk->directory->library->error(HAUL_ETIMEDOUT, 0, http_member(walk->directory->http),
-                                             NULL, "nothing happened");
-    code = walk->read ? hear(walk, until) : read_page(walk, until);
+                                             NULL, "no event arrived in time");
+    code = walk->read ? receive_events(walk, until) : read_page(walk, until);
   }
   return code;
 }

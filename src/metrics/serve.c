@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * One thread of libmicrohttpd's, on loopback alone: what it tells is not for everybody, and HTTP
- * has no key. */
+ * A server thread of libmicrohttpd. It listens on loopback only, because HTTP has no
+ * authentication here. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
@@ -11,7 +11,7 @@
 #include "metrics/metrics.h"
 
 #define CONNECTIONS   16u
-#define SECONDS       10u /* that a connection may be silent */
+#define SECONDS       10u /* idle time of a connection */
 #define REQUEST_BYTES 8192u
 
 struct metrics {
@@ -19,8 +19,8 @@ struct metrics {
   struct MHD_Daemon *daemon;
 };
 
-static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status, const char *type,
-                              char *text, size_t length, enum MHD_ResponseMemoryMode mode) {
+static enum MHD_Result respond(struct MHD_Connection *connection, unsigned status, const char *type,
+                               char *text, size_t length, enum MHD_ResponseMemoryMode mode) {
   struct MHD_Response *response = MHD_create_response_from_buffer(length, text, mode);
   if (!response) {
     if (mode == MHD_RESPMEM_MUST_FREE)
@@ -33,10 +33,10 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
   return result;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned status,
-                              const char *text) {
-  return answer(connection, status, "text/plain", (char *)(uintptr_t)text, strlen(text),
-                MHD_RESPMEM_PERSISTENT);
+static enum MHD_Result respond_error(struct MHD_Connection *connection, unsigned status,
+                                     const char *text) {
+  return respond(connection, status, "text/plain", (char *)(uintptr_t)text, strlen(text),
+                 MHD_RESPMEM_PERSISTENT);
 }
 
 static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *url,
@@ -51,9 +51,9 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     return MHD_YES;
   }
   if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-    return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET /metrics\n");
+    return respond_error(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET /metrics\n");
   if (strcmp(url, "/metrics") != 0)
-    return refuse(connection, MHD_HTTP_NOT_FOUND, "what there is is at /metrics\n");
+    return respond_error(connection, MHD_HTTP_NOT_FOUND, "not found; see /metrics\n");
   FILE *out = open_memstream(&text, &length);
   if (!out)
     return MHD_NO;
@@ -62,8 +62,8 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     free(text);
     return MHD_NO;
   }
-  return answer(connection, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", text, length,
-                MHD_RESPMEM_MUST_FREE);
+  return respond(connection, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", text, length,
+                 MHD_RESPMEM_MUST_FREE);
 }
 
 static void close_metrics(struct metrics *metrics) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * haul's counters (haul_counter(3)) by the conventions of Prometheus: haul_ before the name, units
- * behind it, _total behind what only grows, labels for what is of one path. Those of single peers
- * are left out, as each peer that ever was would be a series of its own: haul top has them. */
+ * The counters of haul_counter(3) by the conventions of Prometheus: prefix haul_, units as suffix,
+ * _total for counters, labels for paths. Counters of single peers are omitted, because each peer
+ * that ever connected would be a series of its own; haul top prints them. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -9,13 +9,13 @@
 
 #include "metrics/metrics.h"
 
-/* What goes up and down; the rest counts. */
+/* Values that rise and fall; all others are counters. */
 static const char *const gauges[] = {"dpdk.objects_free",   "node.peers",    "node.published",
                                      "node.transfers",      "pool.bytes",    "rdma.cache.bytes",
                                      "rdma.cache.entries",  "staging.bytes", "staging.limit",
                                      "node.transfers_bytes"};
 
-/* Names that would say the opposite, or nothing, by themselves. */
+/* Counters whose metric has a clearer name. */
 static const char *const names[][2] = {{"node.peers", "peers"},
                                        {"node.published", "regions"},
                                        {"node.transfers", "transfers"},
@@ -26,7 +26,7 @@ static const char *const names[][2] = {{"node.peers", "peers"},
                                        {"node.slices_retried", "slices_retried"},
                                        {"staging.limit", "staging_limit_bytes"}};
 
-/* Of a path: the metric, its label's name and value. */
+/* Counters of a path: metric, name and value of the label. */
 static const struct {
   const char *what, *metric, *label, *value, *help;
 } of_path[] = {
@@ -34,7 +34,8 @@ static const struct {
     {"reads", "path_slices", "operation", "read", NULL},
     {"atomics", "path_slices", "operation", "atomic", NULL},
     {"served", "path_slices", "operation", "served", NULL},
-    {"bytes_out", "path_bytes", "direction", "out", "Bytes of slices, by who asked for them"},
+    {"bytes_out", "path_bytes", "direction", "out",
+     "Bytes of slices by direction, requested here or served"},
     {"bytes_in", "path_bytes", "direction", "in", NULL},
     {"served_out", "path_bytes", "direction", "served_out", NULL},
     {"served_in", "path_bytes", "direction", "served_in", NULL},
@@ -55,8 +56,8 @@ struct text {
   unsigned count;
 };
 
-static void head(FILE *out, const char *metric, const char *suffix, const char *type,
-                 const char *help) {
+static void write_head(FILE *out, const char *metric, const char *suffix, const char *type,
+                       const char *help) {
   fprintf(out, "# HELP haul_%s%s %s.\n# TYPE haul_%s%s %s\n", metric, suffix, help, metric, suffix,
           type);
 }
@@ -100,7 +101,7 @@ static void keep_path(struct text *text, const char *name, uint64_t value) {
       sample->values[i] = value;
 }
 
-static void tell(void *user, const char *name, uint64_t value) {
+static void write_counter(void *user, const char *name, uint64_t value) {
   struct text *text = user;
   char metric[64], help[128];
   if (strncmp(name, "peer.", 5) == 0)
@@ -112,14 +113,14 @@ static void tell(void *user, const char *name, uint64_t value) {
   bool gauge = is_gauge(name);
   metric_of(name, metric);
   snprintf(help, sizeof help, "%s of haul_counter(3)", name);
-  head(text->out, metric, gauge ? "" : "_total", gauge ? "gauge" : "counter", help);
+  write_head(text->out, metric, gauge ? "" : "_total", gauge ? "gauge" : "counter", help);
   fprintf(text->out, "haul_%s%s %" PRIu64 "\n", metric, gauge ? "" : "_total", value);
 }
 
-static void tell_paths(const struct text *text) {
+static void write_paths(const struct text *text) {
   for (size_t i = 0; i < OF_PATH; i++) {
     if (of_path[i].help)
-      head(text->out, of_path[i].metric, "_total", "counter", of_path[i].help);
+      write_head(text->out, of_path[i].metric, "_total", "counter", of_path[i].help);
     for (unsigned j = 0; j < text->count; j++) {
       fprintf(text->out, "haul_%s_total{path=\"%s\"", of_path[i].metric, text->paths[j].path);
       if (of_path[i].label)
@@ -131,8 +132,8 @@ static void tell_paths(const struct text *text) {
 
 void metrics_write(haul_node *node, FILE *out) {
   struct text text = {.out = out};
-  head(out, "build_info", "", "gauge", "The version of the library");
+  write_head(out, "build_info", "", "gauge", "The version of the library");
   fprintf(out, "haul_build_info{version=\"%s\"} 1\n", haul_version());
-  haul_counter_list(node, tell, &text);
-  tell_paths(&text);
+  haul_counter_list(node, write_counter, &text);
+  write_paths(&text);
 }

@@ -120,7 +120,7 @@ static void log_refusal(const struct handshake *handshake, int code, const char 
 }
 
 /* The reason is read in this node's log and at the other side. */
-static void refuse(const struct handshake *handshake, int code, const char *reason) {
+static void handshake_refuse(const struct handshake *handshake, int code, const char *reason) {
   struct welcome welcome = {.lowest = PROTOCOL_LOWEST, .highest = PROTOCOL_HIGHEST, .code = code};
   log_refusal(handshake, code, reason);
   snprintf(welcome.reason, sizeof welcome.reason, "%.159s", reason);
@@ -161,16 +161,17 @@ static void accept_peer(struct handshake *handshake, const struct hello *hello) 
   const struct peer_info info = {hello->boot,         hello->name,           handshake->local,
                                  handshake->loopback, hello->message_window, hello->window};
   if (node->peer_count + message_ended_peers(node) >= node->config.max_peers) {
-    refuse(handshake, HAUL_ELIMIT,
-           "limit max_peers reached (ended peers with unread messages count)");
+    handshake_refuse(handshake, HAUL_ELIMIT,
+                     "limit max_peers reached (ended peers with unread messages count)");
     return;
   }
   if (has_enough_peers(handshake)) {
-    refuse(handshake, HAUL_ELIMIT, "limit max_peers_each reached for this identity and address");
+    handshake_refuse(handshake, HAUL_ELIMIT,
+                     "limit max_peers_each reached for this identity and address");
     return;
   }
   if (peer_new(node, &handshake->stream, &info, &peer) != 0) {
-    refuse(handshake, HAUL_ENOMEM, haul_error_last()->text);
+    handshake_refuse(handshake, HAUL_ENOMEM, haul_error_last()->text);
     return;
   }
   snprintf(peer->base.identity, sizeof peer->base.identity, "%s", handshake->identity);
@@ -194,18 +195,19 @@ static void accept_channel(struct handshake *handshake, const struct hello *hell
   const struct transport *transport = transport_named(hello->transport);
   struct welcome welcome;
   if (!peer || !transport) {
-    refuse(handshake, HAUL_EPROTO,
-           transport ? "the channel belongs to no connection" : "unknown transport");
+    handshake_refuse(handshake, HAUL_EPROTO,
+                     transport ? "the channel belongs to no connection" : "unknown transport");
     return;
   }
   bool token_suffices = handshake->companion && transport->descriptors;
   if (strcmp(handshake->identity, peer->base.identity) != 0 && !token_suffices) {
-    refuse(handshake, HAUL_EAUTH, "the channel's identity is not that of its connection");
+    handshake_refuse(handshake, HAUL_EAUTH, "the channel's identity is not that of its connection");
     return;
   }
   if (hello->plain && !(transport->payload && node->config.plain_data)) {
-    refuse(handshake, HAUL_EINSECURE,
-           "plain_data is set on the connecting side only: set it on both sides or on none");
+    handshake_refuse(
+        handshake, HAUL_EINSECURE,
+        "plain_data is set on the connecting side only: set it on both sides or on none");
     return;
   }
   init_welcome(node, &welcome);
@@ -228,16 +230,17 @@ static void on_hello(struct handshake *handshake) {
     snprintf(reason, sizeof reason,
              "no common protocol version: %u to %u offered, %d to %d supported", hello.lowest,
              hello.highest, PROTOCOL_LOWEST, PROTOCOL_HIGHEST);
-    refuse(handshake, code, reason);
+    handshake_refuse(handshake, code, reason);
   } else if (code) {
-    refuse(handshake, code, "malformed hello");
+    handshake_refuse(handshake, code, "malformed hello");
   } else if (handshake->wrong_user) {
-    refuse(handshake, HAUL_EAUTH,
-           "the Unix socket accepts its own user and root only (setting any_user admits others)");
+    handshake_refuse(
+        handshake, HAUL_EAUTH,
+        "the Unix socket accepts its own user and root only (setting any_user admits others)");
   } else if (hello.role == ROLE_CHANNEL) {
     accept_channel(handshake, &hello);
   } else if (handshake->companion) {
-    refuse(handshake, HAUL_EPROTO, "this socket accepts channels only");
+    handshake_refuse(handshake, HAUL_EPROTO, "this socket accepts channels only");
   } else {
     accept_peer(handshake, &hello);
   }
@@ -309,7 +312,7 @@ static void start_tls(struct handshake *handshake) {
   }
 }
 
-/* The next event comes once so many bytes are in the socket, or at the end of the connection. */
+/* Delays the next event until `bytes` are in the socket, or the connection ends. */
 static void set_low_water(struct handshake *handshake, int bytes) {
   handshake->low_water = bytes;
   setsockopt(handshake->stream.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
@@ -338,7 +341,7 @@ static void refuse_unread(struct handshake *handshake, const char *reason) {
   uint8_t unread[CLIENT_HELLO_MAX];
   ssize_t got = recv(handshake->stream.fd, unread, sizeof unread, MSG_DONTWAIT);
   (void)got;
-  refuse(handshake, HAUL_EAUTH, reason);
+  handshake_refuse(handshake, HAUL_EAUTH, reason);
   handshake_end(handshake);
 }
 
@@ -377,7 +380,7 @@ static void on_bytes(struct watch *watch, uint32_t events) {
     read_hello(handshake);
 }
 
-static void on_timer(struct timer *timer) {
+static void handshake_expire(struct timer *timer) {
   struct handshake *handshake = list_entry(timer, struct handshake, timer);
   struct loop *loop = handshake->node->loop;
   bool retry = handshake->awaits_slot && clock_now() < handshake->until;
@@ -427,7 +430,7 @@ void accept_start(const struct listener *listener, int fd) {
   handshake->companion = listener->companion;
   handshake->state = handshake->local ? HELLO : PEEK;
   snprintf(handshake->origin, sizeof handshake->origin, "%s", origin);
-  timer_init(&handshake->timer, on_timer);
+  timer_init(&handshake->timer, handshake_expire);
   list_append(&node->handshakes, &handshake->link);
   node->handshake_count++;
   handshake->wrong_user = handshake->local && !is_user_accepted(handshake);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Connecting to a node, and dialing channels of a connection: address, TLS, hello, welcome. */
+ * Connecting to a node, and opening channels of a connection: address, TLS, hello, welcome. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -138,8 +138,9 @@ static void init_hello(const struct haul_node *node, enum role role, struct hell
 
 /* Sends the hello and receives the welcome; closes the stream on failure. `reads`: the channel
  * carries payload (stream_settle). */
-static int greet(struct haul_node *node, struct stream *stream, const struct hello *hello,
-                 const char *address, haul_deadline until, bool reads, struct welcome *welcome) {
+static int exchange_hello(struct haul_node *node, struct stream *stream, const struct hello *hello,
+                          const char *address, haul_deadline until, bool reads,
+                          struct welcome *welcome) {
   uint8_t bytes[HANDSHAKE_MAX];
   size_t length = hello_pack(hello, bytes);
   *welcome = (struct welcome){.version = 0};
@@ -176,8 +177,8 @@ static int check_identity(const struct link *link, const struct stream *stream) 
 }
 
 /* struct link's `dial`. */
-static int dial_channel(struct link *link, const struct transport *transport, bool local,
-                        unsigned index, haul_deadline until, struct stream *stream) {
+static int connect_channel(struct link *link, const struct transport *transport, bool local,
+                           unsigned index, haul_deadline until, struct stream *stream) {
   struct haul_peer *peer = (struct haul_peer *)link;
   struct haul_node *node = peer->node;
   struct address address = peer->address;
@@ -207,7 +208,8 @@ static int dial_channel(struct link *link, const struct transport *transport, bo
   snprintf(hello.transport, sizeof hello.transport, "%s", transport->name);
   hello.index = (uint16_t)index;
   hello.plain = stream->tls && transport->payload && node->config.plain_data;
-  return greet(node, stream, &hello, peer->address_text, until, transport->payload, &welcome);
+  return exchange_hello(node, stream, &hello, peer->address_text, until, transport->payload,
+                        &welcome);
 }
 
 /* ---- Connections ---- */
@@ -228,7 +230,7 @@ int peer_connect(struct haul_node *node, const char *text, const uint8_t *id, ha
   if (stream.tls) /* greet may pass TLS on to the kernel */
     snprintf(identity, sizeof identity, "%s", tls_identity(stream.tls));
   init_hello(node, ROLE_CONTROL, &hello);
-  code = greet(node, &stream, &hello, text, until, false, &welcome);
+  code = exchange_hello(node, &stream, &hello, text, until, false, &welcome);
   if (code)
     return code;
   if (id && memcmp(id, welcome.node_id, 16) != 0) {
@@ -247,7 +249,7 @@ int peer_connect(struct haul_node *node, const char *text, const uint8_t *id, ha
     return code;
   }
   peer->base.initiator = true;
-  peer->base.dial = dial_channel;
+  peer->base.dial = connect_channel;
   peer->address = address;
   snprintf(peer->base.identity, sizeof peer->base.identity, "%s", identity);
   snprintf(peer->address_text, sizeof peer->address_text, "%s", text);

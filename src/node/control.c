@@ -87,21 +87,21 @@ static bool has_output(const struct haul_peer *peer) {
 }
 
 /* With send_lock: whether the peer took some of the output within the liveness bound. */
-static bool is_moving(const struct haul_peer *peer) {
+static bool is_reading(const struct haul_peer *peer) {
   return clock_now() - peer->moved_at < peer->node->config.liveness_ns;
 }
 
 bool control_is_stalled(struct haul_peer *peer) {
   pthread_mutex_lock(&peer->send_lock);
   control_flush(peer);
-  bool stalled = has_output(peer) && !is_moving(peer);
+  bool stalled = has_output(peer) && !is_reading(peer);
   pthread_mutex_unlock(&peer->send_lock);
   return stalled;
 }
 
 static bool is_draining(struct haul_peer *peer) {
   pthread_mutex_lock(&peer->send_lock);
-  bool draining = has_output(peer) && is_moving(peer);
+  bool draining = has_output(peer) && is_reading(peer);
   pthread_mutex_unlock(&peer->send_lock);
   return draining;
 }
@@ -201,7 +201,7 @@ static bool wire_is_read(const struct wire *wire) {
   return !wire->failed && wire_left(wire) == 0;
 }
 
-static bool is_done(void *user) {
+static bool is_request_done(void *user) {
   struct request *request = user;
   struct loop *loop = request->peer->node->loop;
   loop_lock(loop);
@@ -227,7 +227,7 @@ int control_request(struct request *request, enum control_type type, const void 
   if (code)
     return code;
 
-  loop_wait(loop, is_done, NULL, request, until);
+  loop_wait(loop, is_request_done, NULL, request, until);
   loop_lock(loop);
   list_remove(&request->link);
   loop_unlock(loop);
@@ -299,9 +299,9 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     peer_fail(peer, HAUL_EPEER, "the peer closed the connection");
     return 0;
   case CONTROL_LOOKUP:
-    return serve(peer, frame, &in, CONTROL_FOUND, names_serve_lookup);
+    return serve(peer, frame, &in, CONTROL_FOUND, regions_serve_lookup);
   case CONTROL_LIST:
-    return serve(peer, frame, &in, CONTROL_NAMES, names_serve_list);
+    return serve(peer, frame, &in, CONTROL_NAMES, regions_serve_list);
   case CONTROL_STATS:
     return serve(peer, frame, &in, CONTROL_STATE, stats_serve);
   case CONTROL_TRACE:

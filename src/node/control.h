@@ -68,7 +68,7 @@ int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes
 int control_request(struct request *request, enum control_type type, const void *body,
                     size_t length, haul_deadline until);
 
-/* With the loop's lock. Reads and handles frames for at most a millisecond; what is left is handled
+/* With the loop's lock. Reads and handles frames for at most a millisecond; the rest is handled
  * in the peer's next turn (peer->frames_deferred). May drop the peer. */
 void control_receive(struct haul_peer *peer);
 /* With send_lock: sends queued frames; frees them. */

@@ -64,8 +64,8 @@ bool directory_is_address(const char *text) {
   return text && (strncmp(text, "etcd://", 7) == 0 || strncmp(text, "etcds://", 8) == 0);
 }
 
-int directory_dial(const struct haul_node *node, const struct directory_module *module,
-                   const char *url, const _Atomic bool *stop, struct directory **directory) {
+int directory_open_url(const struct haul_node *node, const struct directory_module *module,
+                       const char *url, const _Atomic bool *stop, struct directory **directory) {
   return module->open(&directory_library, url, node->login, stop, directory);
 }
 
@@ -77,7 +77,7 @@ static struct idle *new_idle(const struct directory_module *module, const struct
     return NULL;
   }
   memcpy(idle->url, url, strlen(url));
-  if (directory_dial(node, module, url, &node->closing, &idle->directory) == 0)
+  if (directory_open_url(node, module, url, &node->closing, &idle->directory) == 0)
     return idle;
   alloc_free(idle);
   return NULL;

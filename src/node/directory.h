@@ -16,8 +16,8 @@ bool directory_is_address(const char *text);
 const struct directory_module *directory_module(void);
 extern const struct directory_library directory_library;
 /* Opens a connection with the node's login. `stop` ends calls on it within a second. */
-int directory_dial(const struct haul_node *node, const struct directory_module *module,
-                   const char *url, const _Atomic bool *stop, struct directory **directory);
+int directory_open_url(const struct haul_node *node, const struct directory_module *module,
+                       const char *url, const _Atomic bool *stop, struct directory **directory);
 
 /* As peer_connect: to the node of this name, or to one of those that publish the region. */
 int directory_connect(struct haul_node *node, const char *address, int64_t until,

@@ -12,7 +12,7 @@
 static const uint8_t hello_magic[8] = "haul-hi\n";
 static const uint8_t welcome_magic[8] = "haul-ok\n";
 
-static size_t finish(struct wire *wire, uint8_t *bytes, size_t length_at) {
+static size_t finish_pack(struct wire *wire, uint8_t *bytes, size_t length_at) {
   size_t length = (size_t)(wire->at - bytes);
   struct wire at = wire_over(bytes + length_at, 2);
   wire_put16(&at, (uint16_t)(length - HANDSHAKE_HEAD));
@@ -40,7 +40,7 @@ size_t hello_pack(const struct hello *hello, uint8_t *bytes) {
     wire_put_string(&wire, hello->transport);
     wire_put16(&wire, hello->index);
   }
-  return finish(&wire, bytes, 12);
+  return finish_pack(&wire, bytes, 12);
 }
 
 size_t welcome_pack(const struct welcome *welcome, uint8_t *bytes) {
@@ -63,7 +63,7 @@ size_t welcome_pack(const struct welcome *welcome, uint8_t *bytes) {
     wire_put16(&wire, welcome->window);
     wire_put8(&wire, welcome->updates ? FLAG_UPDATES : 0);
   }
-  return finish(&wire, bytes, 14);
+  return finish_pack(&wire, bytes, 14);
 }
 
 static int body_length(const uint8_t head[HANDSHAKE_HEAD], const uint8_t magic[8], size_t at) {

@@ -31,7 +31,7 @@ struct hello {
   /* ROLE_CONTROL */
   char name[64];
   uint32_t message_window;
-  uint16_t window; /* requests over tcp that the receiver may have unanswered: 1 to 128 */
+  uint16_t window; /* outstanding requests over tcp that the sender accepts: 1 to 128 */
   /* ROLE_CHANNEL */
   uint8_t token[16];
   char transport[16];

@@ -7,7 +7,7 @@
  *   peer.h      peers: connecting, liveness, dropping
  *   control.h   frames and requests on a peer's control connection
  *   message.h   messages and peer events
- *   requests.h  handlers of the requests that peers send: names, statistics, traces
+ *   requests.h  handlers of the requests that peers send: regions, statistics, traces
  *   directory.h finding nodes in etcd, and keeping a node's own entries there
  *
  * Locks, in the order in which they are taken: the loop's lock, a peer's `send_lock`, the node's
@@ -72,7 +72,7 @@ static inline int node_enter(const char *call, bool valid, const char *mistake) 
   return HAUL_EINVAL;
 }
 
-/* How many requests of up to 1 MiB a peer may have unanswered here: setting `peer_bytes`. */
+/* The number of requests of up to 1 MiB that a peer may have outstanding here: `peer_bytes`. */
 static inline uint16_t node_window(const struct haul_node *node) {
   size_t requests = node->config.peer_bytes >> 20;
   return (uint16_t)(requests < REQUESTS_MAX ? requests : REQUESTS_MAX);

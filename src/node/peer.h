@@ -3,7 +3,7 @@
  * keep a connection that this side initiated. The node holds a reference while it lists the peer.
  *
  *   peer.c     references, liveness, dropping
- *   connect.c  connecting to nodes, and dialing channels */
+ *   connect.c  connecting to nodes, opening channels */
 #ifndef HAUL_NODE_PEER_H
 #define HAUL_NODE_PEER_H
 
@@ -23,10 +23,10 @@ struct haul_peer {
   uint8_t token[16];     /* proves that a channel belongs to this connection */
   char origin[48];       /* address that it connected from, without the port; "": a Unix socket */
   char address_text[160];
-  struct address address;         /* initiator: where to dial channels */
+  struct address address;         /* initiator: the address for channels */
   char companion[64];             /* initiator: the peer's Unix socket for channels; "": none */
   struct incoming *joined, *left; /* events; NULL: queued, or not wanted */
-  uint64_t *granted;              /* handles that its lookups were granted (names.c) */
+  uint64_t *granted;              /* handles that its lookups were granted (regions.c) */
   uint32_t granted_count;
 
   pthread_mutex_t failure_lock;  /* the first peer_fail counts */
@@ -64,7 +64,7 @@ struct haul_peer {
   bool closed;               /* `stream` may not be used */
 };
 
-/* What the handshake told of a peer. */
+/* The peer as described in its handshake. */
 struct peer_info {
   const uint8_t *boot; /* 16 bytes */
   const char *name;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A node's entries in a directory: its own, and one for each region that it publishes to everybody.
+ * A node's entries in a directory: its own, and one for each region that it publishes to all peers.
  * They are kept up to date by one thread at a time: the caller's until they are all there, then one
  * that sleeps on the futex that counts publications and listeners. All entries hang on one lease.
  * Putting or dropping an entry twice is harmless, so an update that failed is repeated. */
@@ -166,8 +166,8 @@ static int update_self(struct registration *registration, int64_t until) {
   return 0;
 }
 
-/* Merges what is published to everybody into the regions with entries; both are sorted by name.
- * What is published meanwhile may not fit, and is left to the next update. */
+/* Merges the regions published to all peers into those with entries; both are sorted by name. A
+ * region that is published meanwhile may not fit; the next update adds it. */
 static int merge_published(struct registration *registration) {
   struct exports *exports = registration->node->exports;
   const struct region_entry *old = registration->regions;
@@ -389,8 +389,8 @@ static int registration_start(struct registration *registration, const char *dir
   registration->module = directory_module();
   if (!registration->module)
     return haul_error_last()->code;
-  code = directory_dial(registration->node, registration->module, directory, &registration->stop,
-                        &registration->directory);
+  code = directory_open_url(registration->node, registration->module, directory,
+                            &registration->stop, &registration->directory);
   if (code == 0)
     code = enter_node(registration, until);
   if (code)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Statistics of a node and its peers: collected, served to peers page by page, requested from
- * peers; and the node's counters by name. */
+ * Statistics of a node and its peers, and trace events of transfers: collected, served to peers
+ * page by page, requested from peers. And the node's counters by name. */
 #include <haul/stats.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +12,17 @@
 #include "memory/staging.h"
 #include "node/requests.h"
 
-#define PAGE                                                                                       \
+#define PEERS_PAGE                                                                                 \
   16 /* peers of a response: at most 16 * 480 bytes, and 395 of the node: CONTROL_BODY_MAX */
+
+#define EVENTS_PAGE 128          /* events of 43 bytes, which fit CONTROL_BODY_MAX */
+#define IDLE_NS     3000000000LL /* without a reader, before the recording stops */
+
+/* The fields of an event with their widths, in their order on the wire. */
+#define EVENT_FIELDS(X)                                                                            \
+  X(64, at)                                                                                        \
+  X(8, kind)                                                                                       \
+  X(8, operation) X(8, path) X(32, slice) X(32, status) X(64, transfer) X(64, peer) X(64, bytes)
 
 /* The counters of a path, in their order on the wire. */
 #define PATH_COUNTERS(X)                                                                           \
@@ -181,7 +190,8 @@ static bool get_peer(struct wire *wire, struct haul_peer_stats *stats) {
 
 /* ---- Serving ---- */
 
-bool stats_may_observe(const struct haul_peer *peer) {
+/* Whether this peer may read statistics and traces: setting `any_observer`. */
+static bool may_observe(const struct haul_peer *peer) {
   const struct haul_node *node = peer->node;
   const char *identity = peer->base.identity;
   char own[32];
@@ -201,7 +211,7 @@ static void put_state(struct haul_node *node, uint64_t after, struct wire *out) 
   list_each(item, &node->peers) { /* in the order of their numbers */
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     struct haul_peer_stats one;
-    if (peer->base.number <= after || count == PAGE)
+    if (peer->base.number <= after || count == PEERS_PAGE)
       continue;
     describe_peer(peer, &one);
     put_peer(out, &one);
@@ -212,7 +222,7 @@ static void put_state(struct haul_node *node, uint64_t after, struct wire *out) 
 
 void stats_serve(struct haul_peer *peer, struct wire *in, struct wire *out) {
   uint64_t after = wire_get64(in);
-  bool allowed = stats_may_observe(peer);
+  bool allowed = may_observe(peer);
   wire_put32(out, (uint32_t)(allowed ? 0 : HAUL_EACCESS));
   if (allowed)
     put_state(peer->node, after, out);
@@ -229,7 +239,8 @@ struct stats_request {
   unsigned page; /* peers in the last response */
 };
 
-int stats_refused(const struct haul_peer *peer) {
+/* Sets the detail of a peer that refused to show them, and returns HAUL_EACCESS. */
+static int observation_refused(const struct haul_peer *peer) {
   return error_set(HAUL_EACCESS, 0, peer->base.name,
                    "connect over its Unix socket, or set any_observer at the peer's node",
                    "the peer does not show its statistics to this user");
@@ -239,7 +250,7 @@ static int parse_state(struct request *request, struct wire *in) {
   struct stats_request *state = (struct stats_request *)request;
   int32_t status = (int32_t)wire_get32(in);
   if (status == HAUL_EACCESS)
-    return stats_refused(request->peer);
+    return observation_refused(request->peer);
   if (status != 0 || !get_node(in, state->stats))
     return HAUL_EPROTO;
   state->page = wire_get16(in);
@@ -272,8 +283,8 @@ HAUL_API int haul_peer_stats_of(haul_peer *peer, haul_deadline until, struct hau
     code = control_request(&state.base, CONTROL_STATS, body, sizeof body, until);
     if (code)
       return code;
-  } while (state.page == PAGE && state.count < state.room);
-  *count = state.page == PAGE && state.count < stats->peers ? stats->peers : state.count;
+  } while (state.page == PEERS_PAGE && state.count < state.room);
+  *count = state.page == PEERS_PAGE && state.count < stats->peers ? stats->peers : state.count;
   return 0;
 }
 
@@ -379,5 +390,157 @@ HAUL_API int haul_counter_read(haul_node *node, const char *name, uint64_t *valu
     return error_set(HAUL_ENAME, 0, name, "haul_counter_list reports every counter",
                      "there is no such counter");
   *value = wanted.value;
+  return 0;
+}
+
+/* ---- Trace events ---- */
+
+void trace_expire(struct timer *timer) {
+  struct haul_node *node = list_entry(timer, struct haul_node, trace_expiry);
+  if (!trace_stop(&node->fabric.trace)) /* another thread is recording an event */
+    loop_timer_start(node->loop, timer, clock_now() + IDLE_NS);
+}
+
+/* With the loop's lock: starts the recording, or keeps it going. */
+static int keep_recording(struct haul_node *node) {
+  if (node_is_closed(node))
+    return HAUL_ECLOSED;
+  if (!trace_start(&node->fabric.trace))
+    return HAUL_ENOMEM;
+  loop_timer_start(node->loop, &node->trace_expiry, clock_now() + IDLE_NS);
+  return 0;
+}
+
+static void describe_event(const struct trace_event *event, struct haul_trace_event *out) {
+  *out = (struct haul_trace_event){.at_ns = event->at,
+                                   .peer = event->peer,
+                                   .transfer = event->transfer,
+                                   .bytes = event->bytes,
+                                   .slice = event->slice,
+                                   .status = event->status,
+                                   .kind = event->kind,
+                                   .operation = event->operation};
+  if (event->path != TRACE_NO_PATH)
+    snprintf(out->path, sizeof out->path, "%s", transport_at(event->path)->name);
+}
+
+/* A page at a time, which bounds how long the loop's lock is held. */
+static size_t read_events(struct haul_node *node, struct haul_trace *trace,
+                          struct haul_trace_event *events, size_t room, int *code) {
+  struct trace_event page[EVENTS_PAGE];
+  uint64_t lost = 0;
+  loop_lock(node->loop);
+  *code = keep_recording(node);
+  size_t count = *code ? 0
+                       : trace_read(&node->fabric.trace, &trace->next, page,
+                                    room < EVENTS_PAGE ? room : EVENTS_PAGE, &lost);
+  trace->lost += lost;
+  trace->clock_ns = (uint64_t)clock_now();
+  loop_unlock(node->loop);
+  for (size_t i = 0; events && i < count; i++)
+    describe_event(&page[i], &events[i]);
+  return count;
+}
+
+HAUL_API int haul_node_trace(haul_node *node, struct haul_trace *trace,
+                             struct haul_trace_event *events, size_t *count) {
+  int code = node_enter("haul_node_trace", node && trace && count && (*count == 0 || events),
+                        "node, trace, events or count is NULL");
+  if (code)
+    return code;
+  size_t room = *count, page;
+  *count = 0;
+  do {
+    page = read_events(node, trace, events ? events + *count : NULL, room - *count, &code);
+    *count += page;
+  } while (page == EVENTS_PAGE && *count < room);
+  return code == HAUL_ENOMEM ? error_memory("events") : code ? error_code(code, NULL) : 0;
+}
+
+static void put_event(struct wire *wire, const struct trace_event *event) {
+#define PUT(bits, name) wire_put##bits(wire, (uint##bits##_t)event->name);
+  EVENT_FIELDS(PUT)
+#undef PUT
+}
+
+static bool get_event(struct wire *wire, struct trace_event *event) {
+#define GET(bits, name) event->name = (__typeof__(event->name))wire_get##bits(wire);
+  EVENT_FIELDS(GET)
+#undef GET
+  return !wire->failed && event->kind >= HAUL_TRACE_SUBMIT && event->kind <= HAUL_TRACE_SERVED &&
+         event->operation >= HAUL_OP_WRITE && event->operation <= HAUL_OP_COMPARE_SWAP &&
+         event->status <= 0 && (event->path == TRACE_NO_PATH || transport_at(event->path));
+}
+
+void trace_serve(struct haul_peer *peer, struct wire *in, struct wire *out) {
+  struct trace_event page[EVENTS_PAGE];
+  uint64_t first = wire_get64(in), lost;
+  size_t most = wire_get16(in);
+  int code = may_observe(peer) ? keep_recording(peer->node) : HAUL_EACCESS;
+  wire_put32(out, (uint32_t)code);
+  if (code == 0) {
+    size_t count = trace_read(&peer->node->fabric.trace, &first, page,
+                              most < EVENTS_PAGE ? most : EVENTS_PAGE, &lost);
+    wire_put64(out, (uint64_t)clock_now());
+    wire_put64(out, first);
+    wire_put64(out, lost);
+    wire_put16(out, (uint16_t)count);
+    for (size_t i = 0; i < count; i++)
+      put_event(out, &page[i]);
+  }
+}
+
+struct trace_request {
+  struct request base; /* first */
+  struct haul_trace trace;
+  struct haul_trace_event *events;
+  size_t room, count, page;
+};
+
+static int parse_traced(struct request *request, struct wire *in) {
+  struct trace_request *traced = (struct trace_request *)request;
+  int32_t status = (int32_t)wire_get32(in);
+  if (status == HAUL_EACCESS)
+    return observation_refused(request->peer);
+  if (status == HAUL_ENOMEM || status == HAUL_ECLOSED)
+    return error_set(status, 0, request->peer->base.name, NULL, "the peer cannot record events: %s",
+                     haul_error_text(status));
+  traced->trace.clock_ns = wire_get64(in);
+  traced->trace.next = wire_get64(in);
+  traced->trace.lost += wire_get64(in);
+  traced->page = wire_get16(in);
+  if (in->failed || status != 0 || traced->trace.next == 0 ||
+      traced->page > traced->room - traced->count)
+    return HAUL_EPROTO;
+  for (size_t i = 0; i < traced->page; i++) {
+    struct trace_event event;
+    if (!get_event(in, &event))
+      return HAUL_EPROTO;
+    describe_event(&event, &traced->events[traced->count++]);
+  }
+  return 0;
+}
+
+HAUL_API int haul_peer_trace_of(haul_peer *peer, haul_deadline until, struct haul_trace *trace,
+                                struct haul_trace_event *events, size_t *count) {
+  int code = node_enter("haul_peer_trace_of", peer && trace && count && (*count == 0 || events),
+                        "peer, trace, events or count is NULL");
+  if (code)
+    return code;
+  struct trace_request traced = {.trace = *trace, .events = events, .room = *count};
+  *count = 0;
+  do {
+    uint8_t body[10];
+    struct wire wire = wire_over(body, sizeof body);
+    size_t left = traced.room - traced.count;
+    wire_put64(&wire, traced.trace.next);
+    wire_put16(&wire, (uint16_t)(left < EVENTS_PAGE ? left : EVENTS_PAGE));
+    traced.base = (struct request){.peer = peer, .parse = parse_traced};
+    code = control_request(&traced.base, CONTROL_TRACE, body, sizeof body, until);
+    if (code)
+      return code;
+  } while (traced.page == EVENTS_PAGE && traced.count < traced.room);
+  *trace = traced.trace;
+  *count = traced.count;
   return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What the calls that begin a transfer refuse, in words; start.c looks first whether there is
- * anything to refuse. */
+ * Validation of the arguments of transfers. start.c checks the same on its hot path, and calls
+ * these functions for the detail. */
 #include <string.h>
 
 #include "core/error.h"
@@ -13,9 +13,10 @@ int transfer_bad_piece(const struct haul_remote *remote, const struct haul_regio
   uint64_t here = region->memory.length, length = piece->length;
   bool local = length > here || piece->local > here - length;
   if (length == 0)
-    return error_set(HAUL_EINVAL, 0, remote->name, "leave it out", "piece %zu has no bytes", i);
+    return error_set(HAUL_EINVAL, 0, remote->name, "leave out empty segments",
+                     "segment %zu is empty", i);
   return error_set(HAUL_ERANGE, 0, remote->name, "check the offset and the length",
-                   "piece %zu, %s bytes %llu + %llu, does not lie in the %s's %llu", i,
+                   "segment %zu: %s offset %llu + length %llu exceeds the %s of %llu bytes", i,
                    local ? "local" : "remote",
                    (unsigned long long)(local ? piece->local : piece->remote),
                    (unsigned long long)length, local ? "region" : "remote",
@@ -39,7 +40,7 @@ int transfer_check_rights(const struct haul_remote *remote, const struct haul_re
                      : rights == HAUL_READ ? "read"
                                            : "read and write");
   if (operation != HAUL_OP_WRITE && !region->memory.writable)
-    return error_set(HAUL_EACCESS, 0, remote->name, NULL, "the local memory may not be written");
+    return error_set(HAUL_EACCESS, 0, remote->name, NULL, "the local memory is read-only");
   return 0;
 }
 
@@ -48,13 +49,13 @@ int transfer_bad_call(const struct haul_remote *remote, const struct haul_region
                       enum haul_operation operation) {
   if (!remote || !region || !pieces || count == 0)
     return error_set(HAUL_EINVAL, 0, remote ? remote->name : NULL,
-                     "a transfer needs a remote, a region and at least one piece", "%s",
-                     !remote   ? "no remote"
-                     : !region ? "no region"
-                               : "no pieces");
+                     "pass a remote, a region and at least one segment", "%s is NULL or empty",
+                     !remote   ? "remote"
+                     : !region ? "region"
+                               : "pieces");
   if (count > HAUL_PIECES_MAX)
     return error_set(HAUL_ELIMIT, 0, remote->name, "split the transfer",
-                     "%zu pieces are more than %d", count, HAUL_PIECES_MAX);
+                     "%zu segments exceed the limit of %d", count, HAUL_PIECES_MAX);
   int code = transfer_check_rights(remote, region, operation);
   if (code)
     return code;
@@ -68,12 +69,11 @@ int transfer_bad_call(const struct haul_remote *remote, const struct haul_region
 }
 
 int transfer_check_done(const struct haul_transfer_options *options, bool handle) {
-  return !options->done || handle
-             ? 0
-             : error_set(
-                   HAUL_EINVAL, 0, NULL,
-                   "a call without a handle waits itself; give it one, and release it in `done`",
-                   "options with `done`, and no handle");
+  if (!options->done || handle)
+    return 0;
+  return error_set(HAUL_EINVAL, 0, NULL,
+                   "pass a place for the handle, and release the handle in `done`",
+                   "the option `done` is set, and the call takes no handle");
 }
 
 int transfer_check_options(const struct haul_transfer_options *given,
@@ -82,20 +82,19 @@ int transfer_check_options(const struct haul_transfer_options *given,
   if (!given)
     return 0;
   if (given->size < offsetof(struct haul_transfer_options, deadline) || given->size > 4096)
-    return error_set(HAUL_EINVAL, 0, NULL, "start from HAUL_TRANSFER_OPTIONS_INIT",
-                     "options of an impossible size");
+    return error_set(HAUL_EINVAL, 0, NULL, "initialize the options with HAUL_TRANSFER_OPTIONS_INIT",
+                     "invalid size of the options: %zu", given->size);
   memcpy(options, given, given->size < sizeof *options ? given->size : sizeof *options);
   if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM | HAUL_MORE))
     return error_set(HAUL_EINVAL, 0, NULL, NULL, "unknown flags 0x%x", options->flags);
   if (options->priority < HAUL_PRIORITY_LOW || options->priority > HAUL_PRIORITY_HIGH)
-    return error_set(HAUL_EINVAL, 0, NULL, "it is one of enum haul_priority: -1, 0 or 1",
-                     "there is no priority %d", options->priority);
+    return error_set(HAUL_EINVAL, 0, NULL, "use a value of enum haul_priority",
+                     "invalid priority '%d': expected -1, 0 or 1", options->priority);
   if (!options->only)
     return 0;
   const struct transport *only = transport_named(options->only);
   if (!only)
-    return error_set(HAUL_EINVAL, 0, options->only, "haul info lists them",
-                     "there is no such path");
+    return error_set(HAUL_EINVAL, 0, options->only, "list the paths: haul info", "unknown path");
   options->only = only->name;
   return 0;
 }

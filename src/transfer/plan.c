@@ -1,12 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 #include "transfer/transfer.h"
 
-/* A piece is cut where a work is full and others follow. */
+#define SLICE_MIN  (WORK_BYTES_MAX >> (TUNE_WAYS - 1))
+#define FEW_SLICES ((uint64_t)8 * WORK_BYTES_MAX) /* bytes; more keep the pipeline full */
+
+/* ---- The size of slices ---- */
+
+static bool is_slice_tuned(uint64_t bytes) {
+  return bytes >= (uint64_t)2 * SLICE_MIN && bytes < FEW_SLICES;
+}
+
+struct slice slice_choose(struct tune *tune, uint64_t bytes, bool measures) {
+  struct slice slice = {.bytes = WORK_BYTES_MAX};
+  if (!is_slice_tuned(bytes))
+    return slice;
+  slice.tune = measures ? tune : NULL;
+  slice.way = measures ? tune_next(tune) : tune_best(tune);
+  slice.bytes = WORK_BYTES_MAX >> slice.way;
+  return slice;
+}
+
+uint32_t slice_best(const struct tune *tune, uint64_t bytes) {
+  return is_slice_tuned(bytes) ? WORK_BYTES_MAX >> tune_best(tune) : WORK_BYTES_MAX;
+}
+
+/* ---- Plans ---- */
+
+/* A piece is cut where it fills a work. */
 size_t plan_pieces(size_t count, uint64_t bytes, uint32_t slice) {
   return count + (size_t)((bytes - 1) / slice);
 }
 
-/* A work ends because its bytes or its pieces are full, or because it is the last. */
+/* A work ends when its bytes or its pieces are full, or as the last one. */
 size_t plan_works(size_t count, uint64_t bytes, uint32_t slice) {
   return plan_pieces(count, bytes, slice) / WORK_PIECES_MAX + (size_t)(bytes / slice) + 1;
 }
@@ -16,9 +41,9 @@ static bool touches(const struct haul_piece *before, const struct haul_piece *pi
          before->remote + before->length == piece->remote;
 }
 
-/* Adds what fits of the piece to the work; returns how much. */
-static uint64_t add(struct work *work, struct haul_piece *end, const struct haul_piece *piece,
-                    uint32_t slice) {
+/* Adds as much of the piece as fits, and returns the bytes added. */
+static uint64_t add_piece(struct work *work, struct haul_piece *end, const struct haul_piece *piece,
+                          uint32_t slice) {
   uint64_t room = slice - work->bytes;
   uint64_t length = piece->length < room ? piece->length : room;
   if (work->count > 0 && touches(end - 1, piece)) {
@@ -40,7 +65,7 @@ void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count,
   for (size_t i = 0; i < count; i++) {
     struct haul_piece left = pieces[i];
     while (left.length > 0) {
-      uint64_t took = work->bytes < slice ? add(work, end, &left, slice) : 0;
+      uint64_t took = work->bytes < slice ? add_piece(work, end, &left, slice) : 0;
       end = (struct haul_piece *)(uintptr_t)work->pieces + work->count;
       if (took == 0) {
         *++work = (struct work){.pieces = end};

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT
+ * Reports of transfers, explanations of paths, and trace events. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +8,127 @@
 #include "core/sys.h"
 #include "transfer/transfer.h"
 
-/* When the first of its slices was at its turn; `ended` where none was yet. */
-static int64_t start_of(const struct haul_transfer *transfer, int64_t ended) {
+/* ---- Paths ---- */
+
+/* Adds the size of the slices, if there is more than one. */
+static void add_slices(struct route *route, size_t i, uint64_t bytes,
+                       const struct constraints *constraints, struct haul_path *path) {
+  const struct tune *slices = route_slices(route, i);
+  size_t at = strlen(path->detail);
+  if (!slices)
+    return;
+  uint32_t slice = constraints->slice ? constraints->slice : slice_best(slices, bytes);
+  if (path->open && bytes > slice)
+    snprintf(path->detail + at, sizeof path->detail - at, "%sslices of %u %s", at ? ", " : "",
+             slice >> 20 ? slice >> 20 : slice >> 10, slice >> 20 ? "MiB" : "KiB");
+}
+
+static enum send_mode mode_of(const struct haul_remote *remote, size_t i,
+                              const struct estimate *estimate, uint64_t bytes, uint64_t pieces) {
+  enum send_mode mode = lines_mode(estimate->lines, bytes);
+  bool as_small =
+      bytes < pieces * estimate->small_piece || atomic_load(&remote->link->endpoints[i]->no_zero_copy);
+  return mode == SEND_ZERO_COPY && as_small && estimate->lines[SEND_BUFFERED].most ? SEND_BUFFERED
+                                                                                   : mode;
+}
+
+static void set_cost(const struct route *route, size_t i, uint64_t bytes, struct haul_path *path) {
+  bool known;
+  path->cost_ns = route_cost(route, i, bytes, &known);
+  path->estimate_ns = lines_ns(route->estimates[i].lines, bytes);
+  path->measured = known;
+}
+
+static void describe_path(const struct haul_remote *remote, size_t i, struct route *route,
+                          uint64_t bytes, uint64_t pieces, const struct constraints *constraints,
+                          int chosen, struct haul_path *path) {
+  static const char *const words[] = {"short", "buffered", "direct"};
+  const struct estimate *estimate = &route->estimates[i];
+  enum send_mode mode = mode_of(remote, i, estimate, bytes, pieces);
+  bool again = mode == SEND_BUFFERED && estimate->lines[SEND_ZERO_COPY].most;
+  const char *reason = route_refusal(remote, route, i, constraints);
+  memset(path, 0, sizeof *path);
+  snprintf(path->name, sizeof path->name, "%s", transport_at(i)->name);
+  path->chosen = (int)i == chosen;
+  path->open = reason[0] == '\0' || path->chosen;
+  path->copies_cpu = estimate->copies_cpu;
+  path->copies_kernel = estimate->copies_kernel + (again ? estimate->copies_kernel_buffered : 0);
+  path->copies_dma = estimate->copies_dma;
+  path->zero_copy = estimate->zero_copy;
+  snprintf(path->detail, sizeof path->detail, "%s", estimate->detail);
+  if (path->open) {
+    snprintf(path->send, sizeof path->send, "%s", words[mode]);
+    set_cost(route, i, bytes, path);
+  } else {
+    snprintf(path->reason, sizeof path->reason, "%s", reason);
+  }
+  add_slices(route, i, bytes, constraints, path);
+}
+
+/* The chosen path first, then open ones by cost, then closed ones. */
+static bool goes_before(const struct haul_path *a, const struct haul_path *b) {
+  if (a->chosen != b->chosen)
+    return a->chosen;
+  if (a->open != b->open)
+    return a->open;
+  return a->open && a->cost_ns < b->cost_ns;
+}
+
+/* Sets why an open path is not taken. `set`: the setting that chose another one, or "". */
+static void set_reason(const struct haul_path *chosen, const char *set, struct haul_path *path) {
+  double times = path->cost_ns / (chosen->cost_ns > 0 ? chosen->cost_ns : 1);
+  const char *how = path->measured && chosen->measured ? "measured" : "estimated";
+  if (times < 0.95)
+    snprintf(path->reason, sizeof path->reason, "%s %.1f times faster%s%s", how, 1 / times,
+             *set ? ", but another is set by " : "", set);
+  else if (times < 1.05)
+    snprintf(path->reason, sizeof path->reason, "%s about as fast", how);
+  else
+    snprintf(path->reason, sizeof path->reason, "%s %.1f times slower", how, times);
+}
+
+/* Sets why a path is taken that is not the cheapest by the estimates. */
+static void set_chosen_reason(const struct haul_path *paths, size_t count, bool any,
+                              bool estimates_only, const char *set, struct haul_path *chosen) {
+  bool expected = true;
+  for (size_t i = 0; i < count; i++)
+    expected &= !paths[i].open || paths[i].estimate_ns >= chosen->estimate_ns;
+  if (*set)
+    snprintf(chosen->reason, sizeof chosen->reason, "set by %s", set);
+  else if (any && !expected && chosen->measured)
+    snprintf(chosen->reason, sizeof chosen->reason, "by measurement");
+  else if (any && estimates_only)
+    snprintf(chosen->reason, sizeof chosen->reason, "by estimates alone (estimates_only)");
+}
+
+size_t route_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
+                   uint64_t pieces, const struct constraints *constraints, int chosen,
+                   struct haul_path *paths) {
+  bool ruled = chosen >= 0 && route_rule(remote, bytes, constraints) == chosen;
+  const char *set = ruled ? remote->transfers->rules.origin : "";
+  size_t count = 0;
+  for (size_t i = 0; transport_at(i); i++) {
+    struct haul_path path;
+    describe_path(remote, i, route, bytes, pieces, constraints, chosen, &path);
+    size_t at = count++;
+    for (; at > 0 && goes_before(&path, &paths[at - 1]); at--)
+      paths[at] = paths[at - 1];
+    paths[at] = path;
+  }
+  if (!paths[0].chosen)
+    return count;
+  for (size_t i = 1; i < count; i++)
+    if (paths[i].open)
+      set_reason(&paths[0], set, &paths[i]);
+  set_chosen_reason(paths, count, !constraints->only, remote->transfers->estimates_only, set,
+                    &paths[0]);
+  return count;
+}
+
+/* ---- Reports ---- */
+
+/* When the first slice was started; `ended`: none was yet. */
+static int64_t started_at(const struct haul_transfer *transfer, int64_t ended) {
   int64_t first = transfer->immediate ? transfer->posted : ended;
   for (uint32_t i = 0; i < transfer->work_count; i++) {
     int64_t started =
@@ -19,7 +139,7 @@ static int64_t start_of(const struct haul_transfer *transfer, int64_t ended) {
   return first > transfer->posted ? first : transfer->posted;
 }
 
-static void fill(struct haul_transfer *transfer, struct haul_report *report) {
+static void fill_report(struct haul_transfer *transfer, struct haul_report *report) {
   struct haul_remote *remote = transfer->remote;
   int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
   bool write = transfer->operation == HAUL_OP_WRITE;
@@ -30,8 +150,9 @@ static void fill(struct haul_transfer *transfer, struct haul_report *report) {
   report->slices = transfer->immediate ? 1 : transfer->work_count;
   report->retries = atomic_load(&transfer->retries);
   report->checksum = status == 0 && (transfer->flags & HAUL_CHECKSUM);
-  int64_t ended = status == 1 ? clock_now() : transfer->ended, started = start_of(transfer, ended);
-  int64_t handed = transfer->posted + transfer->handed; /* what was registered is, by then */
+  int64_t ended = status == 1 ? clock_now() : transfer->ended,
+          started = started_at(transfer, ended);
+  int64_t handed = transfer->posted + transfer->handed; /* memory is registered by then */
   report->setup_ns = (handed < started ? handed : started) - transfer->called;
   report->queued_ns = started - transfer->called;
   report->wire_ns = ended - started;
@@ -49,28 +170,26 @@ HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *r
   if (code)
     return code;
   if (!transfer || !report || report->size < sizeof report->size)
-    return error_set(HAUL_EINVAL, 0, NULL, "start from HAUL_REPORT_INIT",
-                     "no transfer or no report");
+    return error_set(HAUL_EINVAL, 0, NULL, "initialize the report with HAUL_REPORT_INIT",
+                     "transfer or report is NULL, or the report has no size");
   struct haul_report whole;
   size_t size = report->size < sizeof whole ? report->size : sizeof whole;
   memset(&whole, 0, sizeof whole);
   whole.size = report->size;
-  fill(transfer, &whole);
+  fill_report(transfer, &whole);
   memcpy(report, &whole, size);
   return 0;
 }
 
-/* ---- Words ---- */
+/* ---- Text ---- */
 
 struct text {
   char *at;
   size_t size;
-  int length; /* that it needs */
+  int length; /* of the whole text, also beyond `size` */
 };
 
-static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void add(struct text *text, const char *format, ...) {
+static __attribute__((format(printf, 2, 3))) void add(struct text *text, const char *format, ...) {
   va_list arguments;
   size_t used = (size_t)text->length < text->size ? (size_t)text->length : text->size;
   va_start(arguments, format);
@@ -129,7 +248,7 @@ static void add_result(struct text *text, const struct haul_report *report) {
   if (report->status < 0)
     add(text, "  failed: %s\n", haul_error_text(report->status));
   else if (report->status == 1)
-    add(text, "  still on its way\n");
+    add(text, "  still under way\n");
 }
 
 static void add_chosen(struct text *text, const struct haul_report *report) {
@@ -149,7 +268,7 @@ static void add_chosen(struct text *text, const struct haul_report *report) {
   add_time(text, report->setup_ns);
   add(text, ")");
   if (report->retries)
-    add(text, ", %u slices sent again", report->retries);
+    add(text, ", %u slices retried", report->retries);
   if (report->checksum)
     add(text, ", checksum verified");
   add(text, "\n  copies: kernel %u, device DMA %u, CPU %u\n", path->copies_kernel, path->copies_dma,
@@ -187,9 +306,9 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
   if (!local || !remote || !count || (*count > 0 && !paths) || operation < HAUL_OP_WRITE ||
       operation > HAUL_OP_COMPARE_SWAP)
     return error_set(HAUL_EINVAL, 0, NULL, NULL,
-                     "no region, no remote, no room or no such operation");
+                     "region, remote, paths or count is NULL, or the operation is unknown");
   if (operation_is_atomic(operation) && length != 8)
-    return error_set(HAUL_EINVAL, 0, remote->name, NULL, "an atomic operation is one of 8 bytes");
+    return error_set(HAUL_EINVAL, 0, remote->name, NULL, "an atomic operation has 8 bytes");
   struct haul_transfer_options completed;
   code = transfer_check_rights(remote, local, operation);
   if (code == 0)
@@ -207,4 +326,33 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
     paths[i] = all[i];
   *count = all_count;
   return 0;
+}
+
+/* ---- Trace events ---- */
+
+void trace_transfer(const struct haul_transfer *transfer, enum haul_trace_kind kind) {
+  bool ends = kind == HAUL_TRACE_COMPLETE;
+  trace_write(
+      &transfer->remote->transfers->fabric->trace,
+      (struct trace_event){.kind = (uint8_t)kind,
+                           .operation = (uint8_t)transfer->operation,
+                           .path = ends ? (uint8_t)atomic_load(&transfer->path) : TRACE_NO_PATH,
+                           .transfer = transfer->turn,
+                           .slice = transfer->work_count,
+                           .peer = transfer->remote->link->number,
+                           .bytes = transfer->bytes,
+                           .status = ends ? atomic_load(&transfer->failure) : 0});
+}
+
+void trace_work(const struct work *work, enum haul_trace_kind kind, int code) {
+  const struct haul_transfer *transfer = work->owner;
+  trace_write(&transfer->remote->transfers->fabric->trace,
+              (struct trace_event){.kind = (uint8_t)kind,
+                                   .operation = (uint8_t)work->operation,
+                                   .path = (uint8_t)work->endpoint->transport->index,
+                                   .transfer = transfer->turn,
+                                   .slice = (uint32_t)(work - transfer_works(transfer)),
+                                   .peer = transfer->remote->link->number,
+                                   .bytes = work->bytes,
+                                   .status = code});
 }

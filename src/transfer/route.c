@@ -20,16 +20,15 @@ static void estimate_one(struct haul_remote *remote, size_t i, const struct memo
              remote->reasons[i][0] ? remote->reasons[i] : endpoint_reason(endpoint));
 }
 
-static void raise(struct line *line, const struct line *floor) {
+static void raise_line(struct line *line, const struct line *floor) {
   if (line->ns_per_byte < 2 * floor->ns_per_byte)
     line->ns_per_byte = 2 * floor->ns_per_byte;
   if (line->latency_ns < floor->latency_ns)
     line->latency_ns = floor->latency_ns;
 }
 
-/* Between memories of one host a NIC moves each byte twice over the bus that it hangs on, and takes
- * a line that others need. Until it is measured, half of what a path within the host moves is as
- * much as it counts for. */
+/* Within a host a NIC moves each byte over its bus twice, and occupies the wire. So until it is
+ * measured, it counts at most half the bandwidth of the path within the host. */
 static void prefer_within_host(struct route *route) {
   const struct estimate *within = NULL;
   for (size_t i = 0; transport_at(i); i++)
@@ -37,40 +36,40 @@ static void prefer_within_host(struct route *route) {
       within = &route->estimates[i];
   for (size_t i = 0; within && transport_at(i); i++)
     for (unsigned send = 0; send < SEND_MODES && within != &route->estimates[i]; send++)
-      raise(&route->estimates[i].lines[send], &within->lines[lines_mode(within->lines, 1)]);
+      raise_line(&route->estimates[i].lines[send], &within->lines[lines_mode(within->lines, 1)]);
 }
 
-static void make_route(struct haul_remote *remote, const struct memory *local,
+static void init_route(struct haul_remote *remote, const struct memory *local,
                        enum haul_operation operation, struct route *route) {
   for (size_t i = 0; transport_at(i); i++)
     estimate_one(remote, i, local, operation, &route->estimates[i]);
   prefer_within_host(route);
-  route->costs = costs_of(remote->link, route->sort, remote->key.place, route->estimates);
+  route->costs = costs_of(remote->link, route->type, remote->key.place, route->estimates);
 }
 
-/* All that estimates look at, packed. Both atomics have the same. Host memory that the remote's
- * engine cannot read by itself takes a copy more than what is pinned. */
-static uint64_t sort_of(const struct haul_remote *remote, const struct memory *local,
+/* Packs every input of the estimates. Both atomics have the same ones. Host memory that the remote
+ * device's engine cannot read takes one more copy than pinned memory. */
+static uint64_t type_of(const struct haul_remote *remote, const struct memory *local,
                         enum haul_operation operation) {
   const struct provider *there = provider_of(remote->key.place.kind);
-  uint64_t asked = operation == HAUL_OP_WRITE ? 0 : operation == HAUL_OP_READ ? 1 : 2;
+  uint64_t access = operation == HAUL_OP_WRITE ? 0 : operation == HAUL_OP_READ ? 1 : 2;
   bool foreign = local->wrapped || local->imported, viewed = local->view;
   bool by_cpu = viewed && there && there->needs_cpu && there->needs_cpu(local);
-  return (uint64_t)local->place.kind << 48 | (uint64_t)local->place.device << 32 | asked << 8 |
+  return (uint64_t)local->place.kind << 48 | (uint64_t)local->place.device << 32 | access << 8 |
          foreign * 4u | viewed * 2u | by_cpu;
 }
 
-static struct route *find(struct route *from, uint64_t sort) {
-  while (from && from->sort != sort)
+static struct route *find_route(struct route *from, uint64_t type) {
+  while (from && from->type != type)
     from = from->next;
   return from;
 }
 
-/* Puts it in front, unless another thread did so meanwhile: then that one's. */
+/* Adds the route, or returns the same one that another thread added meanwhile. */
 static struct route *add_route(struct haul_remote *remote, struct route *route) {
   struct route *first = atomic_load_explicit(&remote->routes, memory_order_acquire), *other;
   do {
-    other = find(first, route->sort);
+    other = find_route(first, route->type);
     route->next = first;
   } while (!other && !atomic_compare_exchange_weak(&remote->routes, &first, route));
   if (other)
@@ -80,8 +79,9 @@ static struct route *add_route(struct haul_remote *remote, struct route *route) 
 
 struct route *remote_route(struct haul_remote *remote, const struct memory *local,
                            enum haul_operation operation) {
-  uint64_t sort = sort_of(remote, local, operation);
-  struct route *route = find(atomic_load_explicit(&remote->routes, memory_order_acquire), sort);
+  uint64_t type = type_of(remote, local, operation);
+  struct route *route =
+      find_route(atomic_load_explicit(&remote->routes, memory_order_acquire), type);
   if (__builtin_expect(route != NULL, 1))
     return route;
   route = alloc_zero(1, sizeof *route);
@@ -89,8 +89,8 @@ struct route *remote_route(struct haul_remote *remote, const struct memory *loca
     error_memory("routes");
     return NULL;
   }
-  route->sort = sort;
-  make_route(remote, local, operation, route);
+  route->type = type;
+  init_route(remote, local, operation, route);
   return add_route(remote, route);
 }
 
@@ -143,9 +143,9 @@ int route_rule(const struct haul_remote *remote, uint64_t bytes,
   return constraints->only ? -1 : rules_path(&remote->transfers->rules, bytes);
 }
 
-/* In a few nanoseconds: false when that path is closed, or there is none. */
-static bool route_by_size(const struct haul_remote *remote, const struct route *route,
-                          uint64_t bytes, size_t *index) {
+/* The fast path of route_choose. False: the cheapest path is closed, or there is none. */
+static bool choose_by_size(const struct haul_remote *remote, const struct route *route,
+                           uint64_t bytes, size_t *index) {
   int best = route->costs ? costs_best(route->costs, bytes) : -1;
   if (best < 0)
     return false;
@@ -153,19 +153,19 @@ static bool route_by_size(const struct haul_remote *remote, const struct route *
   return atomic_load_explicit(&remote->link->endpoints[*index]->open, memory_order_acquire);
 }
 
-/* The one that is to be taken whatever it costs, if it can be; or -1. */
-static int first_of_all(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
-                        const struct constraints *constraints) {
+/* The path that is taken whatever its cost, if it can be; -1: none. */
+static int preferred_path(const struct haul_remote *remote, const struct route *route,
+                          uint64_t bytes, const struct constraints *constraints) {
   int first = route_rule(remote, bytes, constraints);
   if (first < 0 && route->costs)
-    first = route->costs->straight;
+    first = route->costs->single_copy;
   return first >= 0 && !route_refusal(remote, route, (size_t)first, constraints)[0] ? first : -1;
 }
 
-/* With wishes or rules, or when the usual path is closed: all of them, one by one. */
-static int route_slowly(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
-                        const struct constraints *constraints, size_t *index) {
-  int first = first_of_all(remote, route, bytes, constraints), found = first;
+/* Compares all paths: under constraints or rules, or when the cheapest path is closed. */
+static int choose_slowly(const struct haul_remote *remote, const struct route *route,
+                         uint64_t bytes, const struct constraints *constraints, size_t *index) {
+  int first = preferred_path(remote, route, bytes, constraints), found = first;
   double best = 0;
   for (size_t i = 0; first < 0 && transport_at(i); i++) {
     double here = route_cost(route, i, bytes, NULL);
@@ -182,23 +182,47 @@ int route_choose(const struct haul_remote *remote, const struct route *route, ui
                  const struct constraints *constraints, size_t *index) {
   bool any = !constraints->avoided && !constraints->only &&
              !(constraints->flags & HAUL_REQUIRE_ZERO_COPY) && remote->transfers->rules.count == 0;
-  if (any && route_by_size(remote, route, bytes, index))
+  if (any && choose_by_size(remote, route, bytes, index))
     return 0;
-  return route_slowly(remote, route, bytes, constraints, index);
+  return choose_slowly(remote, route, bytes, constraints, index);
 }
 
-/* Where both sides have a view the costs of small copies do not depend on the local kind. */
-void remote_take_direct(struct haul_remote *remote, enum haul_operation operation) {
+struct constraints transfer_constraints(const struct haul_transfer *transfer) {
+  uint32_t avoided = atomic_load(&transfer->avoided);
+  const char *reason = atomic_load(&transfer->avoided_reason);
+  return (struct constraints){.only = transfer->only,
+                              .flags = transfer->flags,
+                              .avoided = avoided,
+                              .reason = reason ? reason : "the path refused the transfer",
+                              .slice = transfer->slice};
+}
+
+/* Works that race here choose the same path, or one that the next of them finds closed. */
+int transfer_path(struct haul_transfer *transfer, size_t *path) {
+  const struct haul_remote *remote = transfer->remote;
+  *path = (size_t)atomic_load_explicit(&transfer->path, memory_order_relaxed);
+  if (atomic_load_explicit(&remote->link->endpoints[*path]->open, memory_order_acquire) &&
+      !(atomic_load_explicit(&transfer->avoided, memory_order_relaxed) & 1u << *path))
+    return 0;
+  struct constraints constraints = transfer_constraints(transfer);
+  int code = route_choose(remote, transfer->route, transfer->bytes, &constraints, path);
+  if (code == 0)
+    atomic_store_explicit(&transfer->path, (int)*path, memory_order_relaxed);
+  return code;
+}
+
+/* Between mapped memories the costs of small copies do not depend on the kind of the local one. */
+void remote_set_direct(struct haul_remote *remote, enum haul_operation operation) {
   char here;
   struct memory local = {.provider = provider_of(HAUL_HOST),
                          .place = {HAUL_HOST, 0},
                          .view = &here,
                          .address = &here,
                          .writable = true};
-  struct route route = {.sort = sort_of(remote, &local, operation)};
+  struct route route = {.type = type_of(remote, &local, operation)};
   const struct constraints none = {.only = NULL};
   size_t best, other;
-  make_route(remote, &local, operation, &route);
+  init_route(remote, &local, operation, &route);
   if (route_choose(remote, &route, 1, &none, &best) != 0)
     return;
   struct direct direct = route.estimates[best].direct;
@@ -208,8 +232,81 @@ void remote_take_direct(struct haul_remote *remote, enum haul_operation operatio
   remote->direct[operation - 1] = direct;
 }
 
-/* A device's engine and buffers are on the way. */
+/* Slices are tuned on paths with bounce buffers. */
 struct tune *route_slices(struct route *route, size_t index) {
   const struct estimate *estimate = &route->estimates[index];
   return estimate->copies_dma > 0 && !estimate->zero_copy ? &route->slices[index] : NULL;
+}
+
+/* ---- Remote regions ---- */
+
+static void bind_transport(struct haul_remote *remote, const struct transport *transport,
+                           haul_deadline until) {
+  struct endpoint *endpoint = remote->link->endpoints[transport->index];
+  if (!atomic_load(&endpoint->open))
+    return; /* endpoint_reason tells why */
+  if (!transport->bind) {
+    remote->bound[transport->index] = true;
+    return;
+  }
+  if (transport->bind(endpoint, &remote->key, until, &remote->bindings[transport->index]) == 0)
+    remote->bound[transport->index] = true;
+  else
+    snprintf(remote->reasons[transport->index], sizeof remote->reasons[0], "%s",
+             haul_error_last()->text);
+}
+
+int remote_open(struct transfers *transfers, struct link *link, const struct remote_key *key,
+                const char *name, haul_deadline until, struct haul_remote **out) {
+  struct haul_remote *remote = alloc_zero(1, sizeof *remote);
+  if (!remote)
+    return error_memory("remote region");
+  atomic_store(&remote->refs, 1);
+  link->retain(link);
+  remote->link = link;
+  remote->transfers = transfers;
+  remote->heap = transfers->fabric->heap;
+  remote->key = *key;
+  snprintf(remote->name, sizeof remote->name, "%s", name);
+  const struct transport *transport;
+  for (size_t i = 0; (transport = transport_at(i)); i++)
+    bind_transport(remote, transport, until);
+  if (key->rights & HAUL_WRITE)
+    remote_set_direct(remote, HAUL_OP_WRITE);
+  if (key->rights & HAUL_READ)
+    remote_set_direct(remote, HAUL_OP_READ);
+  *out = remote;
+  return 0;
+}
+
+void remote_put(struct haul_remote *remote) {
+  if (atomic_fetch_sub(&remote->refs, 1) != 1)
+    return;
+  const struct transport *transport;
+  for (size_t i = 0; (transport = transport_at(i)); i++)
+    if (remote->bound[i] && transport->unbind)
+      transport->unbind(remote->link->endpoints[i], remote->bindings[i]);
+  for (struct route *route = atomic_load(&remote->routes), *next; route; route = next) {
+    next = route->next;
+    alloc_free(route);
+  }
+  remote->link->put(remote->link);
+  alloc_free(remote);
+}
+
+HAUL_API uint64_t haul_remote_length(const haul_remote *remote) {
+  return remote ? remote->key.length : 0;
+}
+
+HAUL_API struct haul_place haul_remote_place(const haul_remote *remote) {
+  return remote ? remote->key.place : (struct haul_place){0, 0};
+}
+
+HAUL_API unsigned haul_remote_rights(const haul_remote *remote) {
+  return remote ? remote->key.rights : 0;
+}
+
+HAUL_API void haul_remote_release(haul_remote *remote) {
+  if (remote)
+    remote_put(remote);
 }

@@ -11,7 +11,7 @@
 
 static const char units[] = "KMGT";
 
-/* Digits, and a unit or none. */
+/* Digits and an optional unit. */
 static bool parse_size(const char *text, uint64_t *bytes) {
   char *end;
   if (!isdigit((unsigned char)*text))
@@ -25,7 +25,7 @@ static bool parse_size(const char *text, uint64_t *bytes) {
   return errno == 0 && *end == '\0' && *bytes > 0 && !__builtin_mul_overflow(*bytes, factor, bytes);
 }
 
-/* "tcp" or "tcp:64K"; behind one of `least` bytes. Writes into the text. */
+/* "tcp", or "tcp:64K" with a size above `least`. Writes into the text. */
 static bool parse_rule(char *text, bool last, uint64_t least, struct path_rule *rule) {
   char *size = strchr(text, ':');
   if (size)

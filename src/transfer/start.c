@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The calls that begin a transfer: what they refuse, what is done on the spot, what is posted. */
+ * The calls that start a transfer: validation, copies within the call, posting. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -10,7 +10,7 @@
 #include "memory/copy.h"
 #include "transfer/transfer.h"
 
-/* ---- What is refused ---- */
+/* ---- Validation ---- */
 
 static inline int check_pieces(const struct haul_remote *remote, const struct haul_region *region,
                                const struct haul_piece *pieces, size_t count, uint64_t *bytes) {
@@ -19,21 +19,21 @@ static inline int check_pieces(const struct haul_remote *remote, const struct ha
   for (size_t i = 0; i < count; i++) {
     const struct haul_piece *piece = &pieces[i];
     uint64_t length = piece->length;
-    /* In this order nothing can overflow. */
+    /* In this order no sum can overflow. */
     if (length == 0 || length > here || piece->local > here - length || length > there ||
         piece->remote > there - length)
       return transfer_bad_piece(remote, region, piece, i);
     if (__builtin_add_overflow(total, length, &total))
       return error_set(HAUL_ELIMIT, 0, remote->name, "split the transfer",
-                       "the pieces are more bytes in all than can be counted");
+                       "the length of all segments exceeds 64 bits");
   }
   *bytes = total;
   return 0;
 }
 
-static inline bool is_sound(const struct haul_remote *remote, const struct haul_region *region,
-                            const struct haul_piece *pieces, size_t count,
-                            enum haul_operation operation) {
+static inline bool is_valid_call(const struct haul_remote *remote, const struct haul_region *region,
+                                 const struct haul_piece *pieces, size_t count,
+                                 enum haul_operation operation) {
   unsigned rights = operation_rights(operation);
   return remote && region && pieces && count - 1 < HAUL_PIECES_MAX &&
          region->heap == remote->heap && (remote->key.rights & rights) == rights &&
@@ -45,8 +45,8 @@ static inline bool is_sound(const struct haul_remote *remote, const struct haul_
 
 /* ---- Posting ---- */
 
-/* What was asked, checked, and the way that it goes. */
-struct request {
+/* A validated call, and its path. */
+struct transfer_request {
   struct haul_remote *remote;
   struct haul_region *region;
   const struct haul_piece *pieces;
@@ -60,18 +60,18 @@ struct request {
   size_t path;
 };
 
-static int find_way(struct request *asked) {
-  asked->route = remote_route(asked->remote, &asked->region->memory, asked->operation);
-  if (!asked->route)
+static int choose_path(struct transfer_request *request) {
+  request->route = remote_route(request->remote, &request->region->memory, request->operation);
+  if (!request->route)
     return HAUL_ENOMEM;
   return route_choose(
-      asked->remote, asked->route, asked->bytes,
-      &(struct constraints){.only = asked->options.only, .flags = asked->options.flags},
-      &asked->path);
+      request->remote, request->route, request->bytes,
+      &(struct constraints){.only = request->options.only, .flags = request->options.flags},
+      &request->path);
 }
 
 /* One block: the transfer, its works, its pieces. */
-static struct haul_transfer *new_transfer(const struct request *asked, size_t works,
+static struct haul_transfer *new_transfer(const struct transfer_request *request, size_t works,
                                           size_t pieces) {
   size_t size = sizeof(struct haul_transfer) + works * sizeof(struct work) +
                 pieces * sizeof(struct haul_piece);
@@ -83,19 +83,20 @@ static struct haul_transfer *new_transfer(const struct request *asked, size_t wo
   transfer->size = (uint32_t)size;
   list_init(&transfer->link);
   list_init(&transfer->order);
-  transfer->remote = asked->remote;
-  transfer->route = asked->route;
-  transfer->place = asked->region->memory.place;
-  transfer->operation = asked->operation;
-  transfer->only = asked->options.only;
-  transfer->done = asked->options.done;
-  transfer->user = asked->options.user;
-  transfer->flags = asked->options.flags;
-  transfer->bytes = asked->bytes;
-  transfer->pieces = (uint32_t)asked->count;
-  transfer->called = asked->called;
+  transfer->remote = request->remote;
+  transfer->route = request->route;
+  transfer->place = request->region->memory.place;
+  atomic_store_explicit(&transfer->path, (int)request->path, memory_order_relaxed);
+  transfer->operation = request->operation;
+  transfer->only = request->options.only;
+  transfer->done = request->options.done;
+  transfer->user = request->options.user;
+  transfer->flags = request->options.flags;
+  transfer->bytes = request->bytes;
+  transfer->pieces = (uint32_t)request->count;
+  transfer->called = request->called;
   atomic_store(&transfer->refs, 1);
-  atomic_fetch_add(&asked->remote->refs, 1);
+  atomic_fetch_add(&request->remote->refs, 1);
   atomic_fetch_add_explicit(&transfer->remote->transfers->handles, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&transfer->remote->transfers->bytes, size, memory_order_relaxed);
   return transfer;
@@ -122,42 +123,40 @@ static void post_all(struct haul_transfer *transfer) {
     loop_unlock(transfer->remote->transfers->fabric->loop);
   }
   transfer_posted_all(transfer);
-  transfer_settle(transfer); /* the call's own: from here on `done` may have given it back */
+  transfer_settle(transfer); /* the call's own; `done` may release the transfer from here on */
 }
 
-static struct slice slice_of(const struct request *asked, bool alone) {
-  struct tune *slices = route_slices(asked->route, asked->path);
+static struct slice slice_of(const struct transfer_request *request, bool alone) {
+  struct tune *slices = route_slices(request->route, request->path);
   if (!slices || !alone)
     return (struct slice){.bytes = WORK_BYTES_MAX};
-  return slice_choose(slices, asked->bytes, !(asked->options.flags & HAUL_CHECKSUM));
+  return slice_choose(slices, request->bytes, !(request->options.flags & HAUL_CHECKSUM));
 }
 
-/* A peer that is slow is not given more and more to do. */
-static int count_in(struct haul_remote *remote) {
+/* Counts the transfer against max_transfers, which bounds the work queued for a slow peer. */
+static int transfer_admit(struct haul_remote *remote) {
   unsigned most = remote->transfers->fabric->config->max_transfers;
   if (atomic_fetch_add(&remote->link->transfers, 1) < most)
     return 0;
   atomic_fetch_sub(&remote->link->transfers, 1);
-  link_log(remote->link, LOG_LIMIT, NULL,
-           "as many transfers are under way as max_transfers allows");
-  return error_set(
-      HAUL_ELIMIT, 0, remote->name,
-      "wait for some of them to end, or raise max_transfers of the node's configuration",
-      "%u transfers are under way to the peer", most);
+  link_log(remote->link, LOG_LIMIT, NULL, "limit max_transfers reached");
+  return error_set(HAUL_ELIMIT, 0, remote->name,
+                   "wait for transfers to end, or raise the setting max_transfers",
+                   "limit max_transfers reached: %u transfers to the peer are under way", most);
 }
 
-static int start_posted(const struct request *asked, struct haul_transfer **out) {
-  struct haul_remote *remote = asked->remote;
+static int start_posted(const struct transfer_request *request, struct haul_transfer **out) {
+  struct haul_remote *remote = request->remote;
   struct transfers *owner = remote->transfers;
-  int code = count_in(remote);
+  int code = transfer_admit(remote);
   if (code)
     return code;
   uint64_t flow = atomic_fetch_add(&owner->flow, FLOW_STARTED + 1);
   bool alone = flow % FLOW_STARTED == 0;
-  struct slice slice = slice_of(asked, alone);
-  size_t works = plan_works(asked->count, asked->bytes, slice.bytes);
+  struct slice slice = slice_of(request, alone);
+  size_t works = plan_works(request->count, request->bytes, slice.bytes);
   struct haul_transfer *transfer =
-      new_transfer(asked, works, plan_pieces(asked->count, asked->bytes, slice.bytes));
+      new_transfer(request, works, plan_pieces(request->count, request->bytes, slice.bytes));
   if (!transfer) {
     atomic_fetch_sub(&owner->flow, 1);
     atomic_fetch_sub(&remote->link->transfers, 1);
@@ -166,13 +165,13 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   transfer->alone = alone;
   transfer->slice = slice.bytes;
   transfer->way = (uint8_t)slice.way;
-  transfer->tells = slice.of != NULL;
-  transfer->region = asked->region;
-  transfer->deadline = asked->options.deadline ? asked->options.deadline
-                                               : clock_after(asked->called, owner->default_ns);
+  transfer->measures = slice.tune != NULL;
+  transfer->region = request->region;
+  transfer->deadline = request->options.deadline ? request->options.deadline
+                                                 : clock_after(request->called, owner->default_ns);
   struct plan plan = {.works = transfer_works(transfer),
                       .pieces = (struct haul_piece *)(void *)(transfer_works(transfer) + works)};
-  plan_make(&plan, asked->pieces, asked->count, slice.bytes);
+  plan_make(&plan, request->pieces, request->count, slice.bytes);
   transfer->work_count = plan.work_count;
   for (uint32_t i = 0; i < transfer->work_count; i++) {
     struct work *work = &transfer_works(transfer)[i];
@@ -180,23 +179,23 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
     work->owner = transfer;
     work->done = transfer_work_done;
     work->key = &remote->key;
-    work->whole = asked->bytes;
-    work->region = asked->region;
-    work->operation = asked->operation;
-    work->operands = asked->operands;
-    work->checksum = asked->options.flags & HAUL_CHECKSUM;
-    work->rank = (uint8_t)(HAUL_PRIORITY_HIGH - asked->options.priority);
+    work->whole = request->bytes;
+    work->region = request->region;
+    work->operation = request->operation;
+    work->operands = request->operands;
+    work->checksum = request->options.flags & HAUL_CHECKSUM;
+    work->rank = (uint8_t)(HAUL_PRIORITY_HIGH - request->options.priority);
   }
-  region_retain(asked->region);
+  region_retain(request->region);
   atomic_store(&transfer->status, 1);
   atomic_store(&transfer->posting, true);
-  atomic_store(&transfer->refs, 2); /* the caller's, and that of being under way */
+  atomic_store(&transfer->refs, 2); /* the caller's, and one until the end */
   atomic_store(&transfer->pending, transfer->work_count + 1);
   transfer_begin(transfer);
   transfer->turn = (uint32_t)(flow / FLOW_STARTED) + 1;
   atomic_fetch_add_explicit(&owner->started, 1, memory_order_relaxed);
   transfer->posted = clock_now();
-  PROBE4(submit, transfer, asked->operation, asked->bytes, remote->name);
+  PROBE4(submit, transfer, request->operation, request->bytes, remote->name);
   if (transfer_is_traced(transfer))
     trace_transfer(transfer, HAUL_TRACE_SUBMIT);
   post_all(transfer);
@@ -204,96 +203,94 @@ static int start_posted(const struct request *asked, struct haul_transfer **out)
   return 0;
 }
 
-/* Of one that was complete at once: it goes on being the caller's. */
-static void tell_at_once(struct haul_transfer *transfer) {
+/* For a transfer that is complete within the call. The caller keeps its reference. */
+static void notify_immediate(struct haul_transfer *transfer) {
   if (!transfer->done)
     return;
   atomic_fetch_add(&transfer->refs, 1);
   transfer_notify(transfer);
 }
 
-/* A handle for what is complete already. It has no region, which may be released before the report
- * is asked for. */
-static int immediate(const struct request *asked, struct haul_transfer **out) {
-  struct haul_transfer *transfer = new_transfer(asked, 0, 0);
+/* Makes a handle for a transfer that is complete. It holds no region, as the caller may release the
+ * region before it reads the report. */
+static int make_immediate(const struct transfer_request *request, struct haul_transfer **out) {
+  struct haul_transfer *transfer = new_transfer(request, 0, 0);
   if (!transfer)
     return HAUL_ENOMEM;
   transfer->immediate = true;
-  transfer->posted = asked->called;
+  transfer->posted = request->called;
   transfer->ended = clock_now();
-  atomic_store(&transfer->path, (int)asked->path);
   *out = transfer;
   return 0;
 }
 
 /* ---- The calls ---- */
 
-/* What was not done on the spot. */
-static int post_and_wait(const struct request *asked, struct haul_transfer **out) {
+/* Waits for the end if the caller takes no handle. */
+static int post_and_wait(const struct transfer_request *request, struct haul_transfer **out) {
   struct haul_transfer *transfer;
-  int code = start_posted(asked, &transfer);
+  int code = start_posted(request, &transfer);
   if (code)
     return code;
   if (out) {
     *out = transfer;
     return 0;
   }
-  code = transfer_await(transfer, HAUL_FOREVER); /* its own deadline bounds it */
+  code = transfer_await(transfer, HAUL_FOREVER); /* the transfer's deadline bounds it */
   transfer_put(transfer);
   return code;
 }
 
-/* The general way. */
-static int start(struct haul_remote *remote, struct haul_region *region,
-                 const struct haul_piece *pieces, size_t count,
-                 const struct haul_transfer_options *given, enum haul_operation operation,
-                 struct haul_transfer **out) {
-  struct request asked = {.remote = remote,
-                          .region = region,
-                          .pieces = pieces,
-                          .count = count,
-                          .operation = operation,
-                          .called = clock_now()};
-  if (!is_sound(remote, region, pieces, count, operation))
+static int start_transfer(struct haul_remote *remote, struct haul_region *region,
+                          const struct haul_piece *pieces, size_t count,
+                          const struct haul_transfer_options *given, enum haul_operation operation,
+                          struct haul_transfer **out) {
+  struct transfer_request request = {.remote = remote,
+                                     .region = region,
+                                     .pieces = pieces,
+                                     .count = count,
+                                     .operation = operation,
+                                     .called = clock_now()};
+  if (!is_valid_call(remote, region, pieces, count, operation))
     return transfer_bad_call(remote, region, pieces, count, operation);
-  int code = check_pieces(remote, region, pieces, count, &asked.bytes);
+  int code = check_pieces(remote, region, pieces, count, &request.bytes);
   if (code == 0)
-    code = transfer_check_options(given, &asked.options);
+    code = transfer_check_options(given, &request.options);
   if (code == 0)
-    code = transfer_check_done(&asked.options, out);
+    code = transfer_check_done(&request.options, out);
   if (code == 0)
-    code = find_way(&asked);
+    code = choose_path(&request);
   if (code)
     return code;
-  struct endpoint *endpoint = remote->link->endpoints[asked.path];
-  if (endpoint->transport->now && !(asked.options.flags & HAUL_CHECKSUM) &&
+  struct endpoint *endpoint = remote->link->endpoints[request.path];
+  if (endpoint->transport->now && !(request.options.flags & HAUL_CHECKSUM) &&
       !endpoint_is_blocked(endpoint, operation)) {
-    code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[asked.path], region,
-                                    pieces, count, asked.bytes, operation);
+    code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[request.path], region,
+                                    pieces, count, request.bytes, operation);
     if (code == 0 && out)
-      code = immediate(&asked, out);
+      code = make_immediate(&request, out);
     if (code == 0 && out) {
       transfer_record_cost(*out);
-      tell_at_once(*out);
+      notify_immediate(*out);
     }
     if (code < 0)
       error_about(remote->name);
     if (code <= 0)
       return code;
   }
-  return post_and_wait(&asked, out);
+  return post_and_wait(&request, out);
 }
 
-/* The hot path, a few instructions up to the store: one small piece, without options and handle,
- * where a transport lent the view. False when anything is unusual: the general way knows it all,
- * and has the words. `length` is the piece's, known to the compiler where it matters. */
+/* The hot path, a few instructions up to the store: one small segment, without options and handle,
+ * for which a transport lends a mapping. False: start_transfer has to handle the call, and sets the
+ * detail of errors. `length` is that of the segment, a compile-time constant where that matters. */
 static inline __attribute__((always_inline)) bool
-directly(const struct haul_remote *remote, const struct haul_region *region,
-         const struct haul_piece *piece, uint64_t length, enum haul_operation operation) {
+copy_direct(const struct haul_remote *remote, const struct haul_region *region,
+            const struct haul_piece *piece, uint64_t length, enum haul_operation operation) {
   const struct direct *direct = &remote->direct[operation - 1];
   const struct memory *memory = &region->memory;
   uint64_t here = memory->length, there = remote->key.length;
-  /* As check_pieces; no bytes at all are more than any limit. */
+  /* As check_pieces. Length 0 wraps around and exceeds any limit. */
   if (length - 1 >= direct->limit || length > here || piece->local > here - length ||
       length > there || piece->remote > there - length)
     return false;
@@ -324,48 +321,51 @@ is_plain(const struct haul_remote *remote, const struct haul_region *region,
   return count == 1 && !options && !out && remote && region && pieces && !fork_is_child();
 }
 
-/* Apart, as is all that is not for eight bytes: the hottest path saves no registers for it. */
-static __attribute__((noinline)) bool directly_sized(const struct haul_remote *remote,
-                                                     const struct haul_region *region,
-                                                     const struct haul_piece *piece,
-                                                     enum haul_operation operation) {
-  return operation == HAUL_OP_WRITE ? directly(remote, region, piece, piece->length, HAUL_OP_WRITE)
-                                    : directly(remote, region, piece, piece->length, HAUL_OP_READ);
+/* Not inlined, like all code that is not for 8 bytes, so that the hottest path saves no registers.
+ */
+static __attribute__((noinline)) bool copy_direct_sized(const struct haul_remote *remote,
+                                                        const struct haul_region *region,
+                                                        const struct haul_piece *piece,
+                                                        enum haul_operation operation) {
+  return operation == HAUL_OP_WRITE
+             ? copy_direct(remote, region, piece, piece->length, HAUL_OP_WRITE)
+             : copy_direct(remote, region, piece, piece->length, HAUL_OP_READ);
 }
 
-static __attribute__((noinline)) int generally(const char *call, struct haul_remote *remote,
-                                               struct haul_region *region,
-                                               const struct haul_piece *pieces, size_t count,
-                                               const struct haul_transfer_options *options,
-                                               enum haul_operation operation,
-                                               struct haul_transfer **out) {
+static __attribute__((noinline)) int start_general(const char *call, struct haul_remote *remote,
+                                                   struct haul_region *region,
+                                                   const struct haul_piece *pieces, size_t count,
+                                                   const struct haul_transfer_options *options,
+                                                   enum haul_operation operation,
+                                                   struct haul_transfer **out) {
   if (is_plain(remote, region, pieces, count, options, out) &&
-      directly_sized(remote, region, pieces, operation))
+      copy_direct_sized(remote, region, pieces, operation))
     return 0;
   int code = error_enter(call);
-  return code ? code : start(remote, region, pieces, count, options, operation, out);
+  return code ? code : start_transfer(remote, region, pieces, count, options, operation, out);
 }
 
 static inline __attribute__((always_inline)) int
-run(const char *call, struct haul_remote *remote, struct haul_region *region,
-    const struct haul_piece *pieces, size_t count, const struct haul_transfer_options *options,
-    enum haul_operation operation, struct haul_transfer **out) {
+run_transfer(const char *call, struct haul_remote *remote, struct haul_region *region,
+             const struct haul_piece *pieces, size_t count,
+             const struct haul_transfer_options *options, enum haul_operation operation,
+             struct haul_transfer **out) {
   if (is_plain(remote, region, pieces, count, options, out) && pieces->length == 8 &&
-      directly(remote, region, pieces, 8, operation))
+      copy_direct(remote, region, pieces, 8, operation))
     return 0;
-  return generally(call, remote, region, pieces, count, options, operation, out);
+  return start_general(call, remote, region, pieces, count, options, operation, out);
 }
 
 HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,
                         size_t count, const struct haul_transfer_options *options,
                         haul_transfer **transfer) {
-  return run("haul_write", to, from, pieces, count, options, HAUL_OP_WRITE, transfer);
+  return run_transfer("haul_write", to, from, pieces, count, options, HAUL_OP_WRITE, transfer);
 }
 
 HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_piece *pieces,
                        size_t count, const struct haul_transfer_options *options,
                        haul_transfer **transfer) {
-  return run("haul_read", from, to, pieces, count, options, HAUL_OP_READ, transfer);
+  return run_transfer("haul_read", from, to, pieces, count, options, HAUL_OP_READ, transfer);
 }
 
 /* ---- Atomics ---- */
@@ -379,35 +379,35 @@ static int check_atomic(const struct haul_remote *remote, const struct haul_regi
     return code;
   if (piece->local % 8 || piece->remote % 8)
     return error_set(HAUL_EINVAL, 0, remote->name, NULL,
-                     "the %s offset %llu of an atomic operation is no multiple of 8",
+                     "the %s offset %llu of an atomic operation is not a multiple of 8",
                      piece->local % 8 ? "local" : "remote",
                      (unsigned long long)(piece->local % 8 ? piece->local : piece->remote));
   code = transfer_check_options(given, options);
   if (code == 0 && options->flags & HAUL_CHECKSUM)
-    code = error_set(HAUL_EINVAL, 0, remote->name, "leave HAUL_CHECKSUM out",
-                     "an atomic operation has no checksum");
+    code = error_set(HAUL_EINVAL, 0, remote->name, "leave out HAUL_CHECKSUM",
+                     "atomic operations have no checksum");
   return code;
 }
 
-/* On the spot: 0, a code, or 1 when it is to be posted. The handle is made first: what took place
- * cannot fail any more. */
-static int operate_now(const struct request *asked, struct haul_transfer **out) {
-  struct haul_remote *remote = asked->remote;
-  struct endpoint *endpoint = remote->link->endpoints[asked->path];
+/* Operates within the call: 0, a code, or 1 if a work has to be posted. The handle is made first,
+ * because an operation that took place must not fail afterwards. */
+static int operate_now(const struct transfer_request *request, struct haul_transfer **out) {
+  struct haul_remote *remote = request->remote;
+  struct endpoint *endpoint = remote->link->endpoints[request->path];
   struct haul_transfer *transfer = NULL;
-  if (!endpoint->transport->atomic || endpoint_is_blocked(endpoint, asked->operation))
+  if (!endpoint->transport->atomic || endpoint_is_blocked(endpoint, request->operation))
     return 1;
   const struct work work = {.endpoint = endpoint,
                             .key = &remote->key,
-                            .binding = remote->bindings[asked->path],
-                            .region = asked->region,
-                            .pieces = asked->pieces,
+                            .binding = remote->bindings[request->path],
+                            .region = request->region,
+                            .pieces = request->pieces,
                             .count = 1,
-                            .operation = asked->operation,
-                            .operands = asked->operands,
+                            .operation = request->operation,
+                            .operands = request->operands,
                             .bytes = 8,
                             .whole = 8};
-  int code = out ? immediate(asked, &transfer) : 0;
+  int code = out ? make_immediate(request, &transfer) : 0;
   if (code == 0)
     code = endpoint->transport->atomic(endpoint, &work);
   if (code < 0)
@@ -418,7 +418,7 @@ static int operate_now(const struct request *asked, struct haul_transfer **out) 
     transfer->ended = clock_now();
   if (code == 0 && out) {
     *out = transfer;
-    tell_at_once(transfer);
+    notify_immediate(transfer);
   }
   return code;
 }
@@ -427,28 +427,28 @@ static int run_atomic(const char *call, struct haul_remote *remote, struct haul_
                       const struct haul_piece *piece, enum haul_operation operation,
                       const struct operands *operands, const struct haul_transfer_options *given,
                       struct haul_transfer **out) {
-  struct request asked = {.remote = remote,
-                          .region = region,
-                          .pieces = piece,
-                          .count = 1,
-                          .bytes = 8,
-                          .operation = operation,
-                          .operands = *operands,
-                          .called = clock_now()};
+  struct transfer_request request = {.remote = remote,
+                                     .region = region,
+                                     .pieces = piece,
+                                     .count = 1,
+                                     .bytes = 8,
+                                     .operation = operation,
+                                     .operands = *operands,
+                                     .called = clock_now()};
   int code = error_enter(call);
   if (code)
     return code;
-  if (!is_sound(remote, region, piece, 1, operation))
+  if (!is_valid_call(remote, region, piece, 1, operation))
     return transfer_bad_call(remote, region, piece, 1, operation);
-  code = check_atomic(remote, region, piece, given, &asked.options);
+  code = check_atomic(remote, region, piece, given, &request.options);
   if (code == 0)
-    code = transfer_check_done(&asked.options, out);
+    code = transfer_check_done(&request.options, out);
   if (code == 0)
-    code = find_way(&asked);
+    code = choose_path(&request);
   if (code)
     return code;
-  code = operate_now(&asked, out);
-  return code <= 0 ? code : post_and_wait(&asked, out);
+  code = operate_now(&request, out);
+  return code <= 0 ? code : post_and_wait(&request, out);
 }
 
 HAUL_API int haul_fetch_add(haul_region *result, uint64_t result_offset, haul_remote *remote,

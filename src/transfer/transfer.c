@@ -19,7 +19,7 @@ void transfer_begin(struct haul_transfer *transfer) {
     loop_wake(owner->fabric->loop);
 }
 
-/* By deadline, nearly always at the end. */
+/* Inserts by deadline, which is nearly always at the end. */
 static void enlist(struct transfers *owner, struct haul_transfer *transfer) {
   struct link *link = transfer->remote->link;
   struct list *before = owner->running.previous;
@@ -39,10 +39,6 @@ static void lock_lists(struct transfers *transfers) {
   inbox_take(&transfers->begun, &begun);
   for (struct list *item; (item = list_take(&begun));)
     enlist(transfers, list_entry(item, struct haul_transfer, link));
-}
-
-static void unlock_lists(struct transfers *transfers) {
-  pthread_mutex_unlock(&transfers->lock);
 }
 
 /* ---- The end ---- */
@@ -73,22 +69,35 @@ void transfer_notify(struct haul_transfer *transfer) {
     transfer_put(transfer);
 }
 
-/* The first failure stands; its detail is the thread's. */
+/* The first failure counts. Two threads may fail the transfer at once, so the lock orders them. The
+ * detail is stored before the code: a thread that sees `failure` (acquire) also sees `error`. */
 void transfer_fail(struct haul_transfer *transfer, int code) {
-  int none = 0;
-  if (!atomic_compare_exchange_strong(&transfer->failure, &none, code))
+  struct transfers *owner = transfer->remote->transfers;
+  if (atomic_load(&transfer->failure))
     return;
   error_about(transfer->remote->name);
   struct haul_error *error = alloc_zero(1, sizeof *error);
-  if (error) /* else its code is all that will be told */
+  if (error) /* else only the code is reported */
     error_save(error);
-  atomic_store(&transfer->error, error);
-  atomic_fetch_add_explicit(&transfer->remote->transfers->failed, 1, memory_order_relaxed);
+  pthread_mutex_lock(&owner->lock);
+  bool first = atomic_load(&transfer->failure) == 0;
+  if (first) {
+    atomic_store_explicit(&transfer->error, error, memory_order_relaxed);
+    /* seq_cst: releases `error`, and pairs with `posting` (abort_transfer). */
+    atomic_store(&transfer->failure, code);
+  }
+  pthread_mutex_unlock(&owner->lock);
+  if (!first) {
+    alloc_free(error);
+    return;
+  }
+  atomic_fetch_add_explicit(&owner->failed, 1, memory_order_relaxed);
   link_log(transfer->remote->link, LOG_TRANSFER_FAILED, NULL, haul_error_last()->text);
 }
 
-/* The last work has ended. `status` is stored last: who reads it (acquire) sees everything else. */
-static void finish(struct haul_transfer *transfer) {
+/* Called by the last work to end. `status` is stored last (release): a thread that sees it
+ * (acquire) sees all other fields. */
+static void transfer_finish(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
   transfer->ended = clock_now();
   PROBE4(complete, transfer, atomic_load(&transfer->failure), transfer->bytes,
@@ -101,7 +110,7 @@ static void finish(struct haul_transfer *transfer) {
   list_remove(&transfer->link);
   list_remove(&transfer->order);
   atomic_fetch_sub(&transfer->remote->link->transfers, 1);
-  unlock_lists(owner);
+  pthread_mutex_unlock(&owner->lock);
   region_put(transfer->region);
   atomic_store_explicit(&transfer->status, atomic_load(&transfer->failure), memory_order_release);
   loop_notify(owner->fabric->loop);
@@ -110,20 +119,10 @@ static void finish(struct haul_transfer *transfer) {
 
 void transfer_settle(struct haul_transfer *transfer) {
   if (atomic_fetch_sub(&transfer->pending, 1) == 1)
-    finish(transfer);
+    transfer_finish(transfer);
 }
 
-struct constraints transfer_constraints(const struct haul_transfer *transfer) {
-  uint32_t avoided = atomic_load(&transfer->avoided);
-  const char *reason = atomic_load(&transfer->avoided_reason);
-  return (struct constraints){.only = transfer->only,
-                              .flags = transfer->flags,
-                              .avoided = avoided,
-                              .reason = reason ? reason : "it could not take this transfer",
-                              .slice = transfer->slice};
-}
-
-/* With the lock of `transfers`. The thread's error detail says why the path cannot take it. */
+/* With the lock of `transfers`. The thread's detail is the reason of the refusal. */
 static void avoid_path(struct haul_transfer *transfer, const struct endpoint *endpoint) {
   size_t size = sizeof haul_error_last()->text;
   char *reason = atomic_load(&transfer->avoided_reason) ? NULL : alloc_zero(1, size);
@@ -143,7 +142,7 @@ static bool will_retry(struct transfers *owner, struct work *work, int code) {
     list_append(&owner->retries, &work->link);
     work->listed = true;
   }
-  unlock_lists(owner);
+  pthread_mutex_unlock(&owner->lock);
   if (will)
     loop_wake(owner->fabric->loop);
   return will;
@@ -153,12 +152,11 @@ static int node_closed(const struct haul_transfer *transfer) {
   return error_set(HAUL_ECLOSED, 0, transfer->remote->name, NULL, "the node was closed");
 }
 
-/* The thread's error detail says why the path broke. */
+/* The outcome of an atomic operation is unknown. The thread's detail says why the path broke. */
 static int in_doubt(const struct haul_transfer *transfer) {
-  return error_set(HAUL_EPATH, 0, transfer->remote->name,
-                   "read the bytes to see which, if nobody else changes them",
-                   "it may or may not have taken place, as its path broke: %.110s",
-                   haul_error_last()->text);
+  return error_set(
+      HAUL_EPATH, 0, transfer->remote->name, "read the bytes, if no other process changes them",
+      "it may or may not have taken place, as its path broke: %.110s", haul_error_last()->text);
 }
 
 void transfer_work_done(struct work *work, int code) {
@@ -177,21 +175,21 @@ void transfer_work_done(struct work *work, int code) {
   transfer_settle(transfer);
 }
 
-/* ---- Sending, and again on another path ---- */
+/* ---- Posting and retrying ---- */
 
-/* True when the work waits until its endpoint is not held any more, or is closed: who lets go, or
- * closes, wakes the loop after it, and on_poll looks with the same lock. */
+/* Whether the work waits until its endpoint is not blocked, or is closed. Whoever unblocks or
+ * closes the endpoint wakes the loop afterwards, and on_poll looks with the same lock. */
 static bool waits(struct transfers *owner, struct work *work) {
   struct endpoint *endpoint = work->endpoint;
   if (!endpoint_is_blocked(endpoint, work->operation))
     return false;
   lock_lists(owner);
-  bool holds = endpoint_is_blocked(endpoint, work->operation) && !owner->ended;
-  if (holds)
-    list_append(&owner->held, &work->link);
-  work->listed = holds;
-  unlock_lists(owner);
-  if (!holds)
+  bool blocked = endpoint_is_blocked(endpoint, work->operation) && !owner->ended;
+  if (blocked)
+    list_append(&owner->blocked, &work->link);
+  work->listed = blocked;
+  pthread_mutex_unlock(&owner->lock);
+  if (!blocked)
     return false;
   atomic_store(&((struct haul_transfer *)work->owner)->alone, false);
   atomic_fetch_add_explicit(&owner->waited, 1, memory_order_relaxed);
@@ -200,14 +198,12 @@ static bool waits(struct transfers *owner, struct work *work) {
 
 int transfer_post(struct haul_transfer *transfer, struct work *work) {
   struct haul_remote *remote = transfer->remote;
-  size_t index;
-  struct constraints constraints = transfer_constraints(transfer);
-  int code = route_choose(remote, transfer->route, transfer->bytes, &constraints, &index);
+  size_t path;
+  int code = transfer_path(transfer, &path);
   if (code)
     return code;
-  atomic_store(&transfer->path, (int)index);
-  work->endpoint = remote->link->endpoints[index];
-  work->binding = remote->bindings[index];
+  work->endpoint = remote->link->endpoints[path];
+  work->binding = remote->bindings[path];
   if (waits(remote->transfers, work))
     return 0;
   PROBE4(post, transfer, work, work->bytes, work->endpoint->transport->name);
@@ -217,12 +213,12 @@ int transfer_post(struct haul_transfer *transfer, struct work *work) {
   return 0;
 }
 
-/* With the loop's lock. A work whose path broke takes the next one; when none is left the peer is
- * as good as gone. One that had to wait goes on. */
+/* With the loop's lock. Posts a work again: `broke`, on the best path left, else after it was
+ * blocked. A peer without any path left fails. */
 static void retry(struct work *work, bool broke) {
   struct haul_transfer *transfer = work->owner;
   struct link *link = transfer->remote->link;
-  if (atomic_load(&transfer->failure)) { /* it was aborted meanwhile */
+  if (atomic_load(&transfer->failure)) { /* aborted meanwhile */
     transfer_settle(transfer);
     return;
   }
@@ -234,18 +230,19 @@ static void retry(struct work *work, bool broke) {
   int code = transfer_post(transfer, work);
   if (code == 0)
     return;
-  bool choosy = transfer->only || transfer->flags & HAUL_REQUIRE_ZERO_COPY ||
-                transfer->remote->transfers->rules.count > 0;
-  if (code == HAUL_ENOPATH && !choosy && !atomic_load(&transfer->avoided)) {
-    link->fail(link, HAUL_EPEER, "no path to it is left");
-    code = error_set(HAUL_EPEER, 0, transfer->remote->name, "is it still running? connect again",
+  bool constrained = transfer->only || transfer->flags & HAUL_REQUIRE_ZERO_COPY ||
+                     transfer->remote->transfers->rules.count > 0;
+  if (code == HAUL_ENOPATH && !constrained && !atomic_load(&transfer->avoided)) {
+    link->fail(link, HAUL_EPEER, "every path to the peer broke");
+    code = error_set(HAUL_EPEER, 0, transfer->remote->name,
+                     "check that the peer still runs, and connect again",
                      "every path to the peer broke");
   }
   transfer_fail(transfer, code);
   transfer_settle(transfer);
 }
 
-/* ---- Early ends ---- */
+/* ---- Cancellation ---- */
 
 static bool take_from_lists(struct transfers *owner, struct work *work) {
   lock_lists(owner);
@@ -253,7 +250,7 @@ static bool take_from_lists(struct transfers *owner, struct work *work) {
   if (found)
     list_remove(&work->link);
   work->listed = false;
-  unlock_lists(owner);
+  pthread_mutex_unlock(&owner->lock);
   return found;
 }
 
@@ -261,7 +258,7 @@ static bool take_from_lists(struct transfers *owner, struct work *work) {
 void transfer_cancel_works(struct haul_transfer *transfer, int code) {
   for (uint32_t i = 0; i < transfer->work_count; i++) {
     struct work *work = &transfer_works(transfer)[i];
-    atomic_store(&work->canceled, code); /* whoever lets it in from now on ends it */
+    atomic_store(&work->canceled, code); /* a transport that starts it from now on ends it */
     if (take_from_lists(transfer->remote->transfers, work))
       transfer_settle(transfer);
     else if (work->endpoint)
@@ -269,9 +266,9 @@ void transfer_cancel_works(struct haul_transfer *transfer, int code) {
   }
 }
 
-/* With the loop's lock and a reference; the thread's error detail says why. While works are being
- * handed out, the call that does it cancels them: it looks at `failure` after it is done, and
- * `posting` is looked at here after `failure` was set, so one of the two sees the other. */
+/* With the loop's lock and a reference; the thread's detail is the reason. While a call still posts
+ * works, that call cancels them. It stores `posting` and then reads `failure`; here `failure` is
+ * stored before `posting` is read. Both are seq_cst, so one of the two sees the other's store. */
 static void abort_transfer(struct haul_transfer *transfer, int code) {
   transfer_fail(transfer, code);
   if (!atomic_load(&transfer->posting))
@@ -281,10 +278,9 @@ static void abort_transfer(struct haul_transfer *transfer, int code) {
 static void expire(struct haul_transfer *transfer) {
   loop_lock(transfer->remote->transfers->fabric->loop);
   if (atomic_load(&transfer->status) == 1) {
-    error_set(
-        HAUL_ETIMEDOUT, 0, transfer->remote->name,
-        "set a later deadline in its options, or see haul explain for how long it should take",
-        "the transfer did not end by its deadline");
+    error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
+              "set a later deadline in the options; haul explain prints the expected time",
+              "the transfer did not end by its deadline");
     abort_transfer(transfer, HAUL_ETIMEDOUT);
   }
   loop_unlock(transfer->remote->transfers->fabric->loop);
@@ -293,8 +289,8 @@ static void expire(struct haul_transfer *transfer) {
 typedef bool matches_fn(const struct haul_transfer *transfer, const void *user);
 
 /* The first running transfer that matches and has not failed, with a reference. */
-static struct haul_transfer *find(struct transfers *transfers, matches_fn *matches,
-                                  const void *user) {
+static struct haul_transfer *find_running(struct transfers *transfers, matches_fn *matches,
+                                          const void *user) {
   struct haul_transfer *found = NULL;
   lock_lists(transfers);
   list_each(item, &transfers->running) {
@@ -305,7 +301,7 @@ static struct haul_transfer *find(struct transfers *transfers, matches_fn *match
     found = transfer;
     break;
   }
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   return found;
 }
 
@@ -324,7 +320,7 @@ void transfers_abort(struct transfers *transfers, const struct haul_region *regi
                      const struct link *link, int code, const char *reason) {
   struct users users = {region, link};
   struct haul_transfer *transfer;
-  while ((transfer = find(transfers, uses, &users))) {
+  while ((transfer = find_running(transfers, uses, &users))) {
     error_set(code, 0, transfer->remote->name, NULL, "%s", reason);
     abort_transfer(transfer, code);
     transfer_put(transfer);
@@ -336,7 +332,7 @@ bool transfers_use(struct transfers *transfers, const struct haul_region *region
   lock_lists(transfers);
   list_each(item, &transfers->running) used |=
       list_entry(item, struct haul_transfer, link)->region == region;
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   return used;
 }
 
@@ -346,20 +342,20 @@ static bool is_due(const struct haul_transfer *transfer, const void *user) {
   return transfer->deadline <= *(const int64_t *)user;
 }
 
-static void on_timer(struct timer *timer) {
+static void on_deadline(struct timer *timer) {
   struct transfers *transfers = list_entry(timer, struct transfers, timer);
   int64_t now = clock_now();
   struct haul_transfer *transfer;
   atomic_store(&transfers->armed, HAUL_FOREVER);
-  while ((transfer = find(transfers, is_due, &now))) {
-    error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name, "set a later deadline in its options",
+  while ((transfer = find_running(transfers, is_due, &now))) {
+    error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name, "set a later deadline in the options",
               "the transfer did not end by its deadline");
     abort_transfer(transfer, HAUL_ETIMEDOUT);
     transfer_put(transfer);
   }
 }
 
-/* With the lock of the transfers: when the first of them is due that has not failed. */
+/* With the lock: the first deadline of a transfer that has not failed. */
 static int64_t first_deadline(const struct transfers *transfers) {
   list_each(item, &transfers->running) {
     const struct haul_transfer *transfer = list_entry(item, struct haul_transfer, link);
@@ -369,35 +365,35 @@ static int64_t first_deadline(const struct transfers *transfers) {
   return HAUL_FOREVER;
 }
 
-/* With the lock of the transfers. */
-static void take_released(struct transfers *transfers, struct list *released) {
-  list_each_safe(item, &transfers->held) {
+/* With the lock. */
+static void take_unblocked(struct transfers *transfers, struct list *unblocked) {
+  list_each_safe(item, &transfers->blocked) {
     struct work *work = list_entry(item, struct work, link);
     if (endpoint_is_blocked(work->endpoint, work->operation))
       continue;
     work->listed = false;
     list_remove(item);
-    list_append(released, item);
+    list_append(unblocked, item);
   }
 }
 
 static bool on_poll(struct poller *poller) {
   struct transfers *transfers = list_entry(poller, struct transfers, poller);
-  struct list works = LIST_INIT(works), released = LIST_INIT(released);
+  struct list works = LIST_INIT(works), unblocked = LIST_INIT(unblocked);
   lock_lists(transfers);
   int64_t first = first_deadline(transfers);
   list_splice(&works, &transfers->retries);
   list_each(item, &works) list_entry(item, struct work, link)->listed = false;
-  take_released(transfers, &released);
-  unlock_lists(transfers);
+  take_unblocked(transfers, &unblocked);
+  pthread_mutex_unlock(&transfers->lock);
   if (first < atomic_load(&transfers->armed)) {
     atomic_store(&transfers->armed, first);
     loop_timer_start(transfers->fabric->loop, &transfers->timer, first);
   }
-  bool any = !list_empty(&works) || !list_empty(&released);
+  bool any = !list_empty(&works) || !list_empty(&unblocked);
   for (struct list *item; (item = list_take(&works));)
     retry(list_entry(item, struct work, link), true);
-  for (struct list *item; (item = list_take(&released));)
+  for (struct list *item; (item = list_take(&unblocked));)
     retry(list_entry(item, struct work, link), false);
   return any;
 }
@@ -414,12 +410,12 @@ static int result(struct haul_transfer *transfer) {
   return error_code(status, transfer->remote->name);
 }
 
-static bool is_done(void *user) {
+static bool transfer_is_done(void *user) {
   struct haul_transfer *transfer = user;
   return atomic_load_explicit(&transfer->status, memory_order_acquire) != 1;
 }
 
-static bool help(void *user) {
+static bool help_copy(void *user) {
   struct haul_transfer *transfer = user;
   return fabric_help(transfer->remote->transfers->fabric);
 }
@@ -428,21 +424,21 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   struct loop *loop = transfer->remote->transfers->fabric->loop;
   int64_t first = until < transfer->deadline ? until : transfer->deadline;
   transfer_wait_began(transfer);
-  /* Who drives the node makes the calls of `done` that are due, also when this one ended at once.
-   */
+  /* The thread that drives the node runs the due `done` callbacks, even if it need not wait. */
   if (transfers_driven(transfer->remote->transfers) && !loop_in_deferred(loop))
     loop_run_deferred(loop);
-  if (!loop_wait(loop, is_done, help, transfer, first) && clock_now() >= transfer->deadline) {
+  if (!loop_wait(loop, transfer_is_done, help_copy, transfer, first) &&
+      clock_now() >= transfer->deadline) {
     expire(transfer);
-    loop_wait(loop, is_done, help, transfer, until);
+    loop_wait(loop, transfer_is_done, help_copy, transfer, until);
   }
-  /* Nobody waits in a loop that has ended; the close that ended it ends the transfer too. */
-  while (!is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
+  /* loop_wait does not wait in a loop that has ended; the close that ended it ends the transfer. */
+  while (!transfer_is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
     nanosleep(&(struct timespec){0, 50000}, NULL);
-  if (!is_done(transfer)) {
+  if (!transfer_is_done(transfer)) {
     transfer_wait_ended(transfer);
-    return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name, "wait longer, or cancel it",
-                     "the transfer is still on its way");
+    return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
+                     "wait longer, or cancel the transfer", "the transfer is still under way");
   }
   return result(transfer);
 }
@@ -452,8 +448,8 @@ HAUL_API int haul_transfer_test(haul_transfer *transfer) {
   if (code)
     return code;
   if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no transfer");
-  if (!is_done(transfer) && clock_now() >= transfer->deadline)
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
+  if (!transfer_is_done(transfer) && clock_now() >= transfer->deadline)
     expire(transfer);
   return result(transfer);
 }
@@ -463,7 +459,7 @@ HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until) {
   if (code)
     return code;
   if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no transfer");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
   return transfer_await(transfer, until);
 }
 
@@ -472,9 +468,9 @@ HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {
   if (code)
     return code;
   if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "no transfer");
+    return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
   loop_lock(transfer->remote->transfers->fabric->loop);
-  if (!is_done(transfer)) {
+  if (!transfer_is_done(transfer)) {
     error_code(HAUL_ECANCELED, transfer->remote->name);
     abort_transfer(transfer, HAUL_ECANCELED);
   }
@@ -487,7 +483,7 @@ HAUL_API void haul_transfer_release(haul_transfer *transfer) {
     transfer_put(transfer);
 }
 
-/* ---- A node's ---- */
+/* ---- All transfers of a node ---- */
 
 int transfers_open(struct fabric *fabric, struct transfers *transfers) {
   transfers->fabric = fabric;
@@ -496,9 +492,9 @@ int transfers_open(struct fabric *fabric, struct transfers *transfers) {
   pthread_mutex_init(&transfers->lock, NULL);
   list_init(&transfers->running);
   list_init(&transfers->retries);
-  list_init(&transfers->held);
+  list_init(&transfers->blocked);
   atomic_store(&transfers->armed, HAUL_FOREVER);
-  timer_init(&transfers->timer, on_timer);
+  timer_init(&transfers->timer, on_deadline);
   loop_lock(fabric->loop);
   loop_poller_start(fabric->loop, &transfers->poller, on_poll);
   loop_unlock(fabric->loop);
@@ -510,9 +506,9 @@ void transfers_end(struct transfers *transfers) {
   lock_lists(transfers);
   transfers->ended = true;
   list_splice(&works, &transfers->retries);
-  list_splice(&works, &transfers->held);
+  list_splice(&works, &transfers->blocked);
   list_each(item, &works) list_entry(item, struct work, link)->listed = false;
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   for (struct list *item; (item = list_take(&works));) {
     struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;
     transfer_fail(transfer, node_closed(transfer));
@@ -531,7 +527,7 @@ void transfers_close(struct transfers *transfers) {
 uint64_t transfers_last_write(struct transfers *transfers, struct link *link) {
   lock_lists(transfers);
   uint64_t number = link->write_number;
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   return number;
 }
 
@@ -539,6 +535,6 @@ bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t 
   lock_lists(transfers);
   bool writing = !list_empty(&link->writes) &&
                  list_entry(link->writes.next, struct haul_transfer, order)->number <= number;
-  unlock_lists(transfers);
+  pthread_mutex_unlock(&transfers->lock);
   return writing;
 }

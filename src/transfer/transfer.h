@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * What was asked: transfers, the remote regions that they go to, and the choice of their path.
+ * Transfers, the remote regions that they access, and the choice of their path.
  *
- *   remote.c    a peer's region, and what each transport knows of it
- *   route.c     what each path to it would cost, and which one is taken
- *   costs.c     that by size, estimated and corrected by what was measured
- *   rules.c     which paths the configuration sets
- *   paths.c     all of that in words
- *   plan.c      pieces merged where they touch, sliced where they are large
- *   slice.c     how large the slices are, where it matters
- *   start.c     the calls that begin a transfer: the hot path, posting
- *   check.c     what they refuse
- *   learn.c     what a transfer that has ended teaches
- *   note.c      what who watches the node is told of it
- *   transfer.c  from the first work to the end: retries, deadlines, cancels, handles
- *   report.c    what it says about itself */
+ *   route.c     remote regions; what each path to one costs, and which path is taken
+ *   costs.c     costs by size: estimates, corrected by measured transfers
+ *   rules.c     the setting `paths`
+ *   plan.c      pieces merged where they touch and cut into slices; the size of slices
+ *   start.c     the calls that start a transfer: the hot path, posting
+ *   check.c     validation of their arguments
+ *   transfer.c  from the first work to the end: retries, deadlines, cancellation, handles
+ *   report.c    reports, explanations of paths, trace events */
 #ifndef HAUL_TRANSFER_TRANSFER_H
 #define HAUL_TRANSFER_TRANSFER_H
 
@@ -27,87 +22,91 @@
 
 /* ---- Slices ---- */
 
-/* A path with a device's engine and buffers is a pipeline: engine, line, engine. A transfer of a
- * few slices that is alone in it waits for one after the other, so smaller ones may be faster,
- * though each costs: that is measured. Where a pipeline is full, and on other paths, slices are of
- * WORK_BYTES_MAX. */
+/* A path with bounce buffers is a pipeline: engine, wire, engine. A transfer of a few slices that
+ * has the pipeline to itself waits for one stage after the other. Smaller slices may be faster
+ * then, although each has a cost, so their size is tuned by measurement. Where the pipeline is
+ * full, and on other paths, slices have WORK_BYTES_MAX. */
 struct slice {
-  struct tune *of; /* to be told what the transfer took; NULL: nobody */
-  uint32_t bytes;  /* of a work, at most */
-  unsigned way;
+  struct tune *tune; /* gets the time of the transfer; NULL: none */
+  uint32_t bytes;    /* of a work, at most */
+  unsigned way;      /* of `tune` */
 };
 
-/* `tells`: the transfer's time is as good as others' to learn from. */
-struct slice slice_choose(struct tune *tune, uint64_t bytes, bool tells);
-/* What would be chosen, trials aside. */
+/* `measures`: the time of the transfer is recorded, so other sizes may be tried. */
+struct slice slice_choose(struct tune *tune, uint64_t bytes, bool measures);
+/* The best known size. */
 uint32_t slice_best(const struct tune *tune, uint64_t bytes);
 
 /* ---- Remote regions ---- */
 
-/* What each transport would cost between local memory of one sort and the remote. Made when first
- * asked for; all but the slices never change, and it lives as long as the remote. */
+/* Estimates of each transport between local memory of one type and the remote. Created on first
+ * use and lives as long as the remote; only `slices` changes. */
 struct route {
   struct route *next;
-  uint64_t sort; /* of the local memory, and the operation */
+  uint64_t type; /* of the local memory and the operation: route.c, type_of */
   struct estimate estimates[TRANSPORTS_MAX];
   struct tune slices[TRANSPORTS_MAX];
-  struct costs *costs; /* the link's; NULL: by the estimates alone */
+  struct costs *costs; /* of the link; NULL: the estimates alone decide */
 };
 
 struct haul_remote {
-  /* By operation, less one, of writes and reads: the view that the best path for small copies
-   * lends, for local memory that has a view too. Without limit where the operation is not allowed.
-   */
+  /* For writes and reads (operation - 1): the mapping through which the best path copies few bytes,
+   * if the local memory is mapped too. Limit 0: none. */
   struct direct direct[2];
-  struct heap *heap; /* of the node: what local regions must come from */
+  struct heap *heap; /* of the node; local regions must come from it */
   struct remote_key key;
   _Atomic uint32_t refs;
   struct link *link; /* a reference */
   struct transfers *transfers;
   bool bound[TRANSPORTS_MAX];
   void *bindings[TRANSPORTS_MAX];
-  char reasons[TRANSPORTS_MAX][192]; /* why it is not bound */
-  struct route *_Atomic routes;      /* a list; the latest first */
+  char reasons[TRANSPORTS_MAX][192]; /* why a transport is not bound */
+  struct route *_Atomic routes;      /* a list that only grows, at its head */
   char name[256];
 };
 
-/* Binds every open transport of the link. Takes over no reference: it makes its own of the link. */
+/* Binds every open transport of the link, and takes a reference of the link. */
 int remote_open(struct transfers *transfers, struct link *link, const struct remote_key *key,
                 const char *name, haul_deadline until, struct haul_remote **remote);
 void remote_put(struct haul_remote *remote);
 
-/* What a transfer asks of its path. */
+/* The caller's demands on the path. */
 struct constraints {
-  const char *only;   /* its table's name, or NULL */
+  const char *only;   /* the transport's own name; NULL: any */
   unsigned flags;     /* of haul_transfer_options */
-  uint32_t avoided;   /* bits of the transports that could not take it, though they are open */
-  const char *reason; /* why the first of them could not */
-  uint32_t slice;     /* what it is cut into; 0: that is not decided */
+  uint32_t avoided;   /* bits of open transports that refused the transfer */
+  const char *reason; /* of the first refusal */
+  uint32_t slice;     /* bytes; 0: not decided yet */
 };
 
-/* That of this memory; NULL where there is no memory for it. It may take as long as registering
- * `local` does. */
+/* The route for this memory; NULL without memory, with the detail. May take as long as registering
+ * `local`. */
 struct route *remote_route(struct haul_remote *remote, const struct memory *local,
                            enum haul_operation operation);
-/* The best open path for the transfer: 0 and its index, or HAUL_ENOPATH, HAUL_EPEER, … with the
- * reasons in the detail. */
+/* Chooses the best open path: 0, or HAUL_ENOPATH, HAUL_EPEER, … with the reason of each path in the
+ * detail. */
 int route_choose(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
                  const struct constraints *constraints, size_t *index);
-/* Lends the remote the view for small copies, where the best path for them has one. */
-void remote_take_direct(struct haul_remote *remote, enum haul_operation operation);
-/* Of that path; NULL where slices are of one size. */
+/* Sets remote->direct, if the best path for few bytes has a mapping. */
+void remote_set_direct(struct haul_remote *remote, enum haul_operation operation);
+/* The tuned slices of a path; NULL: all slices have one size. */
 struct tune *route_slices(struct route *route, size_t index);
-/* Of one of them, in ns; `known`, which may be NULL: whether it was measured for this size. */
+/* Expected ns on a path. `known`, which may be NULL: whether this size was measured. */
 double route_cost(const struct route *route, size_t index, uint64_t bytes, bool *known);
-/* Why the path cannot be taken; "" when it can. */
+/* Why the path cannot be taken; "": it can. */
 const char *route_refusal(const struct haul_remote *remote, const struct route *route, size_t index,
                           const struct constraints *constraints);
-/* The path that the configuration sets for this size, or -1. */
+/* The path that the setting `paths` wants for this size; -1: none. */
 int route_rule(const struct haul_remote *remote, uint64_t bytes,
                const struct constraints *constraints);
 
-/* paths.c: all of them, with costs and reasons; returns how many, at most HAUL_PATHS_MAX. `chosen`:
- * the one taken, or -1. */
+struct constraints transfer_constraints(const struct haul_transfer *transfer);
+/* The path of a transfer. It is chosen once, and again only if it is closed or refused a work.
+ * Returns 0, or the code of route_choose. */
+int transfer_path(struct haul_transfer *transfer, size_t *path);
+
+/* report.c: describes all paths with their costs and reasons, and returns their number, at most
+ * HAUL_PATHS_MAX. `chosen`: the path taken; -1: none. */
 size_t route_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
                    uint64_t pieces, const struct constraints *constraints, int chosen,
                    struct haul_path *paths);
@@ -120,11 +119,11 @@ struct plan {
   uint32_t work_count;
 };
 
-/* What `count` pieces of `bytes` in all need at the most, in works of `slice` bytes, which are
- * WORK_BYTES_MAX at most. */
+/* Upper bounds of the pieces and works of a plan for `count` pieces of `bytes` in all, cut into
+ * slices of at most WORK_BYTES_MAX. */
 size_t plan_pieces(size_t count, uint64_t bytes, uint32_t slice);
 size_t plan_works(size_t count, uint64_t bytes, uint32_t slice);
-/* Fills arrays of those sizes. */
+/* Fills arrays of those lengths. */
 void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count, uint32_t slice);
 
 /* ---- Transfers ---- */
@@ -134,106 +133,106 @@ void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count,
 struct transfers {
   struct fabric *fabric;
   int64_t default_ns;
-  struct path_rules rules; /* set before transfers_open; constant */
-  bool estimates_only;     /* nothing is learned; constant */
-  pthread_mutex_t lock;    /* the lists below and the links' lists of writes; taken last */
+  struct path_rules rules; /* constant; set before transfers_open */
+  bool estimates_only;     /* constant: measurements do not correct the estimates */
+  pthread_mutex_t lock;    /* guards the lists below and the links' lists of writes; innermost */
   struct list running;     /* by deadline */
-  struct inbox begun;      /* not in the lists yet; who has the lock puts them there */
-  struct list retries;     /* works whose path broke, or was held */
-  struct list held;        /* works whose path is: see struct endpoint */
+  struct inbox begun;      /* started; the next holder of `lock` moves them to `running` */
+  struct list retries;     /* works whose path broke */
+  struct list blocked;     /* works whose endpoint is blocked: see struct endpoint */
   struct poller poller;
   struct timer timer;
-  _Atomic int64_t armed; /* what the timer is set to, HAUL_FOREVER when it is not */
-  _Atomic uint64_t started, failed, retried,
-      waited; /* of those that did not end within their call */
-  /* Of the same: how many are under way, and above them (FLOW_STARTED each) how many ever began, so
-   * that both are seen at once. */
+  _Atomic int64_t armed; /* when the timer fires; HAUL_FOREVER: stopped */
+  /* Counters. `waited`: of works that were put into `blocked`. */
+  _Atomic uint64_t started, failed, retried, waited;
+  /* Transfers under way, plus FLOW_STARTED for each that ever started: one load gives both. */
   _Atomic uint64_t flow;
-  _Atomic uint64_t handles, bytes; /* transfers that there are, and what they take */
-  bool ended;                      /* nobody sends again what broke; lock */
+  _Atomic uint64_t handles, bytes; /* existing handles, and their memory */
+  bool ended;                      /* works are not retried any more; guarded by `lock` */
 };
 
-/* The application drives the node: there is no thread of its own. */
+/* The application drives the node, which has no thread. */
 static inline bool transfers_driven(const struct transfers *transfers) {
   return transfers->fabric->config->progress == HAUL_PROGRESS_CALLER;
 }
 
 int transfers_open(struct fabric *fabric, struct transfers *transfers);
-/* The loop does not run any more: what breaks from now on fails. */
+/* The loop does not run any more: works whose path breaks from now on fail. */
 void transfers_end(struct transfers *transfers);
 /* No transfer is running. */
 void transfers_close(struct transfers *transfers);
-/* Ends those that use the region, or all that go to the link (either may be NULL); with the loop's
- * lock. */
+/* With the loop's lock. Cancels the transfers that use the region and go to the link; NULL matches
+ * all. */
 void transfers_abort(struct transfers *transfers, const struct haul_region *region,
                      const struct link *link, int code, const char *reason);
-/* Whether one that uses the region is still running. */
+/* Whether a running transfer uses the region. */
 bool transfers_use(struct transfers *transfers, const struct haul_region *region);
-/* The number of the latest write to the link that was started, and whether one up to `number` is
+/* The number of the last write to the link that was started; whether a write up to `number` is
  * still under way. */
 uint64_t transfers_last_write(struct transfers *transfers, struct link *link);
 bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t number);
 
 struct haul_transfer {
   union {
-    struct list link;         /* transfers->running, until it has ended */
-    struct deferred deferred; /* its `done`, after that */
+    struct list link;         /* transfers->running, until the end */
+    struct deferred deferred; /* calls `done`, after the end */
   };
-  struct list order; /* link->writes, unless it is a read */
+  struct list order; /* link->writes, except for reads */
   struct haul_remote *remote;
   struct route *route;
-  struct haul_region *region; /* a reference while it runs */
+  struct haul_region *region; /* a reference while the transfer runs */
   struct haul_place place;    /* of the region */
   _Atomic uint32_t refs;
   _Atomic int status;       /* 1: running; written once, by the last work to end */
-  _Atomic int failure;      /* the first code */
-  _Atomic uint32_t pending; /* works under way, and one for the call that posts them */
+  _Atomic int failure;      /* first code; transfer_fail sets it after `error` */
+  _Atomic uint32_t pending; /* works under way, plus one while the call posts them */
   _Atomic uint32_t retries;
-  _Atomic int path;         /* index of the transport */
+  _Atomic int path;         /* index of the transport that the next work takes if it is open */
   _Atomic uint32_t avoided; /* as in struct constraints */
-  _Atomic bool posting;     /* the call that started it still hands out works */
-  bool immediate;           /* complete when the call returned: never was in a list */
-  _Atomic bool alone;       /* none other was under way when it started */
-  uint32_t handed;          /* ns from `posted` until every path had its works; 0: not yet */
-  /* In a node that its caller drives, when alone: ns from there until somebody waited, and 1; 0:
-   * not yet. */
+  _Atomic bool posting;     /* the call that started the transfer still posts works */
+  bool immediate;           /* complete within the call; never listed */
+  _Atomic bool alone;       /* no other was under way when it started */
+  uint32_t handed;          /* ns from `posted` until all works were posted; 0: not yet */
+  /* In a node that its caller drives, for a transfer that is alone: ns from all works posted to the
+   * wait for it, plus 1; 0: no wait yet. */
   _Atomic uint32_t awaited;
-  char *_Atomic avoided_reason;     /* set before the first bit is; NULL: there was no memory */
-  struct haul_error *_Atomic error; /* of the first failure, once it is told */
-  const char *only;                 /* of its options, as the next three */
+  char *_Atomic avoided_reason;     /* set before the first bit of `avoided`; NULL: no memory */
+  struct haul_error *_Atomic error; /* detail of `failure`; NULL: no memory */
+  const char *only;                 /* an option, as the next three */
   void (*done)(void *user, haul_transfer *transfer);
   void *user;
   unsigned flags;
   enum haul_operation operation;
-  uint32_t size; /* of this, with its works and pieces */
+  uint32_t size; /* bytes of this with its works and pieces */
   uint32_t pieces;
-  uint64_t number; /* among link->writes */
-  uint32_t turn;   /* among all that began */
+  uint64_t number; /* in link->writes */
+  uint32_t turn;   /* among all that ever started */
   uint64_t bytes;
   int64_t called, posted, ended;
   haul_deadline deadline;
   uint32_t slice; /* bytes of a work, at most */
-  uint8_t way;    /* that this is of route_slices' */
-  bool tells;     /* how good that was */
+  uint8_t way;    /* of route_slices */
+  bool measures;  /* transfer_record records the time of its slices */
   uint32_t work_count;
 };
 
-/* They lie behind it, and their pieces behind them. */
+/* The works lie behind the transfer, and their pieces behind the works. */
 static inline struct work *transfer_works(const struct haul_transfer *transfer) {
   return (struct work *)(uintptr_t)(transfer + 1);
 }
 
-/* check.c */
-/* Completes and checks what a caller gave, which may be NULL; `only` becomes the table's own name,
- * which lives for ever and is compared by address. HAUL_EINVAL. */
+/* ---- check.c ---- */
+
+/* Copies the caller's options, which may be NULL, over the defaults. `only` becomes the transport's
+ * own name, which is constant and compared by address. HAUL_EINVAL. */
 int transfer_check_options(const struct haul_transfer_options *given,
                            struct haul_transfer_options *options);
-/* HAUL_EINVAL for another node's region, HAUL_EACCESS. */
+/* HAUL_EINVAL for a region of another node, HAUL_EACCESS. */
 int transfer_check_rights(const struct haul_remote *remote, const struct haul_region *region,
                           enum haul_operation operation);
-/* HAUL_EINVAL where there is `done`, and nobody asked for the handle. */
+/* HAUL_EINVAL for `done` without a handle. */
 int transfer_check_done(const struct haul_transfer_options *options, bool handle);
-/* What is wrong with a call, or with a piece, that the hot path does not like. */
+/* Set the detail for a call or a piece that start.c found invalid. */
 __attribute__((cold)) int transfer_bad_call(const struct haul_remote *remote,
                                             const struct haul_region *region,
                                             const struct haul_piece *pieces, size_t count,
@@ -242,18 +241,19 @@ __attribute__((cold)) int transfer_bad_piece(const struct haul_remote *remote,
                                              const struct haul_region *region,
                                              const struct haul_piece *piece, size_t i);
 
-/* learn.c: from transfers that were alone from their start to their end. */
-/* Every path has its works; somebody begins to wait for it. */
+/* ---- costs.c: feedback from transfers that were alone from start to end ---- */
+
+/* All works are posted; a wait for the transfer begins; a wait ended before the transfer. */
 void transfer_posted_all(struct haul_transfer *transfer);
 void transfer_wait_began(struct haul_transfer *transfer);
-/* Who waited goes before it has ended. */
 void transfer_wait_ended(struct haul_transfer *transfer);
-/* It has ended. */
+/* The transfer ended. */
 void transfer_record(const struct haul_transfer *transfer);
-/* It ended within its call. */
+/* The transfer ended within its call. */
 void transfer_record_cost(const struct haul_transfer *transfer);
 
-/* note.c: for who watches the node, if anybody does (core/trace.h). */
+/* ---- report.c: trace events (core/trace.h) ---- */
+
 __attribute__((cold)) void trace_transfer(const struct haul_transfer *transfer,
                                           enum haul_trace_kind kind);
 __attribute__((cold)) void trace_work(const struct work *work, enum haul_trace_kind kind, int code);
@@ -262,23 +262,23 @@ static inline bool transfer_is_traced(const struct haul_transfer *transfer) {
   return trace_is_on(&transfer->remote->transfers->fabric->trace);
 }
 
-/* transfer.c */
-/* What it still asks of its path. */
-struct constraints transfer_constraints(const struct haul_transfer *transfer);
-/* Puts it into the lists; takes no lock. */
+/* ---- transfer.c ---- */
+
+/* Queues the transfer for `running`; takes no lock. */
 void transfer_begin(struct haul_transfer *transfer);
-/* Hands the work to the best path: 0, or why there is none. */
+/* Posts the work on the transfer's path, or on the best one left if that path is lost. Returns 0,
+ * or the code of route_choose. */
 int transfer_post(struct haul_transfer *transfer, struct work *work);
-void transfer_work_done(struct work *work, int code); /* what a work's `done` is */
-/* Keeps the thread's error detail, if it is the first failure. */
+void transfer_work_done(struct work *work, int code); /* `done` of a work */
+/* Records the first failure, whose detail is the thread's. */
 void transfer_fail(struct haul_transfer *transfer, int code);
-/* One less is pending; the last one ends the transfer. */
+/* Takes one from `pending`; the last one ends the transfer. */
 void transfer_settle(struct haul_transfer *transfer);
 /* With the loop's lock and a reference. */
 void transfer_cancel_works(struct haul_transfer *transfer, int code);
 /* Waits for the end, or until `until`: the transfer's result, or HAUL_ETIMEDOUT. */
 int transfer_await(struct haul_transfer *transfer, haul_deadline until);
-/* It has ended: has `done` called, with the reference, or puts it. */
+/* After the end: has `done` called with the reference, or puts the reference. */
 void transfer_notify(struct haul_transfer *transfer);
 void transfer_put(struct haul_transfer *transfer);
 

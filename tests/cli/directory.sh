@@ -77,7 +77,7 @@ complains_briefly
 complains "^hint: haul ls $directory "
 expect 1 "an unreachable directory" timeout 60 "$HAUL" serve --name one --listen tcp://127.0.0.1:0 \
   --register "etcd://127.0.0.1:1/cluster"
-complains "does etcd listen there"
+complains "check that etcd listens there"
 expect 2 "--lease alone" "$HAUL" serve --lease 3
 
 section "changes"

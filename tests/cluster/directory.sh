@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# Eight nodes that find each other by name, in an etcd on a host of its own: who is killed, hangs or is
-# cut off goes from it when its lease ends, and comes back.
+# Eight nodes find each other by name, in an etcd on a host of its own. A node that is killed, hangs or is
+# cut off expires with its lease, and its entry returns with it.
 here=$(dirname "$0")
 # shellcheck source=tests/cluster/lib.sh
 . "$here/lib.sh"

@@ -25,7 +25,7 @@ switch=$tag-switch
 servers=() # by number
 clients=() # what `begin` began
 
-# What runs in the hosts goes first: clients too, which nobody noted.
+# Ends all processes in the hosts first, also clients that are not in the lists.
 tear_down() {
   local one
   for one in "${networks[@]}"; do
@@ -77,7 +77,7 @@ cluster_up() {
   command -v ip >/dev/null || skip_all "a cluster: there is no ip(8)"
   mountpoint -q / || skip_all "a cluster: ip-netns(8) wants / to be a mount, and in this chroot it is none"
   make_namespace "$switch"
-  # Two of them: ports that are moved to the other one are cut off, and nobody is told.
+  # Two of them: a port that is moved to the other one is cut off without a signal to its host.
   for one in switch aside; do
     ip -n "$switch" link add name "$one" type bridge 2>"$work/err" ||
       skip_all "a cluster: this kernel has no bridge: $(cat "$work/err")"
@@ -93,7 +93,7 @@ cluster_up() {
 
 # ---- Partitions ----
 
-# part HOST…: these hear each other, and nobody else.
+# part HOST…: these reach only each other.
 part() {
   local one
   for one; do ip -n "$switch" link set "port$one" master aside; done
@@ -120,7 +120,7 @@ by_kernel() {
     ip netns exec "$switch" tc qdisc replace dev "port$1" root "${@:2}" 2>"$work/why"
 }
 
-# by_relay HOST ORDERS: cluster_wire takes the place of its wire, unless it has, and is told.
+# by_relay HOST ORDERS: replaces its wire by cluster_wire, unless that is done, and sends it the orders.
 by_relay() {
   local orders=$work/wire$1
   if [[ ! -p $orders ]]; then
@@ -139,7 +139,7 @@ by_relay() {
   printf '%b\n' "$2" >"$orders"
 }
 
-# spoil HOST KBIT MS PERMILLE: its link has this rate, delays so long and loses so many of 1000 packets, in
+# spoil HOST KBIT MS PERMILLE: its link has this rate, this delay and this loss of 1000 packets, in
 # both directions; 0: it does not. Sets $means, what does it; fails where nothing can, and says why in
 # $work/why.
 spoil() {
@@ -288,7 +288,7 @@ exchange_all() {
   each "$1" is_whole "${@:2}"
 }
 
-# halfway NAME BYTES: so many go by, and the rest after `go_on`.
+# halfway NAME BYTES: passes BYTES on, and the rest after `go_on`.
 halfway() {
   head -c "$2"
   : >"$work/$1.begun"
@@ -297,7 +297,7 @@ halfway() {
 }
 go_on() { : >"$work/go"; }
 
-# held_put NAME FROM TO SECONDS: a put that has begun, and goes on when all are told to.
+# held_put NAME FROM TO SECONDS: starts a put that pauses halfway until `go_on`.
 held_put() {
   halfway "$1" 8M <"$work/large" 2>/dev/null |
     within $(($4 + 20)) "$2" "$HAUL" put - "$(target "$2" "$3")" --quiet --timeout "$4"

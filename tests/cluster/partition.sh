@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # The switch falls into two in the middle of transfers, what one host sends another is lost, a cable is
-# pulled out: who is across gets an error by the deadline, everybody else goes on, and afterwards all is
-# as it was.
+# pulled out. Transfers across the cut fail by their deadline, all others continue, and afterwards all
+# hosts work again.
 here=$(dirname "$0")
 # shellcheck source=tests/cluster/lib.sh
 . "$here/lib.sh"

@@ -28,7 +28,7 @@ struct rank {
   haul_node *node;
   haul_world *world;
   unsigned own, size;
-  /* A slot for each rank, twice: who is a round ahead writes while others still compare. */
+  /* Two slots for each rank: a rank that is a round ahead writes while others still compare. */
   haul_region *out, *in;
   haul_peer *peers[RANKS_MOST];
   haul_remote *remotes[RANKS_MOST];
@@ -56,7 +56,7 @@ static uint64_t mark(const struct rank *rank, unsigned round, unsigned from, uns
   return seed + ((uint64_t)round * rank->size + from) * rank->size + to;
 }
 
-/* What others look up is published before anybody can know this rank. */
+/* Publishes the region before other ranks can find this one. */
 static void join(struct rank *rank, unsigned size) {
   size_t room = (size_t)size * 2 * bytes;
   const struct haul_place host = {HAUL_HOST, 0};
@@ -134,7 +134,7 @@ static void leave(struct rank *rank) {
   haul_node_close(rank->node);
 }
 
-/* TERM is kept from here on, and taken once the last round is told. */
+/* Blocks SIGTERM from here on, and accepts it once the last round is reported. */
 static void stay(void) {
   sigset_t end;
   int which;

@@ -19,7 +19,7 @@ complains_briefly
 section "each with each"
 exchange_all "what was written is read back, every byte" "${all_pairs[@]}"
 
-# look_at FROM-TO: somebody else finds at TO what FROM wrote.
+# look_at FROM-TO: another host reads at TO the bytes that FROM wrote.
 look_at() {
   local from=${1%-*} to=${1#*-} reader
   reader=$((from % nodes + 1))

@@ -138,7 +138,7 @@ static int64_t next_due(const struct direction *way) {
   return way->count > 0 ? way->frames[way->head].due : INT64_MAX;
 }
 
-/* ---- What it is told ---- */
+/* ---- Orders ---- */
 
 static void obey(const char *line) {
   char what[16];

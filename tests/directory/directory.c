@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Nodes that find each other by name: what stands in a directory and what does not, who dies and
- * who takes a name over, and an etcd that is away, comes back, or is none. */
+ * Nodes that find each other by name: entries, dead nodes and their successors, and an etcd that
+ * fails, restarts, or is another server. */
 #include "support/check.h"
 
 #include <haul/access.h>
@@ -82,7 +82,7 @@ static int find(const char *name, struct haul_directory_entry *entry) {
   return code ? code : (int)count;
 }
 
-/* Waits until it is there, or is not. */
+/* Waits until the name exists, or does not. */
 static void wait_until(const char *name, bool there) {
   struct haul_directory_entry entry;
   for (int i = 0; i < 400; i++) {
@@ -119,7 +119,7 @@ static int close_all(void **state) {
 
 /* ---- By name ---- */
 
-static void a_node_is_connected_to_by_its_name(void **state) {
+static void a_node_name_leads_to_the_node(void **state) {
   (void)state;
   struct haul_directory_entry entry;
   haul_peer *peer;
@@ -133,7 +133,7 @@ static void a_node_is_connected_to_by_its_name(void **state) {
   haul_peer_close(peer);
 }
 
-static void so_is_one_that_has_a_region(void **state) {
+static void a_region_name_leads_to_its_publisher(void **state) {
   (void)state;
   struct haul_directory_entry entry;
   haul_peer *peer;
@@ -154,7 +154,7 @@ static void so_is_one_that_has_a_region(void **state) {
   wait_until("weights", false);
 }
 
-static void of_several_that_have_it_those_that_answer_are_taken(void **state) {
+static void of_several_publishers_a_reachable_one_is_chosen(void **state) {
   (void)state;
   server = entered("gamma");
   struct haul_node *second = entered("delta");
@@ -170,7 +170,7 @@ static void of_several_that_have_it_those_that_answer_are_taken(void **state) {
   assert_int_equal(count, 2);
   assert_string_equal(entries[0].node, "delta");
   assert_string_equal(entries[1].node, "gamma");
-  /* An entry that nobody stands behind is passed over. */
+  /* An entry of a dead node is skipped. */
   etcd_put(&etcd, "test/name/shard/aaa",
            "{\"id\":\"00000000000000000000000000000000\",\"boot\":"
            "\"00000000000000000000000000000000\",\"addresses\":[\"tcp://127.0.0.1:1\"],\"bytes\":5,"
@@ -194,7 +194,7 @@ static void names_may_have_any_byte_that_a_name_may(void **state) {
   haul_region_release(region);
 }
 
-static void what_is_for_some_alone_is_not_entered(void **state) {
+static void regions_for_some_identities_are_not_entered(void **state) {
   (void)state;
   const struct haul_grant grant = {"alice", HAUL_READ};
   haul_region *region;
@@ -210,7 +210,7 @@ static void what_is_for_some_alone_is_not_entered(void **state) {
   haul_region_release(known);
 }
 
-static void addresses_may_be_told_by_hand(void **state) {
+static void addresses_may_be_advertised(void **state) {
   (void)state;
   struct haul_register_options options = HAUL_REGISTER_OPTIONS_INIT;
   struct haul_directory_entry entry;
@@ -223,7 +223,7 @@ static void addresses_may_be_told_by_hand(void **state) {
   assert_string_equal(entry.addresses[1], "tcp://10.1.2.4:7420");
 }
 
-static void but_only_addresses(void **state) {
+static void only_addresses_may_be_advertised(void **state) {
   static const char *const lists[] = {
       "",           "foo",
       "10.0.0.7",   "tcp://10.0.0.7",
@@ -238,7 +238,7 @@ static void but_only_addresses(void **state) {
   }
 }
 
-static void a_listener_on_all_addresses_is_told_by_a_real_one(void **state) {
+static void a_listener_on_all_addresses_is_entered_with_a_real_one(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   struct haul_directory_entry entry;
@@ -251,8 +251,8 @@ static void a_listener_on_all_addresses_is_told_by_a_real_one(void **state) {
   assert_int_equal(strncmp(entry.addresses[0], "tcp://127.0.0.1:", 16), 0);
 }
 
-/* One is published, taken back, and before that is told the node listens on: its entry goes. */
-static void what_is_taken_back_while_it_moves_goes(void **state) {
+/* A region is withdrawn while its entry is being put, and the node listens on a further address. */
+static void a_region_withdrawn_during_an_update_is_removed(void **state) {
   (void)state;
   server = entered("rho");
   for (int i = 0; i < 20; i++) {
@@ -283,7 +283,7 @@ static void many_take_longer_than_a_lease(void **state) {
   haul_region_release(region);
 }
 
-/* ---- Who is told of what ---- */
+/* ---- Walks ---- */
 
 static struct haul_directory_event next_event(void) {
   struct haul_directory_event event;
@@ -311,7 +311,7 @@ static void assert_next(int kind, const char *node, const char *name) {
   assert_int_equal(event.kind, kind);
 }
 
-static void a_walk_tells_what_is_there_and_what_changes(void **state) {
+static void a_walk_returns_entries_and_then_changes(void **state) {
   struct haul_directory_event event;
   (void)state;
   open_walk();
@@ -328,7 +328,7 @@ static void a_walk_tells_what_is_there_and_what_changes(void **state) {
   assert_next(HAUL_DIRECTORY_WENT, "eta", "");
 }
 
-static void more_than_a_page_is_told_whole(void **state) {
+static void more_than_a_page_is_returned_whole(void **state) {
   static haul_region *regions[REGIONS_NUM];
   struct haul_directory_event event;
   unsigned told = 0;
@@ -352,7 +352,7 @@ static void more_than_a_page_is_told_whole(void **state) {
     haul_region_release(regions[i]);
 }
 
-static void a_node_listens_on_and_is_told_of_anew(void **state) {
+static void a_node_that_listens_again_is_entered_again(void **state) {
   (void)state;
   struct haul_directory_entry entry = {0};
   server = entered("iota");
@@ -394,7 +394,7 @@ static pid_t start_mortal(int *socket) {
   return pid;
 }
 
-static void who_is_killed_goes_when_its_lease_ends(void **state) {
+static void a_killed_node_expires_with_its_lease(void **state) {
   int socket;
   (void)state;
   pid_t pid = start_mortal(&socket);
@@ -417,7 +417,7 @@ static void a_name_is_one_node_s(void **state) {
   haul_node_close(second);
 }
 
-static void a_name_that_gets_free_is_waited_for(void **state) {
+static void a_name_that_becomes_free_is_awaited(void **state) {
   int socket;
   (void)state;
   pid_t pid = start_mortal(&socket);
@@ -428,7 +428,7 @@ static void a_name_that_gets_free_is_waited_for(void **state) {
   assert_works(enter(server, soon()));
 }
 
-static void who_has_the_address_is_the_successor(void **state) {
+static void a_node_at_the_same_address_is_the_successor(void **state) {
   struct haul_directory_entry entry;
   struct haul_register_options options = HAUL_REGISTER_OPTIONS_INIT;
   int socket;
@@ -442,7 +442,7 @@ static void who_has_the_address_is_the_successor(void **state) {
   assert_works(haul_node_register(server, etcd.directory, &options, haul_deadline_in(S)));
 }
 
-static void what_took_its_address_is_not_taken_for_it(void **state) {
+static void another_node_at_the_address_is_rejected(void **state) {
   struct haul_directory_entry entry;
   int socket;
   (void)state;
@@ -465,7 +465,7 @@ static void *close_soon(void *node) {
   return NULL;
 }
 
-static void without_an_etcd_that_is_said_in_time(void **state) {
+static void without_an_etcd_the_call_fails_in_time(void **state) {
   struct haul_directory_entry entry;
   size_t count = 1;
   (void)state;
@@ -474,10 +474,10 @@ static void without_an_etcd_that_is_said_in_time(void **state) {
   server = named("lambda");
   listen_at(server, "tcp://127.0.0.1:0");
   assert_fails(HAUL_ECONNECT, haul_node_register(server, "etcd://127.0.0.1:1/test", NULL, soon()));
-  assert_works(enter(server, soon())); /* and then where there is one */
+  assert_works(enter(server, soon())); /* with a running etcd */
 }
 
-static void another_member_is_asked(void **state) {
+static void another_member_is_tried(void **state) {
   char address[160];
   (void)state;
   server = entered("mu");
@@ -485,7 +485,7 @@ static void another_member_is_asked(void **state) {
   assert_works(connects_to(address));
 }
 
-static void a_member_that_hangs_is_left(void **state) {
+static void a_member_that_hangs_is_abandoned(void **state) {
   struct etcd other = {0};
   char address[160];
   struct haul_directory_entry entry;
@@ -515,7 +515,7 @@ static void a_find_ends_with_its_node(void **state) {
   assert_int_equal(code, HAUL_ECLOSED);
 }
 
-static void a_stopped_one_costs_no_more_than_the_deadline(void **state) {
+static void a_stopped_etcd_costs_at_most_the_deadline(void **state) {
   struct haul_directory_entry entry;
   size_t count = 1;
   (void)state;
@@ -528,7 +528,7 @@ static void a_stopped_one_costs_no_more_than_the_deadline(void **state) {
   assert_true(took < 10 * S);
 }
 
-static void nor_is_it_waited_for_without_one(void **state) {
+static void a_stopped_etcd_delays_no_call_without_deadline(void **state) {
   struct haul_directory_entry entry;
   size_t count = 1;
   (void)state;
@@ -552,7 +552,7 @@ static void wait_for_change(int count) {
   assert_true(atomic_load(&changes) >= count);
 }
 
-static void one_that_lost_everything_is_told_again(void **state) {
+static void an_etcd_that_lost_its_data_is_filled_again(void **state) {
   struct haul_register_options options = HAUL_REGISTER_OPTIONS_INIT;
   (void)state;
   server = named("nu");
@@ -591,16 +591,16 @@ static void a_walk_goes_on_after_a_restart(void **state) {
   restart_under(etcd.directory, "xi");
 }
 
-static void also_when_another_member_s_host_is_not_known(void **state) {
+static void a_walk_survives_an_unknown_host_of_a_member(void **state) {
   char directory[160];
   (void)state;
   snprintf(directory, sizeof directory, "etcd://nowhere.invalid,127.0.0.1:%u/test", etcd.port);
   restart_under(directory, "upsilon");
 }
 
-/* It takes what is asked of it, and says nothing any more. The two are no cluster; what counts is
- * that the other one has later revisions. */
-static void a_walk_leaves_a_member_that_hangs(void **state) {
+/* The member accepts requests and never responds. The two are not a cluster; the other one only has
+ * to have later revisions. */
+static void a_walk_abandons_a_member_that_hangs(void **state) {
   (void)state;
   struct etcd other = {0};
   struct haul_directory_event event;
@@ -621,7 +621,7 @@ static void a_walk_leaves_a_member_that_hangs(void **state) {
   assert_int_equal(code, 0);
 }
 
-/* ---- What is no etcd ---- */
+/* ---- Other servers ---- */
 
 struct fake {
   int listener;
@@ -672,7 +672,7 @@ static int find_at(const struct fake *fake) {
   return haul_directory_find(client, address, haul_deadline_in(2 * S), &entry, &count);
 }
 
-static void nonsense_is_no_answer(void **state) {
+static void malformed_responses_are_rejected(void **state) {
   static const struct {
     const char *answer;
     int code;
@@ -708,7 +708,7 @@ static void nonsense_is_no_answer(void **state) {
 }
 
 /* etcd keeps to the limit that it is given; what says that it is etcd may not. */
-static void more_than_was_asked_for_is_left(void **state) {
+static void entries_beyond_the_limit_are_not_read(void **state) {
   static char answer[200000];
   struct fake fake;
   haul_peer *peer;
@@ -716,7 +716,7 @@ static void more_than_was_asked_for_is_left(void **state) {
   (void)state;
   size_t used = (size_t)snprintf(answer, sizeof answer,
                                  HTTP_OK("{\"responses\":[{\"response_range\":{\"kvs\":[{}"));
-  for (int i = 0; i < 400; i++) /* test/name/x/a, on a port that nobody has */
+  for (int i = 0; i < 400; i++) /* test/name/x/a, at a port without listener */
     used += (size_t)snprintf(answer + used, sizeof answer - used,
                              ",{\"key\":\"dGVzdC9uYW1lL3gvYQ==\",\"value\":\""
                              "eyJpZCI6IjAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwIiwiYm9vdCI6IjAwM"
@@ -756,10 +756,10 @@ static void foreign_entries_are_passed_over(void **state) {
   etcd_put(&etcd, "test/name/only", "{}");
   etcd_put(&etcd, "test/other/thing", "{}");
   etcd_put(&etcd, "test/node/%zz", "{}");
-  open_walk(); /* and none of them is told */
+  open_walk(); /* foreign keys are not returned */
 }
 
-static void what_is_no_address_is_refused(void **state) {
+static void invalid_addresses_are_rejected(void **state) {
   static const char *const texts[] = {
       "etcd://",         "etcd:///p/x",    "etcd://h",       "etcd://h/",
       "etcd://h/p",      "etcd://h/p/",    "etcd://h/p/a/b", "etcd://h/p%/x",
@@ -806,38 +806,38 @@ int main(int argc, char **argv) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      TEST(a_node_is_connected_to_by_its_name),
-      TEST(so_is_one_that_has_a_region),
-      TEST(of_several_that_have_it_those_that_answer_are_taken),
+      TEST(a_node_name_leads_to_the_node),
+      TEST(a_region_name_leads_to_its_publisher),
+      TEST(of_several_publishers_a_reachable_one_is_chosen),
       TEST(names_may_have_any_byte_that_a_name_may),
-      TEST(what_is_for_some_alone_is_not_entered),
-      TEST(addresses_may_be_told_by_hand),
-      TEST(but_only_addresses),
-      TEST(a_listener_on_all_addresses_is_told_by_a_real_one),
-      TEST(what_is_taken_back_while_it_moves_goes),
+      TEST(regions_for_some_identities_are_not_entered),
+      TEST(addresses_may_be_advertised),
+      TEST(only_addresses_may_be_advertised),
+      TEST(a_listener_on_all_addresses_is_entered_with_a_real_one),
+      TEST(a_region_withdrawn_during_an_update_is_removed),
       TEST(many_take_longer_than_a_lease),
-      TEST(a_walk_tells_what_is_there_and_what_changes),
-      TEST(more_than_a_page_is_told_whole),
-      TEST(a_node_listens_on_and_is_told_of_anew),
-      TEST(who_is_killed_goes_when_its_lease_ends),
+      TEST(a_walk_returns_entries_and_then_changes),
+      TEST(more_than_a_page_is_returned_whole),
+      TEST(a_node_that_listens_again_is_entered_again),
+      TEST(a_killed_node_expires_with_its_lease),
       TEST(a_name_is_one_node_s),
-      TEST(a_name_that_gets_free_is_waited_for),
-      TEST(who_has_the_address_is_the_successor),
-      TEST(what_took_its_address_is_not_taken_for_it),
-      TEST(without_an_etcd_that_is_said_in_time),
-      TEST(another_member_is_asked),
-      TEST(a_member_that_hangs_is_left),
-      TEST(a_walk_leaves_a_member_that_hangs),
+      TEST(a_name_that_becomes_free_is_awaited),
+      TEST(a_node_at_the_same_address_is_the_successor),
+      TEST(another_node_at_the_address_is_rejected),
+      TEST(without_an_etcd_the_call_fails_in_time),
+      TEST(another_member_is_tried),
+      TEST(a_member_that_hangs_is_abandoned),
+      TEST(a_walk_abandons_a_member_that_hangs),
       TEST(a_find_ends_with_its_node),
-      TEST(a_stopped_one_costs_no_more_than_the_deadline),
-      TEST(nor_is_it_waited_for_without_one),
-      TEST(one_that_lost_everything_is_told_again),
+      TEST(a_stopped_etcd_costs_at_most_the_deadline),
+      TEST(a_stopped_etcd_delays_no_call_without_deadline),
+      TEST(an_etcd_that_lost_its_data_is_filled_again),
       TEST(a_walk_goes_on_after_a_restart),
-      TEST(also_when_another_member_s_host_is_not_known),
-      TEST(nonsense_is_no_answer),
-      TEST(more_than_was_asked_for_is_left),
+      TEST(a_walk_survives_an_unknown_host_of_a_member),
+      TEST(malformed_responses_are_rejected),
+      TEST(entries_beyond_the_limit_are_not_read),
       TEST(foreign_entries_are_passed_over),
-      TEST(what_is_no_address_is_refused),
+      TEST(invalid_addresses_are_rejected),
   };
   return cmocka_run_group_tests_name("directory", tests, start_etcd, remove_etcd);
 }

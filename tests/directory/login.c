@@ -181,13 +181,13 @@ static void an_etcd_that_forgot_the_token_is_asked_for_another(void **state) {
   assert_int_equal(pthread_create(&thread, NULL, come_back, NULL), 0);
   const haul_deadline until = haul_deadline_in(3 * S);
   int code;
-  do /* what it may be told again */
+  do /* entries may be repeated */
     code = haul_directory_next(walk, until, &event);
   while (code == 0);
   assert_int_equal(code, HAUL_ETIMEDOUT);
   pthread_join(thread, NULL);
   assert_works(find(etcd.directory));
-  haul_node_close(server); /* which needs one, too, and is told to the walk */
+  haul_node_close(server); /* removing its entries needs a token, too */
   server = NULL;
   do
     assert_works(haul_directory_next(walk, soon(), &event));
@@ -224,13 +224,13 @@ static void a_certificate_with_a_name_is_refused_with_the_reason(void **state) {
   assert_non_null(strstr(haul_error_last()->text, "CommonName"));
 }
 
-static void an_etcd_of_an_unknown_authority_is_told_no_password(void **state) {
+static void an_untrusted_etcd_gets_no_password(void **state) {
   (void)state;
   assert_works(open_node("client", login(NODE, 0600), &client));
   assert_fails(HAUL_EAUTH, find(secure()));
 }
 
-static void a_password_goes_nowhere_in_the_clear(void **state) {
+static void a_password_is_never_sent_unencrypted(void **state) {
   (void)state;
   assert_works(open_node("client", login(NODE, 0600), &client));
   assert_fails(HAUL_EINSECURE, find("etcd://10.255.255.1/test"));
@@ -239,20 +239,20 @@ static void a_password_goes_nowhere_in_the_clear(void **state) {
 
 /* ---- Mistakes ---- */
 
-static void a_login_that_others_may_read_is_refused(void **state) {
+static void a_login_readable_by_others_is_rejected(void **state) {
   (void)state;
   assert_fails(HAUL_EINSECURE, open_node("client", login(NODE, 0640), &client));
   assert_fails(HAUL_EINVAL, open_node("client", in_folder("none"), &client));
 }
 
-static void mistakes_are_told_with_their_line(void **state) {
+static void errors_name_the_line(void **state) {
   static const char *const texts[][2] = {
-      {"user = a\n", "go together"},
-      {"certificate = a\n", "go together"},
-      {"user a\n", "line 1: it sets nothing"},
-      {"\n# x\nname = a\n", "line 3: there is no such name"},
-      {"user = a\npassword = b\nuser = c\n", "line 3: it is set already"},
-      {"user =\n", "line 1: a value has"},
+      {"user = a\n", "set together"},
+      {"certificate = a\n", "set together"},
+      {"user a\n", "line 1: no '='"},
+      {"\n# x\nname = a\n", "line 3: unknown name"},
+      {"user = a\npassword = b\nuser = c\n", "line 3: duplicate name"},
+      {"user =\n", "line 1: expected a value of"},
   };
   (void)state;
   for (size_t i = 0; i < COUNT(texts); i++) {
@@ -290,10 +290,10 @@ int main(void) {
       TEST(an_etcd_that_forgot_the_token_is_asked_for_another),
       TEST(certificates_prove_it_to_both),
       TEST(a_certificate_with_a_name_is_refused_with_the_reason),
-      TEST(an_etcd_of_an_unknown_authority_is_told_no_password),
-      TEST(a_password_goes_nowhere_in_the_clear),
-      TEST(a_login_that_others_may_read_is_refused),
-      TEST(mistakes_are_told_with_their_line),
+      TEST(an_untrusted_etcd_gets_no_password),
+      TEST(a_password_is_never_sent_unencrypted),
+      TEST(a_login_readable_by_others_is_rejected),
+      TEST(errors_name_the_line),
   };
   if (!etcd_is_installed() || system("command -v openssl >/dev/null") != 0) {
     print_message("skipped all: no etcd or no openssl (apt-get install etcd-server openssl)\n");

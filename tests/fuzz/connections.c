@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A node from the outside: connections to its listener, and what comes over them, in any order. The
- * input is a row of steps: a byte (connection, and whether it ends), a length u16, bytes. */
+ * Connections to the listener of a node, and their bytes, in any order. The input is a sequence of
+ * steps: a byte (connection, and whether it ends), a length u16, bytes. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * What an etcd may answer. The input is a byte that chooses what is asked, and lines, each of them
- * an answer, or what a watch tells; or the text of a login. Whatever comes out as an entry is one:
- * its texts end, its numbers are in their bounds. */
+ * Responses of etcd. The input is a byte that chooses the request, then lines, each a response or a
+ * message of a watch; or the text of a login. Every entry returned is valid: its texts end, and its
+ * numbers are within bounds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,7 @@ void http_stream_close(struct http_stream *stream) {
   (void)stream;
 }
 
-/* ---- What comes out ---- */
+/* ---- Results ---- */
 
 static void check_entry(const struct haul_directory_entry *entry, bool whole) {
   RIG_ASSERT(entry->kind == HAUL_DIRECTORY_NODE || entry->kind == HAUL_DIRECTORY_REGION);

@@ -19,9 +19,9 @@
 #define SUMS    4u   /* they are compared */
 #define LOOPED  8u   /* the queue pair is connected to itself: works of ours arrive in our memory */
 #define REVOKES 16u  /* our regions are withdrawn under way */
-#define CANCELS 32u  /* the works are */
-#define STRAYS  64u  /* what belongs on a rail comes on the channel */
-#define ADDS    128u /* one more of them is an addition, where the peer says that it has them */
+#define CANCELS 32u  /* the works are cancelled */
+#define STRAYS  64u  /* frames of rails arrive on the channel */
+#define ADDS    128u /* one more work is an addition, if the peer offers atomics */
 
 #define RECORDS_MAX 64u
 #define WORKS       3u

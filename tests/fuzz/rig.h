@@ -42,7 +42,7 @@ haul_region *rig_local(void);
 struct haul_peer *rig_peer(bool initiator, int *end);
 /* A connection that the transport's endpoint adopts; *end is the other end. */
 void rig_channel(struct haul_peer *peer, const char *transport, int *end);
-/* Drops the peer, closes `end` and takes what lies in the inbox. */
+/* Drops the peer, closes `end` and empties the inbox. */
 void rig_drop(struct haul_peer *peer, int end);
 /* Lets the node do what there is to do. */
 void rig_progress(unsigned rounds);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * A ring whose client does what it likes between any two steps of the daemon's. The first bytes
- * say how large it is and its depth; then a byte says what comes next: the client writes
- * somewhere, or the daemon takes, completes or announces. */
+ * A ring with a hostile client, which writes between any two steps of the daemon. The first bytes
+ * are the ring's size and depth. Each further byte chooses a step: the client writes, or the daemon
+ * takes, completes or announces. */
 #include <stdlib.h>
 #include <string.h>
 

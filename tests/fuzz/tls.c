@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * A handshake of TLS over sockets, with somebody between the two sides. The input is a row of edits
- * (a byte: direction and kind, an offset u16 in that direction's bytes, a value); in the first byte
- * stands whether the server sees a client at all or the rest of the input as it is. Where no byte
- * was changed there is a connection. Where both sides say that there is one it is of the right
- * identity and carries bytes; what may be changed and is not noticed is the version in a record's
- * head (RFC 8446, 5.1). */
+ * A TLS handshake over sockets with an attacker on the path. The input is a sequence of edits (a
+ * byte: direction and kind, an offset u16 in that direction's bytes, a value). The first byte
+ * chooses whether the server sees a client, or the rest of the input. Without a changed byte the
+ * handshake succeeds. If both sides succeed, the identity is right and bytes pass. Only the version
+ * in the head of a record may change unnoticed (RFC 8446, 5.1). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +32,7 @@ static void open_once(void) {
 }
 
 struct side {
-  int fd, wire; /* the session's end, and that of who is between */
+  int fd, wire; /* the session's end, and the attacker's end */
   struct tls *tls;
   int state;
   unsigned sent; /* bytes of it that passed */

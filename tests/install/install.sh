@@ -159,7 +159,7 @@ echo "-- the module for directories"
 names=$libdir/haul/libhaul-directory.so
 ls_says() { grep -q -e "$1" <("$prefix/bin/haul" ls etcd://127.0.0.1:1/x 2>&1); }
 if [[ -e $names ]]; then
-  holds "the library finds it where it was moved to" ls_says "does etcd listen there"
+  holds "the library finds it where it was moved to" ls_says "check that etcd listens there"
   holds "it exports its table and no more" is_same haul_directory_module \
     "$(nm -D --defined-only "$names" | awk '{print $3}')"
   holds "the library needs nothing of what it needs" is_empty "$(grep -E 'curl|jansson' <<<"$needed")"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A buffer of a dma-heap, mapped and wrapped: the CPU reaches it, and nobody can pin it, neither
- * for another process nor for a NIC. What moves through the CPU works, and the others say why not.
+ * A buffer of a dma-heap, mapped and wrapped. The CPU can access it, but it cannot be pinned for
+ * another process or a NIC. Paths through the CPU work, and the others give the reason.
  *
  * With HAUL_TEST_PEER, the address of a node on another host that publishes "target" and that the
  * first RDMA device reaches, NICs are looked at too. */
@@ -194,7 +194,7 @@ static int close_all(void **state) {
 
 /* ---- Between hosts ---- */
 
-static void a_nic_moves_what_it_can(void **state) {
+static void a_nic_moves_memory_that_it_can_register(void **state) {
   (void)state;
   struct haul_remote *remote = look_up("target");
   assert_works(move(remote, t.memory, HAUL_OP_WRITE, FAR, NULL, "rdma"));
@@ -215,10 +215,10 @@ static void and_not_a_heaps_buffer(void **state) {
   haul_remote_release(remote);
 }
 
-static void and_goes_on_with_what_it_can(void **state) {
+static void and_continues_with_the_other_paths(void **state) {
   pattern_fill(t.here, FAR, 21);
   and_not_a_heaps_buffer(state);
-  a_nic_moves_what_it_can(state);
+  a_nic_moves_memory_that_it_can_register(state);
 }
 
 /* What the peer wrote is what was written, by whatever path. */
@@ -250,9 +250,9 @@ int main(void) {
       cmocka_unit_test(both_sides_may_be_such),
   };
   const struct CMUnitTest far[] = {
-      cmocka_unit_test(a_nic_moves_what_it_can),
+      cmocka_unit_test(a_nic_moves_memory_that_it_can_register),
       cmocka_unit_test(and_not_a_heaps_buffer),
-      cmocka_unit_test(and_goes_on_with_what_it_can),
+      cmocka_unit_test(and_continues_with_the_other_paths),
       cmocka_unit_test(the_bytes_arrive),
   };
   if (access(HEAP, R_OK | W_OK) != 0) {

@@ -43,7 +43,7 @@ static void must(int code) {
   _exit(1);
 }
 
-/* Each write goes to a part of its own, and is told of when it is complete. */
+/* Each write has a range of its own, and is announced once it is complete. */
 static int writer_main(void) {
   struct brief brief;
   struct haul_node *node;
@@ -108,7 +108,7 @@ static unsigned kill_one(struct haul_region *region, const struct brief *brief, 
   return told;
 }
 
-static void what_was_told_complete_is_there(void **state) {
+static void completed_writes_are_there(void **state) {
   static const char *const ways[] = {"map", "tcp"};
   static const enum memory_kind kinds[] = {KIND_HOST, KIND_WRAPPED};
   uint64_t chance = test_seed();
@@ -143,6 +143,6 @@ static void what_was_told_complete_is_there(void **state) {
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], WRITER_MODE) == 0)
     return writer_main();
-  const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_told_complete_is_there)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(completed_writes_are_there)};
   return cmocka_run_group_tests_name("kill", tests, NULL, NULL);
 }

@@ -106,7 +106,7 @@ static void addresses_that_cannot_be_listened_on_are_refused(void **state) {
   haul_node_close(node);
 }
 
-static void what_is_not_loopback_is_refused_unless_asked_for(void **state) {
+static void without_a_key_only_loopback_is_allowed(void **state) {
   (void)state;
   struct haul_node *node = open_node();
   assert_fails(HAUL_EINSECURE, haul_node_listen(node, "tcp://0.0.0.0:0"));
@@ -144,7 +144,7 @@ static void an_address_in_use_is_refused(void **state) {
   haul_node_close(two);
 }
 
-static void a_file_that_is_no_socket_is_left_alone(void **state) {
+static void a_file_that_is_not_a_socket_is_kept(void **state) {
   (void)state;
   struct haul_node *node = open_node();
   struct stat status;
@@ -271,7 +271,7 @@ static bool peer_ended(void *user) {
 }
 
 /* Whoever sleeps on nothing else hears of the end of each transfer. */
-static void the_descriptor_of_a_threaded_node_tells_of_transfers(void **state) {
+static void the_descriptor_of_a_threaded_node_reports_transfers(void **state) {
   (void)state;
   struct owner owner;
   struct haul_peer *peer;
@@ -361,7 +361,7 @@ static void the_descriptor_alone_drives_a_caller(void **state) {
   assert_int_equal(owner_end(&owner), 0);
 }
 
-static void the_descriptor_of_a_threaded_node_tells_of_news(void **state) {
+static void the_descriptor_of_a_threaded_node_reports_messages(void **state) {
   (void)state;
   struct haul_node *node = open_node(), *other = open_node();
   char address[160];
@@ -423,7 +423,7 @@ static void many_nodes_live_in_one_process(void **state) {
 }
 
 /* Also when nothing else happens in the node. */
-static void what_was_imported_is_unmapped_some_time_after_its_release(void **state) {
+static void imports_are_unmapped_some_time_after_their_release(void **state) {
   (void)state;
   struct haul_node *owner = open_node(), *node = open_node();
   struct haul_region *region, *import;
@@ -451,7 +451,7 @@ static void what_was_imported_is_unmapped_some_time_after_its_release(void **sta
 }
 
 /* Every call says the same: the ticket that it was imported with is of no use any more. */
-static void what_its_owner_released_needs_a_new_ticket(void **state) {
+static void a_released_region_needs_a_new_ticket(void **state) {
   (void)state;
   struct haul_node *owner = open_node(), *node = open_node();
   struct haul_region *region, *import, *other;
@@ -610,7 +610,7 @@ static void each_handle_still_tells_what_it_knows(const struct held *held) {
   assert_works(haul_region_copy(held->other, 0, held->region, 0, 1 << 20, soon()));
 }
 
-static void after_the_close_calls_with_what_is_held_fail(void **state) {
+static void after_the_close_calls_on_kept_handles_fail(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT(modes); i++) {
     struct haul_node_config config = HAUL_NODE_CONFIG_INIT, named = HAUL_NODE_CONFIG_INIT;
@@ -858,20 +858,20 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       TEST(impossible_configurations_are_refused),
       TEST(addresses_that_cannot_be_listened_on_are_refused),
-      TEST(what_is_not_loopback_is_refused_unless_asked_for),
+      TEST(without_a_key_only_loopback_is_allowed),
       TEST(an_address_in_use_is_refused),
-      TEST(a_file_that_is_no_socket_is_left_alone),
+      TEST(a_file_that_is_not_a_socket_is_kept),
       TEST(a_socket_file_left_behind_is_replaced),
       TEST(a_node_moves_in_every_way),
       TEST(the_descriptor_alone_drives_a_caller),
-      TEST(the_descriptor_of_a_threaded_node_tells_of_news),
-      TEST(the_descriptor_of_a_threaded_node_tells_of_transfers),
+      TEST(the_descriptor_of_a_threaded_node_reports_messages),
+      TEST(the_descriptor_of_a_threaded_node_reports_transfers),
       TEST(many_nodes_live_in_one_process),
-      TEST(what_was_imported_is_unmapped_some_time_after_its_release),
-      TEST(what_its_owner_released_needs_a_new_ticket),
+      TEST(imports_are_unmapped_some_time_after_their_release),
+      TEST(a_released_region_needs_a_new_ticket),
       TEST(closing_ends_calls_that_wait),
       TEST(a_closed_node_takes_its_handles_back),
-      TEST(after_the_close_calls_with_what_is_held_fail),
+      TEST(after_the_close_calls_on_kept_handles_fail),
       TEST(a_region_alone_outlives_its_node),
       TEST(regions_are_released_while_their_node_closes),
       TEST(a_node_that_its_caller_drives_connects_to_itself),

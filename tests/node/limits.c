@@ -137,7 +137,7 @@ static void so_many_bytes_in_flight(void **state) {
   haul_region_release(to);
 }
 
-static void time_to_say_who_it_is(void **state) {
+static void the_time_for_a_handshake_is_bounded(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   (void)state;
   config.handshake_ns = 200 * MS;
@@ -150,7 +150,7 @@ static void time_to_say_who_it_is(void **state) {
   close(fd);
 }
 
-/* From another address of this host's than everybody else, and says nothing. */
+/* Connects from another address of this host and sends nothing. */
 static int stranger(void) {
   struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000002)};
   struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -162,7 +162,7 @@ static int stranger(void) {
 }
 
 /* Those who say nothing, and come again and again, take no room from others. */
-static void one_origin_leaves_room_for_others_to_say_who_they_are(void **state) {
+static void one_origin_cannot_occupy_all_handshakes(void **state) {
   enum { MANY = 300, AFTER = 100 };
   int strangers[MANY + AFTER];
   (void)state;
@@ -183,7 +183,7 @@ static void one_origin_leaves_room_for_others_to_say_who_they_are(void **state) 
 }
 
 /* Questions that take long, as each is about many regions that are for others. */
-static void many_questions_keep_nobody_else_waiting(void **state) {
+static void many_requests_do_not_delay_other_peers(void **state) {
   enum { REGIONS = 20000, QUESTIONS = 400, QUESTION = CONTROL_HEAD + 2, ANSWER = CONTROL_HEAD + 6 };
   static uint8_t questions[QUESTIONS * QUESTION];
   const struct haul_grant grants[2] = {{"one", HAUL_READ}, {"other", HAUL_READ}};
@@ -239,9 +239,9 @@ int main(void) {
       TEST(so_many_connections_of_one_origin),
       TEST(so_many_regions_at_a_time),
       TEST(so_many_bytes_in_flight),
-      TEST(time_to_say_who_it_is),
-      TEST(one_origin_leaves_room_for_others_to_say_who_they_are),
-      TEST(many_questions_keep_nobody_else_waiting),
+      TEST(the_time_for_a_handshake_is_bounded),
+      TEST(one_origin_cannot_occupy_all_handshakes),
+      TEST(many_requests_do_not_delay_other_peers),
       TEST(limits_that_are_none_are_refused),
   };
   return cmocka_run_group_tests_name("node/limits", tests, NULL, NULL);

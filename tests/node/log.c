@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What a node says to who runs it: of whom, how much, and when no more. */
+ * The log of a node: its events, its bounds, and its end. */
 #include "support/check.h"
 
 #include <haul/log.h>
@@ -25,7 +25,7 @@ static struct {
   int levels[ROOM];
   size_t count;
   int inside;
-  bool at_once; /* two were told at the same time */
+  bool at_once; /* two lines were delivered at the same time */
 } said = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void take(void *user, const struct haul_log_line *line) {
@@ -111,7 +111,7 @@ static struct haul_node *client(const char *name) {
   return node;
 }
 
-static void who_comes_and_leaves(void **state) {
+static void connects_and_ends_are_logged(void **state) {
   haul_peer *peer;
   (void)state;
   struct haul_node *node = server(HAUL_LOG_INFO), *other = client("guest");
@@ -125,7 +125,7 @@ static void who_comes_and_leaves(void **state) {
   assert_false(said.at_once);
 }
 
-static void who_is_refused_and_why(void **state) {
+static void refusals_are_logged_with_the_reason(void **state) {
   struct welcome welcome;
   (void)state;
   struct haul_node *node = server(HAUL_LOG_WARNING);
@@ -144,7 +144,7 @@ static void who_is_refused_and_why(void **state) {
   assert_int_equal(count_of("connected"), 0);
 }
 
-static void who_breaks_the_protocol(void **state) {
+static void protocol_errors_are_logged(void **state) {
   struct welcome welcome;
   (void)state;
   struct haul_node *node = server(HAUL_LOG_WARNING);
@@ -268,7 +268,7 @@ static void a_path_that_cannot_be_opened(void **state) {
   pthread_join(thread, NULL);
 }
 
-/* However many come, few lines are told, and all are counted. */
+/* A flood of events gives few lines, and the rest is counted. */
 static void a_flood_is_counted(void **state) {
   enum { MANY = 300 };
   unsigned more = 0;
@@ -293,7 +293,7 @@ static void a_flood_is_counted(void **state) {
   assert_true(told < MANY);
 }
 
-static void a_level_leaves_out_what_is_less_grave(void **state) {
+static void a_level_omits_less_severe_events(void **state) {
   haul_peer *peer;
   (void)state;
   struct haul_node *node = server(HAUL_LOG_ERROR), *other = client("guest");
@@ -308,8 +308,8 @@ static void a_level_leaves_out_what_is_less_grave(void **state) {
   assert_int_equal(said.count, 0);
 }
 
-/* Lines wait for who drives the node, and the last ones come with its end. */
-static void who_drives_the_node_is_told(void **state) {
+/* Lines wait for the driving thread; the close delivers the last ones. */
+static void the_driving_thread_gets_the_lines(void **state) {
   (void)state;
   struct haul_node *node = node_at(HAUL_LOG_WARNING, HAUL_PROGRESS_CALLER, 0);
   int fd = raw_connect(address_of(node));
@@ -346,16 +346,16 @@ static void wrong_arguments(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(who_comes_and_leaves),
-      TEST(who_is_refused_and_why),
-      TEST(who_breaks_the_protocol),
+      TEST(connects_and_ends_are_logged),
+      TEST(refusals_are_logged_with_the_reason),
+      TEST(protocol_errors_are_logged),
       TEST(limits),
       TEST(a_rail_that_is_lost),
       TEST(a_path_that_is_lost),
       TEST(a_path_that_cannot_be_opened),
       TEST(a_flood_is_counted),
-      TEST(a_level_leaves_out_what_is_less_grave),
-      TEST(who_drives_the_node_is_told),
+      TEST(a_level_omits_less_severe_events),
+      TEST(the_driving_thread_gets_the_lines),
       TEST(a_node_that_is_closed_says_no_more),
       TEST(wrong_arguments),
   };

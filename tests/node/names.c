@@ -351,7 +351,7 @@ static unsigned kernel_copies(struct haul_region *local, struct haul_remote *rem
 }
 
 /* Large writes pass pages of haul's own memory to the socket; all else is copied there too. */
-static void explain_counts_what_writes_cost(void **state) {
+static void explain_counts_the_copies_of_writes(void **state) {
   (void)state;
   struct haul_remote *remote;
   struct haul_region *local = region_make(t.user, KIND_HOST, 1 << 20);
@@ -472,7 +472,7 @@ int main(int argc, char **argv) {
       TEST(a_report_tells_the_whole_story),
       TEST(more_bytes_than_can_be_counted_are_refused),
       TEST(explain_orders_the_paths),
-      TEST(explain_counts_what_writes_cost),
+      TEST(explain_counts_the_copies_of_writes),
       TEST(counters_count),
       TEST(released_memory_is_not_touched_again),
   };

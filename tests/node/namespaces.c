@@ -190,7 +190,8 @@ static void watch_bytes(const unsigned char *bytes, int in) {
 }
 
 /* This side does not look at its connections while it writes small pieces, so it has not seen the
- * peer die; meanwhile the peer's number was given to somebody who has memory at the same address.
+ * peer die; meanwhile the peer's process id was given to another process that maps the same
+ * address.
  */
 static void a_number_that_was_given_away_is_not_touched(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
@@ -234,7 +235,7 @@ static void a_number_that_was_given_away_is_not_touched(void **state) {
   close(go[1]);
 }
 
-static void a_killed_namespace_is_known_to_be_gone_at_once(void **state) {
+static void a_killed_namespace_is_detected_at_once(void **state) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct owner doomed;
   (void)state;
@@ -264,12 +265,12 @@ static int end(void **state) {
 
 static void in_another_namespace(void *argument) {
   const struct CMUnitTest tests[] = {
-      /* The first: who has opened a node cannot fork somebody who does. */
+      /* First, because a process that has opened a node cannot fork one that opens another. */
       cmocka_unit_test(a_number_that_was_given_away_is_not_touched),
       cmocka_unit_test(shared_memory_of_a_stranger_is_mapped),
       cmocka_unit_test(private_memory_of_a_stranger_is_refused_with_the_reason),
       cmocka_unit_test(private_memory_below_is_attached),
-      cmocka_unit_test(a_killed_namespace_is_known_to_be_gone_at_once),
+      cmocka_unit_test(a_killed_namespace_is_detected_at_once),
   };
   (void)argument;
   _exit(cmocka_run_group_tests_name("in another namespace", tests, start, end));

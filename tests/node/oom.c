@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Without memory and without descriptors: a whole life of two nodes, with every request for memory
- * refused once, with all from one on refused, and with fewer and fewer descriptors. Each failure is
- * told at once, by an error that says so; nothing crashes, hangs, leaks or is lost. */
+ * Without memory and without descriptors: two nodes from open to close, with the n-th allocation
+ * refused, with all from the n-th on refused, and with fewer and fewer descriptors. Each failure is
+ * reported at once by a matching error; nothing crashes, hangs, leaks or is lost. */
 #include "support/check.h"
 
 #include <stdatomic.h>
@@ -15,8 +15,8 @@
 #include "support/seams.h"
 
 #define LENGTH ((uint64_t)3 << 20)
-/* Neither a deadline nor the liveness bound is to be reached: a failure is told at once, at the
- * latest when a peer that lost its own memory drops the connection. */
+/* No deadline and no liveness bound may be reached: a failure is reported at once, at the latest
+ * when a peer without memory drops the connection. */
 #define PATIENCE (30 * S)
 #define AT_ONCE  (5 * S)
 

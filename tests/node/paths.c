@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Paths as the configuration sets them: what is taken, what the report says, and what stands above
- * it. */
+ * The setting `paths`: the path taken, the report, and settings of higher precedence. */
 #include "support/check.h"
 
 #include <stdlib.h>
@@ -72,7 +71,7 @@ static uint64_t counter(const char *name) {
   return value;
 }
 
-static void what_is_no_path_keeps_the_node_from_opening(void **state) {
+static void an_invalid_path_fails_the_open(void **state) {
   (void)state;
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   struct haul_node *node;
@@ -101,7 +100,7 @@ static void a_closed_path_that_was_set_fails(void **state) {
   assert_non_null(strstr(haul_error_last()->hint, "not tcp: left out by the program"));
 }
 
-static void the_report_says_who_set_it(void **state) {
+static void the_report_names_the_source_of_the_setting(void **state) {
   (void)state;
   char text[2048];
   setenv("HAUL_PATHS", "tcp", 1);
@@ -168,7 +167,7 @@ static void of_several_a_closed_one_is_passed_over(void **state) {
 }
 
 /* The call's word is above the configuration's. */
-static void a_transfer_may_ask_for_what_was_left_out(void **state) {
+static void a_transfer_may_require_an_excluded_path(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   begin("tcp");
@@ -194,12 +193,13 @@ static unsigned copies(uint64_t bytes, const char **send) {
   return report.paths[0].copies_kernel;
 }
 
-static void estimates_alone_are_told(void **state) {
+static void estimates_alone_are_reported(void **state) {
   (void)state;
   setenv("HAUL_ESTIMATES_ONLY", "yes", 1);
   begin(NULL);
   unsetenv("HAUL_ESTIMATES_ONLY");
-  assert_string_equal(write_with(NULL, 1000).paths[0].reason, "by estimates alone, as set");
+  assert_string_equal(write_with(NULL, 1000).paths[0].reason,
+                      "by estimates alone (estimates_only)");
 }
 
 /* From which size on pages go by reference can be set too. */
@@ -220,7 +220,7 @@ static void the_threshold_of_tcp_can_be_set(void **state) {
     }
     struct haul_report report = write_with(NULL, LENGTH);
     bool set = strcmp(cases[i].set, "auto") != 0;
-    assert_int_equal(strstr(report.paths[0].detail, ", as set") != NULL, set); /* it is told */
+    assert_int_equal(strstr(report.paths[0].detail, ", as set") != NULL, set); /* reported */
     unsetenv("HAUL_TCP_ZERO_COPY");
     tear_down(NULL);
   }
@@ -233,16 +233,16 @@ static void the_threshold_of_tcp_can_be_set(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(what_is_no_path_keeps_the_node_from_opening),
+      TEST(an_invalid_path_fails_the_open),
       TEST(a_closed_path_that_was_set_fails),
-      TEST(the_report_says_who_set_it),
+      TEST(the_report_names_the_source_of_the_setting),
       TEST(small_writes_obey),
       TEST(sizes_have_their_paths),
       TEST(small_sizes_of_map_stay_direct),
       TEST(of_several_a_closed_one_is_passed_over),
-      TEST(a_transfer_may_ask_for_what_was_left_out),
+      TEST(a_transfer_may_require_an_excluded_path),
       TEST(the_call_overrides_the_environment),
-      TEST(estimates_alone_are_told),
+      TEST(estimates_alone_are_reported),
       TEST(the_threshold_of_tcp_can_be_set),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

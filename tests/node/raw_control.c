@@ -197,7 +197,7 @@ static void a_wrong_control_frame_ends_the_connection(void **state) {
   assert_unharmed();
 }
 
-static void answers_to_no_question_are_ignored(void **state) {
+static void responses_without_a_request_are_ignored(void **state) {
   (void)state;
   uint8_t body[100] = {0};
   uint64_t handle;
@@ -260,7 +260,7 @@ static void impatient(int fd) {
 }
 
 /* Asks and never reads the answers. */
-static void a_flood_of_questions_is_bounded(void **state) {
+static void a_flood_of_requests_is_bounded(void **state) {
   (void)state;
   static const uint8_t lookup[] = {4, 0, 'h', 'o', 's', 't'};
   static const uint8_t list[] = {0, 0};
@@ -423,7 +423,7 @@ static void end_greeting(struct greeting *greeting) {
   shm_close(&greeting->hazards);
 }
 
-/* Throws away what came; whether an answer of this kind (1 mapped, 2 attach, 3 refused) came. */
+/* Reads records up to the next response, and returns its kind: 1 mapped, 2 attach, 3 refused. */
 static uint32_t next_answer(int fd) {
   uint8_t record[MAP_RECORD];
   for (;;) {
@@ -663,9 +663,9 @@ static void *withdraw(void *argument) {
   return NULL;
 }
 
-/* They say that they copy to private memory, and never end: what is withdrawn waits for them one
- * liveness bound in all, and nobody else waits. */
-static void peers_that_end_no_copy_keep_nobody_else_waiting(void **state) {
+/* Peers announce copies to private memory that never end. Withdrawing the region waits for all of
+ * them one liveness bound, and no other peer waits. */
+static void peers_that_never_end_a_copy_do_not_delay_others(void **state) {
   (void)state;
   int controls[RUDE], channels[RUDE];
   uint64_t handle, slowest = 0;
@@ -742,11 +742,11 @@ int main(int argc, char **argv) {
       OVER(silent_connections_are_bounded_and_end, "tcp://127.0.0.1:0"),
       OVER_BOTH(garbage_instead_of_a_hello_ends_the_connection),
       OVER_BOTH(a_wrong_control_frame_ends_the_connection),
-      OVER_BOTH(answers_to_no_question_are_ignored),
+      OVER_BOTH(responses_without_a_request_are_ignored),
       OVER_BOTH(names_that_are_wrong_find_nothing),
       OVER_BOTH(a_control_frame_may_be_cut_off_at_every_byte),
       OVER_BOTH(garbage_on_the_control_connection_ends_it),
-      OVER_BOTH(a_flood_of_questions_is_bounded),
+      OVER_BOTH(a_flood_of_requests_is_bounded),
       OVER(a_peer_that_never_reads_is_dropped, own_socket()),
       OVER_BOTH(messages_beyond_the_window_end_the_connection),
       OVER_BOTH(credit_without_end_ends_the_connection),
@@ -758,7 +758,7 @@ int main(int argc, char **argv) {
       OVER(descriptors_of_a_peer_keep_nobody_else_waiting, own_socket()),
       OVER_BOTH(a_greeting_may_be_cut_off_at_every_byte),
       OVER_BOTH(a_flood_of_requests_on_the_map_channel_is_bounded),
-      OVER_BOTH(peers_that_end_no_copy_keep_nobody_else_waiting),
+      OVER_BOTH(peers_that_never_end_a_copy_do_not_delay_others),
   };
   return cmocka_run_group_tests_name("raw control", tests, NULL, NULL);
 }

@@ -153,7 +153,7 @@ static size_t read_message(void) {
 }
 
 /* A socket that is closed with something unread takes back what the other side has not fetched. */
-static void what_was_sent_is_not_taken_back_by_the_close(void **state) {
+static void sent_messages_arrive_after_the_close(void **state) {
   (void)state;
   char *bytes = calloc(1, LENGTH);
   uint8_t body[CONTROL_BODY_MAX];
@@ -177,7 +177,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(a_message_is_heard_though_the_rail_ended_first),
       TEST(a_peer_that_lost_its_rails_is_dropped),
-      TEST(what_was_sent_is_not_taken_back_by_the_close),
+      TEST(sent_messages_arrive_after_the_close),
   };
   return cmocka_run_group_tests_name("leaving", tests, NULL, NULL);
 }

@@ -92,7 +92,7 @@ static void assert_full(void) {
   assert_fails(HAUL_ELIMIT, write_all(&t.slow, &more));
   assert_fails(HAUL_ELIMIT, write_all(&t.slow, NULL));
   assert_string_equal(haul_error_last()->object, "memory");
-  assert_non_null(strstr(haul_error_last()->text, "10 transfers are under way"));
+  assert_non_null(strstr(haul_error_last()->text, "10 transfers to the peer are under way"));
   assert_non_null(strstr(haul_error_last()->hint, "max_transfers"));
   assert_fails(HAUL_ELIMIT, haul_read(t.region, t.slow.remote, &piece, 1, &options, &more));
   assert_fails(HAUL_ELIMIT, haul_fetch_add(t.region, 0, t.slow.remote, 0, 1, &options, &more));

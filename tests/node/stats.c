@@ -84,7 +84,7 @@ static void move(haul_region *target) {
   region_drop(local, KIND_PRIVATE);
 }
 
-static void both_sides_count_what_moved(void **state) {
+static void both_sides_count_the_bytes(void **state) {
   struct haul_node_stats stats;
   struct haul_peer_stats one;
   size_t count = 1;
@@ -120,7 +120,7 @@ static void both_sides_count_what_moved(void **state) {
   region_drop(target, KIND_HOST);
 }
 
-static void who_left_is_in_the_sums(void **state) {
+static void ended_peers_stay_in_the_sums(void **state) {
   struct haul_node_stats stats;
   size_t count = 0;
   (void)state;
@@ -144,7 +144,7 @@ static void who_left_is_in_the_sums(void **state) {
   region_drop(target, KIND_HOST);
 }
 
-static void many_are_told_page_by_page(void **state) {
+static void many_peers_are_reported_page_by_page(void **state) {
   static haul_peer *peers[MANY];
   static struct haul_peer_stats all[MANY + 8];
   struct haul_node_stats stats;
@@ -171,7 +171,7 @@ static void many_are_told_page_by_page(void **state) {
     haul_peer_close(peers[i]);
 }
 
-/* ---- Who is told ---- */
+/* ---- Permission ---- */
 
 static int ask(void) {
   struct haul_node_stats stats;
@@ -191,7 +191,7 @@ static const char *key(void) {
   return path;
 }
 
-static void with_a_key_not_everybody_is_told(void **state) {
+static void with_a_key_only_observers_get_statistics(void **state) {
   (void)state;
   server = named("server", key(), 0);
   client = named("client", key(), 0);
@@ -207,7 +207,7 @@ static void unless_that_is_set(void **state) {
   assert_works(ask());
 }
 
-static void its_own_user_is_told_over_a_unix_socket(void **state) {
+static void its_own_user_may_observe_over_a_unix_socket(void **state) {
   (void)state;
   char address[64];
   snprintf(address, sizeof address, "unix://@haul-stats-%d", (int)getpid());
@@ -239,12 +239,12 @@ static int remove_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(both_sides_count_what_moved),
-      TEST(who_left_is_in_the_sums),
-      TEST(many_are_told_page_by_page),
-      TEST(with_a_key_not_everybody_is_told),
+      TEST(both_sides_count_the_bytes),
+      TEST(ended_peers_stay_in_the_sums),
+      TEST(many_peers_are_reported_page_by_page),
+      TEST(with_a_key_only_observers_get_statistics),
       TEST(unless_that_is_set),
-      TEST(its_own_user_is_told_over_a_unix_socket),
+      TEST(its_own_user_may_observe_over_a_unix_socket),
       TEST(wrong_arguments),
   };
   return cmocka_run_group_tests_name("stats", tests, NULL, remove_folder);

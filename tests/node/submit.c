@@ -149,9 +149,9 @@ static unsigned sends_of(unsigned flags) {
   return took;
 }
 
-/* Nobody but this thread drives the node: none becomes too old to wait. Of one side 128 requests
- * may be unanswered; what comes after them waits for answers. */
-static void what_may_wait_is_sent_together(void **state) {
+/* Only this thread drives the node, so no batch becomes too old. One side may have 128 requests
+ * outstanding; further ones wait for responses. */
+static void batched_requests_are_sent_together(void **state) {
   (void)state;
   me = pthread_self();
   ssize_t (*before)(int, const struct msghdr *, int) = sys_ops.sendmsg;
@@ -190,7 +190,7 @@ static void what_may_wait_is_sent_at_64_kib(void **state) {
 }
 
 /* Nobody waits for it, nothing follows, and no call is made that would move the node. */
-static void what_may_wait_gets_old_and_goes(void **state) {
+static void a_batch_is_sent_when_it_is_old(void **state) {
   struct haul_transfer_options options = over_tcp();
   (void)state;
   options.flags = HAUL_MORE;
@@ -206,7 +206,7 @@ static void what_may_wait_gets_old_and_goes(void **state) {
 }
 
 /* Without a thread it lies until the node is moved, and goes with the first call that does. */
-static void what_may_wait_goes_when_the_caller_moves_the_node(void **state) {
+static void a_batch_is_sent_when_the_caller_drives_the_node(void **state) {
   struct haul_transfer_options options = over_tcp();
   (void)state;
   me = pthread_self();
@@ -230,7 +230,7 @@ static void what_may_wait_goes_when_the_caller_moves_the_node(void **state) {
   assert_arrived(20);
 }
 
-static void what_waits_for_nothing_goes_by_itself(void **state) {
+static void a_request_without_a_batch_is_sent_at_once(void **state) {
   struct haul_transfer_options options = over_tcp();
   (void)state;
   options.flags = HAUL_MORE;
@@ -242,7 +242,7 @@ static void what_waits_for_nothing_goes_by_itself(void **state) {
   assert_arrived(50);
 }
 
-static void what_waits_for_others_can_be_canceled(void **state) {
+static void a_batched_request_can_be_canceled(void **state) {
   struct haul_transfer_options options = over_tcp();
   (void)state;
   options.flags = HAUL_MORE;
@@ -372,7 +372,7 @@ static void await_calls(struct heard *heard, unsigned wanted) {
   assert_int_equal(atomic_load(&heard->calls), wanted);
 }
 
-static void ends_are_told(void **state) {
+static void ends_of_peers_are_events(void **state) {
   struct heard heard = {.status = 77};
   struct haul_transfer_options options = over_tcp();
   (void)state;
@@ -386,8 +386,8 @@ static void ends_are_told(void **state) {
   assert_none_is_left();
 }
 
-/* Over map the call itself does it; it is told afterwards all the same. */
-static void what_ends_at_once_is_told_too(void **state) {
+/* Over map the call itself copies; `done` is called afterwards. */
+static void done_is_called_for_immediate_transfers(void **state) {
   struct heard heard = {.status = 77};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   (void)state;
@@ -407,7 +407,7 @@ static void count_call(void *user, struct haul_transfer *transfer) {
 
 /* In a node that its callers drive a wait makes the calls that are due, also of what ended within
  * its call; a turn counts them as events. */
-static void a_wait_tells_what_ended_at_once(void **state) {
+static void a_wait_returns_the_status_of_an_ended_transfer(void **state) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   unsigned calls = 0;
   (void)state;
@@ -426,7 +426,7 @@ static void a_wait_tells_what_ended_at_once(void **state) {
   haul_transfer_release(transfer);
 }
 
-static void failures_are_told(void **state) {
+static void failures_are_reported(void **state) {
   struct heard heard = {.status = 77};
   struct haul_transfer_options options = over_tcp();
   struct haul_piece piece = {0, 0, LENGTH};
@@ -440,7 +440,7 @@ static void failures_are_told(void **state) {
   assert_int_equal(heard.status, HAUL_ETIMEDOUT);
 }
 
-static void done_may_call_what_waits(void **state) {
+static void done_may_call_functions_that_wait(void **state) {
   struct heard heard = {.waits = true, .inner = 77};
   struct haul_transfer_options options = over_tcp();
   (void)state;
@@ -524,7 +524,7 @@ static void done_without_a_handle_is_refused(void **state) {
   assert_fails(HAUL_EINVAL, haul_write(t.remote, t.from, &piece, 1, &options, NULL));
 }
 
-static void a_close_tells_what_is_left(void **state) {
+static void a_close_flushes_the_last_log_lines(void **state) {
   struct heard heard = {.status = 77};
   struct haul_transfer_options options = over_tcp();
   struct haul_piece piece = {0, 0, LENGTH};
@@ -543,35 +543,35 @@ int main(void) {
 #define SUBMIT(test)        cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 #define SUBMIT_DRIVEN(test) cmocka_unit_test_setup_teardown(test, set_up_driven, tear_down)
   const struct CMUnitTest tests[] = {
-      SUBMIT_DRIVEN(what_may_wait_is_sent_together),
+      SUBMIT_DRIVEN(batched_requests_are_sent_together),
       SUBMIT_DRIVEN(what_may_wait_is_sent_at_64_kib),
-      SUBMIT(what_may_wait_gets_old_and_goes),
-      SUBMIT_DRIVEN(what_may_wait_goes_when_the_caller_moves_the_node),
-      SUBMIT(what_waits_for_nothing_goes_by_itself),
-      SUBMIT_DRIVEN(what_waits_for_nothing_goes_by_itself),
-      SUBMIT(what_waits_for_others_can_be_canceled),
+      SUBMIT(a_batch_is_sent_when_it_is_old),
+      SUBMIT_DRIVEN(a_batch_is_sent_when_the_caller_drives_the_node),
+      SUBMIT(a_request_without_a_batch_is_sent_at_once),
+      SUBMIT_DRIVEN(a_request_without_a_batch_is_sent_at_once),
+      SUBMIT(a_batched_request_can_be_canceled),
       SUBMIT(from_several_threads_everything_arrives),
       SUBMIT_DRIVEN(from_several_threads_everything_arrives),
       SUBMIT(ten_thousand_take_less_than_512_bytes_each),
       SUBMIT_DRIVEN(ten_thousand_take_less_than_512_bytes_each),
       cmocka_unit_test_setup_teardown(a_slow_peer_is_not_given_more_and_more, set_up_with_few,
                                       tear_down),
-      SUBMIT(ends_are_told),
-      SUBMIT_DRIVEN(ends_are_told),
-      SUBMIT(what_ends_at_once_is_told_too),
-      SUBMIT_DRIVEN(what_ends_at_once_is_told_too),
-      SUBMIT_DRIVEN(a_wait_tells_what_ended_at_once),
-      SUBMIT(failures_are_told),
-      SUBMIT_DRIVEN(failures_are_told),
-      SUBMIT(done_may_call_what_waits),
-      SUBMIT_DRIVEN(done_may_call_what_waits),
+      SUBMIT(ends_of_peers_are_events),
+      SUBMIT_DRIVEN(ends_of_peers_are_events),
+      SUBMIT(done_is_called_for_immediate_transfers),
+      SUBMIT_DRIVEN(done_is_called_for_immediate_transfers),
+      SUBMIT_DRIVEN(a_wait_returns_the_status_of_an_ended_transfer),
+      SUBMIT(failures_are_reported),
+      SUBMIT_DRIVEN(failures_are_reported),
+      SUBMIT(done_may_call_functions_that_wait),
+      SUBMIT_DRIVEN(done_may_call_functions_that_wait),
       cmocka_unit_test_setup_teardown(done_may_come_before_the_call_returns, set_up_with_slow_clock,
                                       tear_down_with_slow_clock),
       SUBMIT(done_cannot_close_its_node),
       SUBMIT_DRIVEN(done_cannot_close_its_node),
       SUBMIT(done_without_a_handle_is_refused),
-      SUBMIT(a_close_tells_what_is_left),
-      SUBMIT_DRIVEN(a_close_tells_what_is_left),
+      SUBMIT(a_close_flushes_the_last_log_lines),
+      SUBMIT_DRIVEN(a_close_flushes_the_last_log_lines),
   };
   return cmocka_run_group_tests_name("submit", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Nodes that prove who they are: who is let in and who is not, what goes over the wire between
- * them, and what strangers can cost. */
+ * Authentication of nodes: accepted and rejected peers, encryption on the wire, and the cost of
+ * unauthenticated peers. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -101,7 +101,7 @@ static int connects(struct haul_node *from, const char *address) {
   return code;
 }
 
-/* ---- Who is let in ---- */
+/* ---- Authentication ---- */
 
 static void two_with_one_key_know_each_other_by_its_name(void **state) {
   haul_peer *peer;
@@ -145,7 +145,7 @@ static void other_keys_are_refused(void **state) {
   assert_fails(HAUL_EAUTH, connects(client, address));
 }
 
-static void who_has_no_key_is_refused_and_told(void **state) {
+static void a_node_without_a_key_is_rejected_with_a_reason(void **state) {
   (void)state;
   server = node_with("alice");
   client = node_with(NULL);
@@ -156,7 +156,7 @@ static void who_has_no_key_is_refused_and_told(void **state) {
 static ssize_t (*receive)(int socket, struct msghdr *message, int flags);
 static _Atomic unsigned looks;
 
-/* To the first look at what is there it says that nothing is, and then something is. */
+/* The first MSG_PEEK finds no bytes; they arrive right after it. */
 static ssize_t just_after_the_look(int socket, struct msghdr *message, int flags) {
   if (!(flags & MSG_PEEK) || atomic_fetch_add(&looks, 1) > 0)
     return receive(socket, message, flags);
@@ -165,7 +165,7 @@ static ssize_t just_after_the_look(int socket, struct msghdr *message, int flags
   return -1;
 }
 
-static void the_answer_may_come_at_any_moment(void **state) {
+static void the_answer_may_arrive_at_any_moment(void **state) {
   (void)state;
   receive = sys_ops.recvmsg;
   sys_ops.recvmsg = just_after_the_look; /* before there are threads */
@@ -180,7 +180,7 @@ static void the_answer_may_come_at_any_moment(void **state) {
   assert_true(atomic_load(&looks) > 0);
 }
 
-static void nobody_with_a_key_talks_to_a_node_without_one(void **state) {
+static void a_node_with_a_key_rejects_one_without(void **state) {
   (void)state;
   server = node_with(NULL);
   client = node_with("alice");
@@ -222,7 +222,7 @@ static int writes(haul_remote *remote) {
   return code;
 }
 
-static void a_region_is_for_those_who_are_granted_it(void **state) {
+static void a_region_is_visible_to_granted_identities_only(void **state) {
   const struct haul_grant grants[] = {{"bob", HAUL_READ | HAUL_WRITE}, {"carol", HAUL_READ}};
   struct haul_published published[2];
   size_t count = COUNT(published);
@@ -410,9 +410,9 @@ static void files_that_cannot_be_used_are_named(void **state) {
   server = NULL;
 }
 
-/* ---- What goes over the wire ---- */
+/* ---- On the wire ---- */
 
-/* Forwards each connection to a node's address, keeps what went by, and may flip a bit. */
+/* Forwards each connection to a node's address, records the bytes, and may flip a bit. */
 static struct wire_tap {
   int listener;
   char address[160], to[160];
@@ -505,7 +505,7 @@ static struct haul_node *node_that(const char *key, bool plain, bool process) {
   return node;
 }
 
-/* Writes the mark and what follows it, over tcp; the code, and the path in words. */
+/* Writes the mark and the bytes after it over tcp. Returns the code and the detail of the path. */
 static int write_marked(const char *address, const char *mark, char *detail, size_t size) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 0, LENGTH};
@@ -538,9 +538,9 @@ static int write_marked(const char *address, const char *mark, char *detail, siz
   return code;
 }
 
-#define MARK "nobody but the two of us reads this"
+#define MARK "only the two nodes can read this text"
 
-static void what_is_written_is_not_seen_on_the_wire(void **state) {
+static void written_bytes_are_encrypted_on_the_wire(void **state) {
   char detail[64] = "";
   (void)state;
   server = node_that("alice", false, true);
@@ -588,7 +588,7 @@ static void without_a_key_it_is(void **state) {
   assert_true(atomic_load(&tap.seen));
 }
 
-static void plain_data_is_what_both_sides_set(void **state) {
+static void plain_data_needs_both_sides(void **state) {
   char detail[64] = "";
   (void)state;
   server = node_that("alice", true, false);
@@ -620,7 +620,7 @@ static void nor_can_a_client(void **state) {
 /* Nothing of a damaged record is taken: the write fails, and never reports that it is complete. */
 /* Whoever stands between two nodes may lead their connections elsewhere. That this one knows the
  * other's authority too does not make it the peer: it learns neither token nor bytes. */
-static void a_channel_to_somebody_else_is_not_used(void **state) {
+static void a_channel_to_another_node_is_not_used(void **state) {
   char address[160], detail[64];
   (void)state;
   for (int i = 1; i <= 3; i++) {
@@ -659,7 +659,7 @@ static int start_hello(const char *address, unsigned length, size_t sent) {
   return fd;
 }
 
-static void nonsense_is_dropped(void **state) {
+static void malformed_bytes_are_dropped(void **state) {
   (void)state;
   server = node_with("alice");
   const char *address = listening(server);
@@ -711,7 +711,7 @@ static void strangers_cost_little(void **state) {
 
 /* Who shows a certificate proves nothing before its second flight. The others wait, until those
  * that are silent have been so for too long. */
-static void who_will_show_a_certificate_costs_more_and_is_bounded(void **state) {
+static void handshakes_with_certificates_are_bounded(void **state) {
   enum { STALLED = 64, PROVING = 32 };
   char number[16];
   int ready[2], left = 0;
@@ -749,8 +749,8 @@ static ssize_t hear_nothing(int fd, struct msghdr *message, int flags) {
   return -1;
 }
 
-/* The other process: so many sessions that have said hello and say nothing more; tells how many the
- * node answered. */
+/* The other process: opens `count` TLS sessions and stops after the hello. Reports the number of
+ * sessions that the node answered. */
 static int stall(const char *address, int count, const char *where) {
   char files[3][160];
   struct tls_context *context;
@@ -822,7 +822,7 @@ static void a_burst_with_certificates(void **state) {
 #define TEST(test) cmocka_unit_test_teardown(test, close_nodes)
 
 int main(int argc, char **argv) {
-  mallopt(M_ARENA_MAX, 1); /* mallinfo2 tells of one */
+  mallopt(M_ARENA_MAX, 1); /* mallinfo2 counts one arena */
   if (argc > 3)
     return stall(argv[1], atoi(argv[2]), argv[3]);
   if (argc > 1)
@@ -831,31 +831,31 @@ int main(int argc, char **argv) {
       TEST(two_with_one_key_know_each_other_by_its_name),
       TEST(a_file_may_have_a_key_for_each_client),
       TEST(other_keys_are_refused),
-      TEST(who_has_no_key_is_refused_and_told),
-      TEST(the_answer_may_come_at_any_moment),
-      TEST(nobody_with_a_key_talks_to_a_node_without_one),
+      TEST(a_node_without_a_key_is_rejected_with_a_reason),
+      TEST(the_answer_may_arrive_at_any_moment),
+      TEST(a_node_with_a_key_rejects_one_without),
       TEST(a_node_that_its_caller_drives_can_connect_to_itself),
       TEST(with_a_key_any_address_may_be_listened_on),
-      TEST(a_region_is_for_those_who_are_granted_it),
+      TEST(a_region_is_visible_to_granted_identities_only),
       TEST(unix_sockets_are_for_their_own_user),
       TEST(certificates_of_one_authority_are_taken),
       TEST(those_of_another_are_not),
       TEST(a_node_may_have_both),
       TEST(files_that_cannot_be_used_are_named),
-      TEST(what_is_written_is_not_seen_on_the_wire),
+      TEST(written_bytes_are_encrypted_on_the_wire),
       TEST(keys_are_changed_and_bytes_go_on),
       TEST(a_kernel_is_spared_it),
       TEST(without_a_key_it_is),
-      TEST(plain_data_is_what_both_sides_set),
+      TEST(plain_data_needs_both_sides),
       TEST(a_server_alone_cannot_make_it_plain),
       TEST(nor_can_a_client),
-      TEST(a_channel_to_somebody_else_is_not_used),
+      TEST(a_channel_to_another_node_is_not_used),
       TEST(a_flipped_bit_ends_the_connection),
-      TEST(nonsense_is_dropped),
+      TEST(malformed_bytes_are_dropped),
       TEST(strangers_cost_little),
       TEST(a_burst_with_keys),
       TEST(a_burst_with_certificates),
-      TEST(who_will_show_a_certificate_costs_more_and_is_bounded),
+      TEST(handshakes_with_certificates_are_bounded),
   };
   return cmocka_run_group_tests_name("node/tls", tests, make_folder, remove_folder);
 }

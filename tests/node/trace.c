@@ -142,7 +142,7 @@ static void a_transfer_is_seen_from_its_start_to_its_end(void **state) {
   assert_int_equal(own_events(client, &trace), 0);
 }
 
-static void a_peer_tells_what_it_serves(void **state) {
+static void a_peer_reports_the_bytes_that_it_serves(void **state) {
   struct haul_trace trace = {0};
   uint64_t bytes;
   (void)state;
@@ -189,7 +189,7 @@ static void write_events(haul_node *node, uint64_t count) {
                                             .bytes = i});
 }
 
-static void what_the_ring_has_no_room_for_is_counted(void **state) {
+static void lost_events_are_counted(void **state) {
   struct haul_trace trace = {0};
   (void)state;
   open_pair(NULL, 0);
@@ -245,7 +245,7 @@ static void observers_do_not_take_events_from_each_other(void **state) {
   haul_peer_close(second);
 }
 
-static void any_number_may_be_asked_for(void **state) {
+static void any_number_may_be_requested(void **state) {
   const uint64_t numbers[] = {1, 2, 5000, UINT64_MAX, UINT64_MAX / 2, UINT64_C(1) << 62};
   (void)state;
   open_pair(NULL, 0);
@@ -267,7 +267,7 @@ static bool records(haul_node *node) {
   return on;
 }
 
-static void a_recording_ends_when_nobody_asks_any_more(void **state) {
+static void a_recording_ends_without_readers(void **state) {
   struct haul_trace trace = {0};
   (void)state;
   open_pair(NULL, 0);
@@ -277,7 +277,7 @@ static void a_recording_ends_when_nobody_asks_any_more(void **state) {
   for (haul_deadline until = soon(); records(server) && clock_now() < until;)
     usleep(20000);
   assert_false(records(server));
-  move(100, false); /* which nobody sees */
+  move(100, false); /* not recorded */
   assert_int_equal(peers_events(&trace), 0);
   assert_int_equal(trace.lost, 0);
   write_events(server, 1);
@@ -343,7 +343,7 @@ static void transfers_go_on_while_recordings_begin_and_end(void **state) {
   pthread_join(thread, NULL);
 }
 
-/* ---- Who is told ---- */
+/* ---- Permission ---- */
 
 static int ask(void) {
   struct haul_trace trace = {0};
@@ -362,7 +362,7 @@ static const char *key(void) {
   return path;
 }
 
-static void with_a_key_not_everybody_is_told(void **state) {
+static void with_a_key_only_observers_get_statistics(void **state) {
   (void)state;
   open_pair(key(), 0);
   assert_fails(HAUL_EACCESS, ask());
@@ -375,7 +375,7 @@ static void unless_that_is_set(void **state) {
   assert_works(ask());
 }
 
-static void its_own_user_is_told_over_a_unix_socket(void **state) {
+static void its_own_user_may_observe_over_a_unix_socket(void **state) {
   (void)state;
   char address[64];
   snprintf(address, sizeof address, "unix://@haul-trace-%d", (int)getpid());
@@ -408,18 +408,18 @@ static int remove_folder(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(a_transfer_is_seen_from_its_start_to_its_end),
-      TEST(a_peer_tells_what_it_serves),
+      TEST(a_peer_reports_the_bytes_that_it_serves),
       TEST(a_failure_shows_its_code),
-      TEST(what_the_ring_has_no_room_for_is_counted),
+      TEST(lost_events_are_counted),
       TEST(little_room_is_filled_bit_by_bit),
       TEST(observers_do_not_take_events_from_each_other),
-      TEST(any_number_may_be_asked_for),
-      TEST(a_recording_ends_when_nobody_asks_any_more),
+      TEST(any_number_may_be_requested),
+      TEST(a_recording_ends_without_readers),
       TEST(writers_and_readers_at_once),
       TEST(transfers_go_on_while_recordings_begin_and_end),
-      TEST(with_a_key_not_everybody_is_told),
+      TEST(with_a_key_only_observers_get_statistics),
       TEST(unless_that_is_set),
-      TEST(its_own_user_is_told_over_a_unix_socket),
+      TEST(its_own_user_may_observe_over_a_unix_socket),
       TEST(wrong_arguments),
   };
   return cmocka_run_group_tests_name("trace", tests, NULL, remove_folder);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Processes that a launcher started find each other, whatever it is and in whatever order they
- * come; and what is wrong with a start is told. */
+ * Processes of a job find each other, with any launcher and in any order; and a wrong start is
+ * reported. */
 #include "support/check.h"
 
 #include <fcntl.h>
@@ -192,7 +192,7 @@ static int alone(const char *rank, const char *size) {
   return ended(start(environment, "thread"));
 }
 
-static void who_does_not_come_is_not_waited_for_for_ever(void **state) {
+static void a_missing_rank_times_out(void **state) {
   (void)state;
   assert_int_equal(alone("0", "2"), HAUL_ETIMEDOUT);
   int code = alone("1", "2"); /* and no rank 0 */
@@ -240,7 +240,7 @@ int main(int argc, char **argv) {
       TEST(started_by_slurm),
       TEST(with_one_path_that_is_closed),
       TEST(one_alone_is_a_world),
-      TEST(who_does_not_come_is_not_waited_for_for_ever),
+      TEST(a_missing_rank_times_out),
       TEST(numbers_that_are_none),
       TEST(two_with_one_rank),
       TEST(ranks_that_count_differently),

@@ -124,7 +124,7 @@ static void a_slow_nic_is_avoided(void **state) {
     path = finish(start(1 << 20));
   assert_string_equal(path.name, "tcp");
   assert_true(path.measured);
-  assert_string_equal(path.reason, "by what was measured");
+  assert_string_equal(path.reason, "by measurement");
   struct haul_path rdma = explained(1 << 20, "rdma");
   assert_true(rdma.open && rdma.measured && rdma.cost_ns > rdma.estimate_ns);
   assert_non_null(strstr(rdma.reason, "measured "));

@@ -99,7 +99,7 @@ static int parse_welcome(const uint8_t *bytes, size_t length) {
   return code;
 }
 
-/* With the length that the head announces, and with one that says just what is there. */
+/* With the length that the head announces, and with the number of bytes present. */
 static void cut(const uint8_t *whole, size_t length, size_t length_at,
                 int (*parse)(const uint8_t *, size_t)) {
   uint8_t bytes[HANDSHAKE_MAX + 8] = {0};
@@ -166,7 +166,7 @@ static void a_body_has_its_bound(void **state) {
   assert_int_equal(hello_body(bytes), -1);
 }
 
-static void versions_that_do_not_meet_are_told(void **state) {
+static void a_version_mismatch_is_reported(void **state) {
   (void)state;
   static const struct {
     uint16_t lowest, highest;
@@ -257,7 +257,7 @@ int main(void) {
       cmocka_unit_test(a_cut_at_any_byte_is_refused),
       cmocka_unit_test(the_magic_is_looked_at),
       cmocka_unit_test(a_body_has_its_bound),
-      cmocka_unit_test(versions_that_do_not_meet_are_told),
+      cmocka_unit_test(a_version_mismatch_is_reported),
       cmocka_unit_test(a_newer_body_is_not_read),
       cmocka_unit_test(a_welcome_in_another_version_is_refused),
       cmocka_unit_test(a_refusal_needs_a_code),

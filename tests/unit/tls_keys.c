@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Key files: made for their owner alone, and read only when nobody else could have. */
+ * Key files: created readable by the owner only, and rejected if other users can read them. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -43,7 +43,7 @@ static int reads(const char *text, struct keys *keys) {
   return keys_read(file, keys);
 }
 
-static void what_is_made_can_be_read(void **state) {
+static void a_new_key_file_can_be_read(void **state) {
   struct key key = {.name = "a"};
   struct keys keys;
   struct stat found;
@@ -162,7 +162,7 @@ static void names_and_fingerprints(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_made_can_be_read),
+      cmocka_unit_test(a_new_key_file_can_be_read),
       cmocka_unit_test(several_keys_comments_and_blanks),
       cmocka_unit_test(lines_that_are_no_keys_are_named),
       cmocka_unit_test(files_that_others_can_read_or_change_are_refused),

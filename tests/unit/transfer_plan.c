@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Plans, by their properties: nothing is lost, nothing is added, no bound is broken. */
+ * Properties of plans: they move exactly the given bytes and keep every bound. And the size of
+ * slices: tuned where it matters, else WORK_BYTES_MAX. */
 #include "support/check.h"
 
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static bool touch(const struct haul_piece *before, const struct haul_piece *afte
          before->remote + before->length == after->remote;
 }
 
-/* Made in arrays of just the promised sizes, so that the sanitizer sees a write behind them. */
+/* Makes a plan in arrays of exactly the promised lengths, so that a sanitizer sees an overflow. */
 static struct plan plan_of(const struct haul_piece *pieces, size_t count) {
   uint64_t bytes = sum(pieces, count);
   struct plan plan = {.pieces = calloc(plan_pieces(count, bytes, slice), sizeof *plan.pieces),
@@ -61,7 +62,7 @@ static void check_work(const struct plan *plan, uint32_t i) {
     assert_true(work->bytes == slice || work->count == WORK_PIECES_MAX);
 }
 
-/* The plan is the pieces, in their order, byte for byte. */
+/* The plan moves the bytes of the pieces in their order. */
 static void check_bytes(const struct plan *plan, const struct haul_piece *pieces, size_t count) {
   struct haul_piece left = pieces[0];
   size_t at = 0;
@@ -114,7 +115,7 @@ static void slices_at_the_bound(void **state) {
   }
 }
 
-static void merges_only_what_touches_on_both_sides(void **state) {
+static void only_ranges_that_touch_on_both_sides_are_merged(void **state) {
   (void)state;
   const struct haul_piece both[] = {{0, 100, 10}, {10, 110, 10}, {20, 120, 1}};
   const struct haul_piece local[] = {{0, 100, 10}, {10, 111, 10}};
@@ -131,7 +132,7 @@ static void merges_only_what_touches_on_both_sides(void **state) {
   drop(&plan);
 }
 
-static void a_work_has_at_most_so_many_pieces(void **state) {
+static void a_work_has_at_most_work_pieces_max(void **state) {
   (void)state;
   struct haul_piece pieces[2 * WORK_PIECES_MAX + 1];
   for (size_t i = 0; i < COUNT(pieces); i++)
@@ -140,7 +141,7 @@ static void a_work_has_at_most_so_many_pieces(void **state) {
     check(pieces, count);
 }
 
-/* Pieces of one kind of size, each touching the one before it as often as `touching` of 8 say. */
+/* Random pieces; `touching` of 8 begin at the end of the piece before. */
 static void fill(struct haul_piece *pieces, size_t count, uint64_t longest, uint64_t touching) {
   struct haul_piece *before = NULL;
   for (size_t i = 0; i < count; i++) {
@@ -168,7 +169,7 @@ static void random_pieces(void **state) {
   free(pieces);
 }
 
-/* The worst for the number of works: each full one is followed by one that its pieces fill. */
+/* The worst case for the number of works: full by bytes and full by pieces in turn. */
 static void full_by_bytes_and_full_by_pieces_in_turn(void **state) {
   (void)state;
   enum { ROUNDS = 20, EACH = WORK_PIECES_MAX };
@@ -185,14 +186,107 @@ static void full_by_bytes_and_full_by_pieces_in_turn(void **state) {
   free(pieces);
 }
 
+/* ---- The size of slices ---- */
+
+#define KIB   ((uint64_t)1 << 10)
+#define WHOLE ((uint64_t)WORK_BYTES_MAX)
+
+/* Slices are tuned from two of the smallest ones up to the bytes that fill the pipeline. */
+static const uint64_t tuned[] = {256 * KIB, 256 * KIB + 1, WHOLE, 8 * WHOLE - 1};
+static const uint64_t untuned[] = {0, 1, 64 * KIB, 256 * KIB - 1, 8 * WHOLE, UINT64_MAX};
+
+/* Records `count` transfers; costs: ns a byte for each size. Returns the size of the last one. */
+static uint32_t run_transfers(struct tune *tune, const int64_t *costs, unsigned count) {
+  struct slice got = {.bytes = 0};
+  for (unsigned i = 0; i < count; i++) {
+    got = slice_choose(tune, WHOLE, true);
+    tune_record(got.tune, got.way, 1000, costs[got.way] * 1000);
+  }
+  return got.bytes;
+}
+
+static void other_sizes_are_not_tuned(void **state) {
+  (void)state;
+  struct tune tune = {.turns = 0};
+  const int64_t costs[TUNE_WAYS] = {9, 9, 9, 4};
+  run_transfers(&tune, costs, 100);
+  uint32_t turns = tune.turns;
+  for (size_t i = 0; i < COUNT(untuned); i++) {
+    struct slice got = slice_choose(&tune, untuned[i], true);
+    assert_int_equal(got.bytes, WHOLE);
+    assert_null(got.tune);
+    assert_int_equal(slice_best(&tune, untuned[i]), WHOLE);
+  }
+  assert_int_equal(tune.turns, turns);
+}
+
+static void slices_are_whole_before_measurements(void **state) {
+  (void)state;
+  struct tune tune = {.turns = 0};
+  for (size_t i = 0; i < COUNT(tuned); i++) {
+    assert_int_equal(slice_best(&tune, tuned[i]), WHOLE);
+    assert_int_equal(slice_choose(&tune, tuned[i], false).bytes, WHOLE);
+  }
+}
+
+/* Each size four times: 1 MiB, halved down to 128 KiB. */
+static void each_size_is_tried_first(void **state) {
+  (void)state;
+  struct tune tune = {.turns = 0};
+  const int64_t costs[TUNE_WAYS] = {9, 9, 9, 9};
+  unsigned tried[TUNE_WAYS] = {0};
+  for (unsigned i = 0; i < TUNE_WAYS * MEASURE_FIRST; i++) {
+    struct slice got = slice_choose(&tune, WHOLE, true);
+    assert_ptr_equal(got.tune, &tune);
+    assert_int_equal(got.bytes, WHOLE >> got.way);
+    tried[got.way]++;
+    tune_record(got.tune, got.way, 1000, costs[got.way] * 1000);
+  }
+  for (unsigned way = 0; way < TUNE_WAYS; way++)
+    assert_int_equal(tried[way], MEASURE_FIRST);
+  assert_int_equal(WHOLE >> (TUNE_WAYS - 1), 128 * KIB);
+}
+
+static void then_the_fastest_size_is_chosen(void **state) {
+  (void)state;
+  for (unsigned fastest = 0; fastest < TUNE_WAYS; fastest++) {
+    struct tune tune = {.turns = 0};
+    int64_t costs[TUNE_WAYS] = {9, 9, 9, 9};
+    costs[fastest] = 6;
+    assert_int_equal(run_transfers(&tune, costs, TUNE_WAYS * MEASURE_FIRST + 1), WHOLE >> fastest);
+    for (size_t i = 0; i < COUNT(tuned); i++)
+      assert_int_equal(slice_best(&tune, tuned[i]), WHOLE >> fastest);
+  }
+}
+
+/* A transfer with a checksum is not measured, so it tries no other size. */
+static void an_unmeasured_transfer_takes_the_fastest(void **state) {
+  (void)state;
+  struct tune tune = {.turns = 0};
+  const int64_t costs[TUNE_WAYS] = {9, 9, 6, 9};
+  run_transfers(&tune, costs, TUNE_WAYS * MEASURE_FIRST);
+  uint32_t turns = tune.turns;
+  for (unsigned i = 0; i < 200; i++) {
+    struct slice got = slice_choose(&tune, WHOLE, false);
+    assert_null(got.tune);
+    assert_int_equal(got.bytes, WHOLE >> 2);
+  }
+  assert_int_equal(tune.turns, turns);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_byte_is_one_work),
       cmocka_unit_test(slices_at_the_bound),
-      cmocka_unit_test(merges_only_what_touches_on_both_sides),
-      cmocka_unit_test(a_work_has_at_most_so_many_pieces),
+      cmocka_unit_test(only_ranges_that_touch_on_both_sides_are_merged),
+      cmocka_unit_test(a_work_has_at_most_work_pieces_max),
       cmocka_unit_test(random_pieces),
       cmocka_unit_test(full_by_bytes_and_full_by_pieces_in_turn),
+      cmocka_unit_test(other_sizes_are_not_tuned),
+      cmocka_unit_test(slices_are_whole_before_measurements),
+      cmocka_unit_test(each_size_is_tried_first),
+      cmocka_unit_test(then_the_fastest_size_is_chosen),
+      cmocka_unit_test(an_unmeasured_transfer_takes_the_fastest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

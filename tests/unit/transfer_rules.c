@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Which paths somebody set, as text and back. */
+ * The setting `paths`: parsed and formatted. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -15,15 +15,15 @@ static struct path_rules parse(const char *text) {
   return rules;
 }
 
-static void what_is_no_rule_is_refused(void **state) {
+static void invalid_rules_are_rejected(void **state) {
   (void)state;
   static const char *const bad[] = {"",
                                     ",",
                                     "pigeon",
                                     "tcp,",
                                     ",tcp",
-                                    "tcp,map",             /* up to which size? */
-                                    "tcp:64K",             /* and beyond? */
+                                    "tcp,map",             /* no size */
+                                    "tcp:64K",             /* no last rule */
                                     "tcp:64K,map:32K,tcp", /* sizes do not grow */
                                     "tcp:64K,map:64K,tcp",
                                     "tcp:0,map",
@@ -41,7 +41,7 @@ static void what_is_no_rule_is_refused(void **state) {
   struct path_rules rules = {.count = 7};
   for (unsigned i = 0; i < COUNT(bad); i++) {
     if (rules_parse(bad[i], &rules))
-      fail_msg("'%s' was taken", bad[i]);
+      fail_msg("'%s' was accepted", bad[i]);
     assert_int_equal(rules.count, 7);
   }
   char many[256] = "";
@@ -66,14 +66,14 @@ static void each_size_has_its_path(void **state) {
   assert_true(rules_allow(&rules, map) && rules_allow(&rules, tcp));
 }
 
-static void paths_that_are_not_named_are_left_out(void **state) {
+static void paths_without_a_rule_are_closed(void **state) {
   (void)state;
   struct path_rules rules = parse("tcp");
   assert_false(rules_allow(&rules, transport_named("map")->index));
   assert_true(rules_allow(&rules, transport_named("tcp")->index));
 }
 
-static void auto_is_any(void **state) {
+static void auto_allows_any_path(void **state) {
   (void)state;
   struct path_rules rules = parse("auto");
   assert_int_equal(rules.count, 0);
@@ -81,7 +81,7 @@ static void auto_is_any(void **state) {
   assert_true(rules_allow(&rules, 0));
 }
 
-static void they_are_written_as_they_are_read(void **state) {
+static void formatted_rules_parse_again(void **state) {
   (void)state;
   static const char *const good[] = {"auto", "tcp", "map:4K,tcp", "tcp:1,rdma:3G,map:5000G,tcp",
                                      "tcp:1T,map"};
@@ -110,11 +110,11 @@ static void a_long_origin_keeps_its_end(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_no_rule_is_refused),
+      cmocka_unit_test(invalid_rules_are_rejected),
       cmocka_unit_test(each_size_has_its_path),
-      cmocka_unit_test(paths_that_are_not_named_are_left_out),
-      cmocka_unit_test(auto_is_any),
-      cmocka_unit_test(they_are_written_as_they_are_read),
+      cmocka_unit_test(paths_without_a_rule_are_closed),
+      cmocka_unit_test(auto_allows_any_path),
+      cmocka_unit_test(formatted_rules_parse_again),
       cmocka_unit_test(a_long_origin_keeps_its_end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

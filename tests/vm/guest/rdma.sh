@@ -50,7 +50,7 @@ begin "$work/long" $v4_b/large
 impair loss 100%
 end
 holds "the put goes on, and ends" test $status = 0
-says "slices sent again"
+says "slices retried"
 says "the path changed during the transfer: .* rdma, .* tcp"
 restore
 expect 0 "it is compared over tcp" on a "$HAUL" get $v4_b/large "$work/copy" --length $long --only tcp
