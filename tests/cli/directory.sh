@@ -74,7 +74,7 @@ says "^tree "
 expect 0 "explain" "$HAUL" explain host "$directory/kv"
 expect 1 "an unknown name" "$HAUL" ls "$directory/three"
 complains_briefly
-complains "^hint: haul ls $directory "
+complains "^hint: list the entries: haul ls $directory$"
 expect 1 "an unreachable directory" timeout 60 "$HAUL" serve --name one --listen tcp://127.0.0.1:0 \
   --register "etcd://127.0.0.1:1/cluster"
 complains "check that etcd listens there"

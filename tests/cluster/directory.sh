@@ -64,7 +64,7 @@ kill_node "$victim"
 goes_all "it goes when its lease ends" "$victim"
 expect_on "$hung" 1 "a put to it by name" "$HAUL" put "$work/file.$hung-$victim" \
   "$(target "$hung" "$victim")" --timeout 5
-complains "^hint: haul ls .*/cluster "
+complains "^hint: list the entries: haul ls .*/cluster$"
 complains_briefly
 by_name "the others find each other" "${order[@]:1}"
 start_node "$victim" "${registered[@]}"
