@@ -26,8 +26,8 @@ static void add_slices(struct route *route, size_t i, uint64_t bytes,
 static enum send_mode mode_of(const struct haul_remote *remote, size_t i,
                               const struct estimate *estimate, uint64_t bytes, uint64_t pieces) {
   enum send_mode mode = lines_mode(estimate->lines, bytes);
-  bool as_small =
-      bytes < pieces * estimate->small_piece || atomic_load(&remote->link->endpoints[i]->no_zero_copy);
+  bool as_small = bytes < pieces * estimate->small_piece ||
+                  atomic_load(&remote->link->endpoints[i]->no_zero_copy);
   return mode == SEND_ZERO_COPY && as_small && estimate->lines[SEND_BUFFERED].most ? SEND_BUFFERED
                                                                                    : mode;
 }

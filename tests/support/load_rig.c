@@ -9,8 +9,9 @@
 #include "support/child.h"
 #include "support/load_steps.h"
 
-#define LOOK_NS INT64_C(1000000) /* interval between checks for responses while driving the node   \
-                                  */
+#define LOOK_NS                                                                                    \
+  INT64_C(1000000) /* interval between checks for responses while driving the node                 \
+                    */
 
 /* ---- Orders and answers ---- */
 
