@@ -1,6 +1,8 @@
 # The two commands of the README, `make check` and `make demo`, and others. CMake does the work.
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
+# Many tests wait for events.
+TEST_JOBS ?= $(shell echo $$((2 * $$(nproc))))
 BUILD  := build/release
 
 all: build
@@ -13,7 +15,7 @@ build: deps
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
 check: build
-	@ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure --parallel $(TEST_JOBS)
 
 # The tests that run in a virtual machine with Soft-RoCE devices.
 check-vm: build

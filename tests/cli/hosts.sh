@@ -101,7 +101,7 @@ if "${with_boot_id[@]}" "$work/boot" true 2>"$work/err"; then
   says "^map  *closed .*the peer is on another host (boot id differs)"
   expect 0 "explain without a boot id" "${with_boot_id[@]}" /dev/null "${on_local[@]}" \
     "$HAUL" explain host "$remote_v4/a"
-  says "^map  *closed .*boot id could not be read"
+  says "^map  *closed .*cannot read its boot id"
 else
   skipped "two machines: $(cat "$work/err")"
 fi
