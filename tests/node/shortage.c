@@ -77,7 +77,7 @@ static void one_request_is_refused_and_the_next_is_not(void **state) {
   assert_works(use());
   atomic_store(&refuses, true);
   assert_fails(HAUL_ENOPATH, use());
-  assert_non_null(strstr(haul_error_last()->hint, "too many descriptors are on their way"));
+  assert_non_null(strstr(haul_error_last()->hint, "too many descriptors are in flight"));
   atomic_store(&refuses, false);
   assert_works(use());
 }
