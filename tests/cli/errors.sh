@@ -16,7 +16,7 @@ names_once() {
   holds "its error names $1 once" test "$(head -n 1 "$work/err" | grep -oF "$1" | wc -l)" = 1
 }
 
-section "nobody listens"
+section "no listener"
 expect 1 "ls" "$HAUL" ls tcp://127.0.0.1:1
 complains_briefly
 names_once tcp://127.0.0.1:1

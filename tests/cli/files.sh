@@ -106,7 +106,7 @@ holds "no file is left" test ! -e "$work/copy"
 section "written"
 expect 0 "put" "$HAUL" put "$work/tree/large" "$tcp/rw/folder/new"
 holds "the bytes are the same" cmp "$work/tree/large" "$work/tree/folder/new"
-expect 0 "over what is there" "$HAUL" put "$work/tree/empty" "$unix/rw/folder/new" --quiet
+expect 0 "over an existing file" "$HAUL" put "$work/tree/empty" "$unix/rw/folder/new" --quiet
 holds "is empty" test ! -s "$work/tree/folder/new"
 chmod 0640 "$work/tree/folder/new"
 exec 7<"$work/tree/folder/new"
@@ -155,7 +155,7 @@ done
 section "written, again"
 expect 0 "of a pipe" bash -c "head -c 5000000 '$work/tree/large' | '$HAUL' put - '$tcp/rw/pipe'"
 holds "the bytes are the same" cmp -n 5000000 "$work/tree/large" "$work/tree/pipe"
-expect 1 "where nobody may" "$HAUL" put "$work/tree/large" "$tcp/tree/new"
+expect 1 "into a read-only export" "$HAUL" put "$work/tree/large" "$tcp/tree/new"
 complains "Read-only file system"
 complains_briefly
 holds "nothing was made" test ! -e "$work/tree/new"
@@ -179,10 +179,10 @@ alice=(env HAUL_KEY="$work/alice" "$HAUL")
 bob=(env HAUL_KEY="$work/bob" "$HAUL")
 expect 0 "exports, for somebody else" "${alice[@]}" ls "$tcp/" --json
 holds_json "what is for another is not listed" "[e['name'] for e in it['exports']] == ['open']"
-expect 1 "get what is for another" "${alice[@]}" get "$tcp/his/large" "$work/copy"
+expect 1 "get from another user's export" "${alice[@]}" get "$tcp/his/large" "$work/copy"
 cp "$work/err" "$work/refused"
-expect 1 "get what is not there" "${alice[@]}" get "$tcp/hat/large" "$work/copy"
-holds "both are told alike" cmp <(sed 's/his/hat/g' "$work/refused") "$work/err"
+expect 1 "get from an unknown export" "${alice[@]}" get "$tcp/hat/large" "$work/copy"
+holds "both errors are the same" cmp <(sed 's/his/hat/g' "$work/refused") "$work/err"
 expect 0 "exports" "${bob[@]}" ls "$tcp/" --json
 holds_json "all, with his rights" \
   "[e['name'] + ' ' + e['rights'] for e in it['exports']] == ['his read-write', 'open read', 'read read']"

@@ -8,7 +8,7 @@ here=$(dirname "$0")
 
 commands="info doctor serve ls put get explain bench pingpong mount top trace"
 
-section "wrong usage ends with status 2 and says what is wrong"
+section "wrong usage: status 2 and the reason"
 expect 2 "no command at all" "$HAUL"
 complains "^usage: haul"
 expect 2 "a command that does not exist" "$HAUL" carry
@@ -78,7 +78,7 @@ expect 2 "mount with a name of 32 bytes" "$HAUL" mount somewhere there --name 12
 complains "invalid --name .*: expected 1 to 31 bytes"
 expect 2 "get of data and report to one place" "$HAUL" get localhost/name - --json
 expect 2 "doctor of a backend that does not exist" "$HAUL" doctor carrier-pigeon
-expect 2 "doctor that requires what does not exist" "$HAUL" doctor --require carrier-pigeon
+expect 2 "doctor that requires an unknown check" "$HAUL" doctor --require carrier-pigeon
 
 section "help"
 expect 0 "--help" "$HAUL" --help

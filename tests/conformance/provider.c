@@ -145,7 +145,7 @@ static void ranges_across_an_edge_are_rejected(void **state) {
   memory_free(&memory);
 }
 
-static void wrapped_memory_is_found_and_left_alone(void **state) {
+static void wrapped_memory_is_recognised_and_kept(void **state) {
   struct haul_place *place = *state;
   struct memory memory = get(*place, MIB), wrapped;
   put_pattern(&memory, 0, MIB, 5);
@@ -453,7 +453,7 @@ static const struct test suite[] = {
     TEST(memory_without_a_view_faults),
     TEST(it_owns_exactly_its_memory),
     TEST(ranges_across_an_edge_are_rejected),
-    TEST(wrapped_memory_is_found_and_left_alone),
+    TEST(wrapped_memory_is_recognised_and_kept),
     TEST(copies_to_and_from_every_place),
     TEST(copies_large_blocks),
     TEST(canceled_copies_touch_no_memory),

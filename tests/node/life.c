@@ -158,7 +158,7 @@ static void a_file_that_is_not_a_socket_is_kept(void **state) {
   haul_node_close(node);
 }
 
-static void a_socket_file_left_behind_is_replaced(void **state) {
+static void a_stale_socket_file_is_replaced(void **state) {
   (void)state;
   char file[64];
   snprintf(file, sizeof file, "/tmp/haul-test-%d", (int)getpid());
@@ -861,7 +861,7 @@ int main(int argc, char **argv) {
       TEST(without_a_key_only_loopback_is_allowed),
       TEST(an_address_in_use_is_refused),
       TEST(a_file_that_is_not_a_socket_is_kept),
-      TEST(a_socket_file_left_behind_is_replaced),
+      TEST(a_stale_socket_file_is_replaced),
       TEST(a_node_moves_in_every_way),
       TEST(the_descriptor_alone_drives_a_caller),
       TEST(the_descriptor_of_a_threaded_node_reports_messages),

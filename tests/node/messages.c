@@ -153,7 +153,7 @@ static void messages_arrive_whole_and_in_order(void **state) {
   pthread_join(thread, NULL);
 }
 
-static void a_peer_that_came_with_a_message_can_be_answered(void **state) {
+static void an_accepted_peer_can_be_written_to(void **state) {
   (void)state;
   expect_event(t.receiver, HAUL_PEER_JOINED, "sender");
   assert_works(haul_message_send(t.peer, 1, "ask", 3, soon()));
@@ -384,7 +384,7 @@ int main(int argc, char **argv) {
       OVER_BOTH(receiving_ends_at_its_deadline),
       OVER_BOTH(a_full_window_holds_the_sender_back),
       OVER_BOTH(messages_arrive_whole_and_in_order),
-      OVER_BOTH(a_peer_that_came_with_a_message_can_be_answered),
+      OVER_BOTH(an_accepted_peer_can_be_written_to),
       OVER_BOTH(a_message_is_not_lost_when_its_sender_closes),
       OVER_BOTH(peers_come_and_go_in_order),
       OVER_BOTH(a_reference_keeps_the_connection),

@@ -216,7 +216,7 @@ static void a_path_that_cannot_be_taken_says_why(void **state) {
   haul_region_release(local);
 }
 
-static void a_report_tells_the_whole_story(void **state) {
+static void a_report_has_every_field(void **state) {
   (void)state;
   struct haul_remote *remote;
   struct haul_region *local = region_make(t.user, KIND_SIM, 8 << 20);
@@ -469,7 +469,7 @@ int main(int argc, char **argv) {
       TEST(names_are_bounded),
       TEST(lists_have_every_name_in_order),
       TEST(a_path_that_cannot_be_taken_says_why),
-      TEST(a_report_tells_the_whole_story),
+      TEST(a_report_has_every_field),
       TEST(more_bytes_than_can_be_counted_are_refused),
       TEST(explain_orders_the_paths),
       TEST(explain_counts_the_copies_of_writes),

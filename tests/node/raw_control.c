@@ -623,7 +623,7 @@ static void assert_good_peer_waits_for_nobody(void) {
 }
 
 /* Sockets that linger, on every kind of connection: whoever closes them last would wait. */
-static void descriptors_of_a_peer_keep_nobody_else_waiting(void **state) {
+static void descriptors_of_a_peer_delay_no_other_peer(void **state) {
   (void)state;
   uint8_t record[MAP_RECORD] = {0};
   uint64_t handle;
@@ -755,7 +755,7 @@ int main(int argc, char **argv) {
       OVER_BOTH(handles_are_checked_on_the_map_channel),
       OVER_BOTH(a_spoiled_greeting_ends_the_channel),
       OVER_BOTH(a_second_greeting_and_gifts_end_the_channel),
-      OVER(descriptors_of_a_peer_keep_nobody_else_waiting, own_socket()),
+      OVER(descriptors_of_a_peer_delay_no_other_peer, own_socket()),
       OVER_BOTH(a_greeting_may_be_cut_off_at_every_byte),
       OVER_BOTH(a_flood_of_requests_on_the_map_channel_is_bounded),
       OVER_BOTH(peers_that_never_end_a_copy_do_not_delay_others),

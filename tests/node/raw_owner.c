@@ -404,7 +404,7 @@ static void respond_to_add(uint8_t type, uint64_t request, uint64_t payload) {
   raw_send(at.rails[0], rest, payload);
 }
 
-static void an_atomic_answered_without_data_drops_the_peer(void **state) {
+static void an_atomic_response_without_data_drops_the_peer(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
@@ -415,7 +415,7 @@ static void an_atomic_answered_without_data_drops_the_peer(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-static void an_atomic_answered_with_too_much_data_drops_the_peer(void **state) {
+static void an_atomic_response_with_too_much_data_drops_the_peer(void **state) {
   (void)state;
   struct haul_transfer *transfer;
   struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
@@ -735,8 +735,8 @@ int main(void) {
       WITH_ONE_RAIL(memory_of_a_write_to_a_lost_peer_is_not_reused),
       WITH_ONE_RAIL(wrapped_memory_may_change_once_a_write_has_ended),
       WITH_ONE_RAIL(imported_memory_may_change_once_a_write_has_ended),
-      WITH_OWNER(an_atomic_answered_without_data_drops_the_peer),
-      WITH_OWNER(an_atomic_answered_with_too_much_data_drops_the_peer),
+      WITH_OWNER(an_atomic_response_without_data_drops_the_peer),
+      WITH_OWNER(an_atomic_response_with_too_much_data_drops_the_peer),
       WITH_OWNER(an_atomic_is_not_retried_on_another_rail),
       WITH_OWNER(a_write_waits_for_a_canceled_atomic),
       WITH_OWNER(a_read_is_retried_on_another_rail),

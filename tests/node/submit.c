@@ -163,7 +163,7 @@ static void batched_requests_are_sent_together(void **state) {
 }
 
 /* Works of 16 KiB: the fourth makes 64 KiB, long before there are sixteen. */
-static void what_may_wait_is_sent_at_64_kib(void **state) {
+static void batched_writes_are_sent_at_64_kib(void **state) {
   struct haul_transfer *transfers[12];
   struct haul_transfer_options options = over_tcp();
   (void)state;
@@ -544,7 +544,7 @@ int main(void) {
 #define SUBMIT_DRIVEN(test) cmocka_unit_test_setup_teardown(test, set_up_driven, tear_down)
   const struct CMUnitTest tests[] = {
       SUBMIT_DRIVEN(batched_requests_are_sent_together),
-      SUBMIT_DRIVEN(what_may_wait_is_sent_at_64_kib),
+      SUBMIT_DRIVEN(batched_writes_are_sent_at_64_kib),
       SUBMIT(a_batch_is_sent_when_it_is_old),
       SUBMIT_DRIVEN(a_batch_is_sent_when_the_caller_drives_the_node),
       SUBMIT(a_request_without_a_batch_is_sent_at_once),

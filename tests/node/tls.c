@@ -165,7 +165,7 @@ static ssize_t just_after_the_look(int socket, struct msghdr *message, int flags
   return -1;
 }
 
-static void the_answer_may_arrive_at_any_moment(void **state) {
+static void the_response_may_arrive_at_any_moment(void **state) {
   (void)state;
   receive = sys_ops.recvmsg;
   sys_ops.recvmsg = just_after_the_look; /* before there are threads */
@@ -832,7 +832,7 @@ int main(int argc, char **argv) {
       TEST(a_file_may_have_a_key_for_each_client),
       TEST(other_keys_are_refused),
       TEST(a_node_without_a_key_is_rejected_with_a_reason),
-      TEST(the_answer_may_arrive_at_any_moment),
+      TEST(the_response_may_arrive_at_any_moment),
       TEST(a_node_with_a_key_rejects_one_without),
       TEST(a_node_that_its_caller_drives_can_connect_to_itself),
       TEST(with_a_key_any_address_may_be_listened_on),

@@ -92,7 +92,7 @@ static void *bring_many(void *argument) {
   return NULL;
 }
 
-static void no_item_is_left_behind(void **state) {
+static void every_item_is_drained(void **state) {
   pthread_t threads[THREADS];
   (void)state;
   for (unsigned i = 0; i < THREADS; i++)
@@ -109,7 +109,7 @@ int main(void) {
       GATE_TEST(submitted_items_are_admitted),
       GATE_TEST(the_holder_admits_items),
       GATE_TEST(deferred_items_wait_for_the_next_holder),
-      GATE_TEST(no_item_is_left_behind),
+      GATE_TEST(every_item_is_drained),
   };
   return cmocka_run_group_tests_name("core/combiner", tests, NULL, NULL);
 }

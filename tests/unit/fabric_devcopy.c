@@ -112,7 +112,7 @@ static void a_failed_start_leaves_nothing_in_flight(void **state) {
   assert_false(copy.in_flight);
 }
 
-static void an_engine_may_ask_for_bounce_buffers(void **state) {
+static void an_engine_may_require_bounce_buffers(void **state) {
   (void)state;
   struct devcopy copy = make();
   struct memory buffers[2];
@@ -140,7 +140,7 @@ int main(void) {
       cmocka_unit_test(one_segment_is_in_flight_at_a_time),
       cmocka_unit_test(a_failed_copy_is_fenced_and_has_a_detail),
       cmocka_unit_test(a_failed_start_leaves_nothing_in_flight),
-      cmocka_unit_test(an_engine_may_ask_for_bounce_buffers),
+      cmocka_unit_test(an_engine_may_require_bounce_buffers),
       cmocka_unit_test(a_copy_without_segments_has_ended),
   };
   return cmocka_run_group_tests_name("devcopy", tests, NULL, NULL);

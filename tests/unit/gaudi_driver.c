@@ -244,7 +244,7 @@ static void it_describes_its_device(void **state) {
 
 /* ---- a framework's descriptor ---- */
 
-static void a_frameworks_descriptor_is_used_and_left_open(void **state) {
+static void a_frameworks_descriptor_is_used_and_stays_open(void **state) {
   (void)state;
   const struct gaudi_driver *driver = gaudi_driver_open();
   char text[32];
@@ -346,7 +346,7 @@ int main(void) {
       FRESH(opening_fails_with_the_drivers_reason),
       FRESH(a_device_is_closed_by_the_last_stop),
       FRESH(it_describes_its_device),
-      FRESH(a_frameworks_descriptor_is_used_and_left_open),
+      FRESH(a_frameworks_descriptor_is_used_and_stays_open),
       FRESH(a_frameworks_memory_can_be_wrapped),
       FRESH(without_a_frameworks_descriptor_its_memory_is_unknown),
       FRESH(an_invalid_descriptor_leaves_no_devices),

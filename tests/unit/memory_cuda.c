@@ -522,7 +522,7 @@ static void memory_that_cannot_be_pinned_is_an_error(void **state) {
   memory_free(&memory);
 }
 
-static void the_callers_context_is_left_alone(void **state) {
+static void the_callers_context_stays_current(void **state) {
   (void)state;
   CUcontext mine = be_an_application(1), now;
   struct memory memory = get(gpu0, 3 * MIB, 0);
@@ -682,7 +682,7 @@ static void a_reset_by_the_application_is_reported(void **state) {
 }
 
 /* The context is active again at the next check, and buffers of the former one are unmapped. */
-static void a_reset_is_noticed_though_the_application_goes_on(void **state) {
+static void a_reset_is_noticed_while_the_application_runs(void **state) {
   (void)state;
   struct memory memory = get(gpu0, 4 * MIB, HAUL_REGION_PRIVATE), bytes = get(host, 4 * MIB, 0);
   put_pattern(&memory, 4 * MIB, 3);
@@ -1030,7 +1030,7 @@ int main(int count, char **arguments) {
       OVER(buffers_that_cannot_be_pinned_are_an_error),
       OVER(memory_is_pinned_from_its_first_copy_until_its_free),
       OVER(memory_that_cannot_be_pinned_is_an_error),
-      OVER(the_callers_context_is_left_alone),
+      OVER(the_callers_context_stays_current),
       OVER(nic_writes_are_flushed_if_necessary),
       OVER(dmabufs_are_exported_if_supported),
       OVER(starting_a_copy_does_not_block),
@@ -1038,7 +1038,7 @@ int main(int count, char **arguments) {
       OVER(more_copies_than_lanes_wait_their_turn),
       OVER(an_error_in_the_middle_ends_the_copy),
       OVER(a_reset_by_the_application_is_reported),
-      OVER(a_reset_is_noticed_though_the_application_goes_on),
+      OVER(a_reset_is_noticed_while_the_application_runs),
       OVER(memory_lost_to_a_reset_is_not_exported),
       OVER(an_invalid_token_is_rejected),
       OVER(a_capture_of_another_thread_is_not_disturbed),

@@ -441,7 +441,7 @@ static void an_applications_eal_has_no_other_node(void **state) {
 }
 
 /* The error of an empty path names the package. */
-static void without_the_library_it_says_what_to_install(void **state) {
+static void a_missing_library_hints_at_its_package(void **state) {
   haul_node *node;
   haul_region *region;
   (void)state;
@@ -645,7 +645,7 @@ static const struct mode {
     MODE(an_applications_eal_is_used, NULL, NULL, NULL, false),
     MODE(a_failed_bind_is_an_error, NULL, NULL, NULL, false),
     MODE(an_applications_eal_has_no_other_node, NULL, NULL, NULL, false),
-    MODE(without_the_library_it_says_what_to_install, NULL, NULL, NULL, true),
+    MODE(a_missing_library_hints_at_its_package, NULL, NULL, NULL, true),
     MODE_OF_GPUS(without_a_driver_cuda_is_named, true, "none", false),
     MODE_OF_GPUS(cuda_is_named_for_gpus_without_a_dpdk_driver, true, "none", true),
     MODE_OF_GPUS(memory_without_a_cpu_mapping_is_rejected, true, "unmapped", false),

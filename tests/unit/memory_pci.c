@@ -98,7 +98,7 @@ static void a_bridge_that_redirects_is_named_with_the_command(void **state) {
 }
 
 /* The device's own capability does not count. */
-static void the_device_itself_is_no_bridge(void **state) {
+static void the_device_itself_is_not_counted_as_a_bridge(void **state) {
   (void)state;
   bridge(ABOVE "/config", 0);
   bridge(SWITCH "/config", 0);
@@ -167,10 +167,14 @@ static void a_device_is_found_by_vendor_and_class(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
   const struct CMUnitTest tests[] = {
-      TEST(an_unknown_device_is_harmless),  TEST(a_bridge_that_redirects_is_named_with_the_command),
-      TEST(the_device_itself_is_no_bridge), TEST(files_readable_by_root_are_reported),
-      TEST(a_cyclic_capability_list_ends),  TEST(a_translating_iommu_is_reported),
-      TEST(a_node_is_a_small_number),       TEST(a_device_is_found_by_vendor_and_class),
+      TEST(an_unknown_device_is_harmless),
+      TEST(a_bridge_that_redirects_is_named_with_the_command),
+      TEST(the_device_itself_is_not_counted_as_a_bridge),
+      TEST(files_readable_by_root_are_reported),
+      TEST(a_cyclic_capability_list_ends),
+      TEST(a_translating_iommu_is_reported),
+      TEST(a_node_is_a_small_number),
+      TEST(a_device_is_found_by_vendor_and_class),
   };
   return cmocka_run_group_tests_name("memory/pci", tests, NULL, NULL);
 }

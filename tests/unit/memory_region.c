@@ -80,7 +80,7 @@ static void wraps_memory_guarded_by_a_sanitizer(void **state) {
   free(bytes);
 }
 
-static void wrapped_memory_is_left_alone(void **state) {
+static void wrapped_memory_is_not_freed(void **state) {
   (void)state;
   struct haul_region *region;
   char bytes[1000];
@@ -498,7 +498,7 @@ int main(void) {
       TEST(rejects_impossible_requests),
       TEST(rejects_unmapped_ranges),
       TEST(wraps_memory_guarded_by_a_sanitizer),
-      TEST(wrapped_memory_is_left_alone),
+      TEST(wrapped_memory_is_not_freed),
       TEST(recognises_read_only_memory),
       TEST(wraps_in_a_sandbox_without_process_vm_writev),
       TEST(rejects_unreadable_files),

@@ -66,7 +66,7 @@ static void hellos_come_back(void **state) {
   }
 }
 
-static void welcomes_come_back(void **state) {
+static void welcomes_are_parsed_as_sent(void **state) {
   (void)state;
   struct welcome welcomes[] = {accepting(), refusing()};
   for (size_t i = 0; i < COUNT(welcomes); i++) {
@@ -253,7 +253,7 @@ static void names_have_their_room(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(hellos_come_back),
-      cmocka_unit_test(welcomes_come_back),
+      cmocka_unit_test(welcomes_are_parsed_as_sent),
       cmocka_unit_test(a_cut_at_any_byte_is_refused),
       cmocka_unit_test(the_magic_is_looked_at),
       cmocka_unit_test(a_body_has_its_bound),

@@ -450,7 +450,7 @@ static void shared_bridges_are_counted(void **state) {
   nics_close(nics);
 }
 
-static void the_nearest_comes_first(void **state) {
+static void the_nearest_port_is_first(void **state) {
   (void)state;
   make_machine();
   struct nics *nics = open_nics();
@@ -490,7 +490,7 @@ static void speed_then_name_break_ties(void **state) {
   nics_close(nics);
 }
 
-static void loopback_comes_last(void **state) {
+static void loopback_is_last(void **state) {
   (void)state;
   rdma_gid(&rdma_add_roce("rxe0")->port[0], 3, IBV_GID_TYPE_ROCE_V2, "::ffff:127.0.0.1", 1);
   rdma_gid(&rdma_add_roce("rxe1")->port[0], 3, IBV_GID_TYPE_ROCE_V2, "::1", 1);
@@ -515,7 +515,7 @@ static int one_address(struct ifaddrs **addresses) {
   return 0;
 }
 
-static void ports_of_other_network_namespaces_are_left_out(void **state) {
+static void ports_of_other_network_namespaces_are_excluded(void **state) {
   (void)state;
   rdma_gid(&rdma_add_roce("rxe0")->port[0], 3, IBV_GID_TYPE_ROCE_V2, "::ffff:10.77.0.1", 1);
   struct double_port *own = &rdma_add_roce("rxe1")->port[0];
@@ -592,11 +592,11 @@ int main(void) {
       TEST(the_interface_is_named),
       TEST(pci_address_and_numa_node_are_read),
       TEST(shared_bridges_are_counted),
-      TEST(the_nearest_comes_first),
+      TEST(the_nearest_port_is_first),
       TEST(unknown_numa_distance_is_20),
       TEST(speed_then_name_break_ties),
-      TEST(loopback_comes_last),
-      TEST(ports_of_other_network_namespaces_are_left_out),
+      TEST(loopback_is_last),
+      TEST(ports_of_other_network_namespaces_are_excluded),
       TEST(a_short_array_gets_the_best_ports),
       TEST(unusable_ports_are_not_ranked),
   };

@@ -31,7 +31,7 @@ static void a_missing_library_gives_null(void **state) {
   is_refused_with_a_package();
 }
 
-static void a_file_that_is_no_library_is_refused(void **state) {
+static void a_file_that_is_not_a_library_is_rejected(void **state) {
   (void)state;
   unsigned before = open_descriptors();
   library_forget(&verbs_library);
@@ -173,7 +173,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rdma_host_reset, rdma_host_check)
   const struct CMUnitTest tests[] = {
       TEST(a_missing_library_gives_null),
-      TEST(a_file_that_is_no_library_is_refused),
+      TEST(a_file_that_is_not_a_library_is_rejected),
       TEST(a_library_without_a_required_call_is_refused),
       TEST(a_failure_is_retried),
       TEST(all_slots_are_filled),

@@ -94,7 +94,7 @@ static void a_deadline_ends_the_wait(void **state) {
   hf3fs_iordestroy(&scene.ior);
 }
 
-static void a_wait_returns_what_is_complete(void **state) {
+static void a_wait_returns_complete_requests(void **state) {
   struct scene scene = held_ring(state);
   prepare(&scene, 8);
   complete(&scene, 8);
@@ -210,7 +210,7 @@ int main(void) {
       world_test(invalid_arguments_are_rejected),
       world_test(an_expired_deadline_returns_at_once),
       world_test(a_deadline_ends_the_wait),
-      world_test(a_wait_returns_what_is_complete),
+      world_test(a_wait_returns_complete_requests),
       world_test(a_wait_without_deadline_ends_with_a_completion),
       world_test(stale_posts_are_drained),
       world_test(waiting_uses_no_cpu_time),

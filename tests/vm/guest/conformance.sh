@@ -8,9 +8,9 @@
 export HAUL_TEST_SLOW=1
 section "rdma over Soft-RoCE"
 limit=190
-expect 0 "what every transport does, in brief" on a conformance_transport rdma tcp://127.0.0.1:0 brief
+expect 0 "the suite of transports, in brief" on a conformance_transport rdma tcp://127.0.0.1:0 brief
 expect 0 "atomic operations" on a conformance_atomics rdma tcp://127.0.0.1:0
-expect 0 "what goes wrong with every transport" on a conformance_transport_faults rdma tcp://127.0.0.1:0
+expect 0 "the suite of transports' faults" on a conformance_transport_faults rdma tcp://127.0.0.1:0
 
 section "memory from DPDK, which the NIC reads and writes itself"
 if [[ -e /lib/librte_eal.so.23 ]]; then
@@ -24,7 +24,7 @@ section "the plugin for NCCL"
 export HAUL_NCCL=/haul/lib/libnccl-net-haul.so
 export HAUL_PATHS=rdma
 expect 0 "ranks" on a /haul/nccl/nccl_traffic
-expect 0 "what goes wrong" on a /haul/nccl/nccl_faults
+expect 0 "NCCL's faults" on a /haul/nccl/nccl_faults
 unset HAUL_PATHS
 
 finish

@@ -91,7 +91,7 @@ says "path tcp"
 stop $server
 rm /tmp/file
 
-section "a user who may not"
+section "a user without the right"
 chmod 600 /dev/infiniband/uverbs*
 as_user "the devices are root's" unlimited
 finds missing rdma.device "rxe0: it cannot be opened: Permission denied"

@@ -29,7 +29,7 @@ removed() {
 section "at the writer"
 removed rxe0
 holds "it is gone with the command that used it" await is_over $deletion
-expect 0 "the next put takes what there is" on a "$HAUL" put "$work/file" $v4_b/memory --checksum
+expect 0 "the next put takes the remaining rails" on a "$HAUL" put "$work/file" $v4_b/memory --checksum
 says "path rdma, rxe1"
 stop $server
 holds "serve ends with 0" test $status = 0

@@ -13,7 +13,7 @@ serve_on b --region a=host:8M --region kv=sim:0:8M --region large=host:96M
 
 wire_carries() { holds "its bytes went over Soft-RoCE's wire" moved "$1"; }
 
-section "what is chosen"
+section "the choice of path"
 for size in 4K 1M; do
   expect 0 "explain $size" on a "$HAUL" explain host $v4_b/a --size $size
   says "^rdma  *chosen .*  yes  *rxe0, 1 rail"
