@@ -16,14 +16,9 @@
 #define RECORDS_A_TURN 64 /* of one peer, in a turn of the loop */
 
 struct attach_request {
-  struct list link; /* endpoint->attach_requests */
-  struct rdma_endpoint *endpoint;
+  struct channel_request base; /* in endpoint->attach_requests */
   struct rdma_binding *binding;
   const struct remote_key *key;
-  uint32_t id;
-  bool done;
-  int code;
-  struct haul_error error; /* when code is not 0 */
 };
 
 /* ---- Sending ---- */
@@ -108,8 +103,8 @@ static int on_ready(struct rdma_endpoint *endpoint) {
 
 /* ---- Attaching, at the client ---- */
 
-static int fill_binding(struct attach_request *request, const struct rdma_record *response) {
-  struct rdma_endpoint *endpoint = request->endpoint;
+static int fill_binding(const struct attach_request *request, const struct rdma_record *response) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)request->base.endpoint;
   struct rdma_binding *binding = request->binding;
   if (response->status)
     return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s",
@@ -134,27 +129,18 @@ static int fill_binding(struct attach_request *request, const struct rdma_record
 }
 
 static int on_attached(struct rdma_endpoint *endpoint, const struct rdma_record *response) {
-  struct attach_request *request = NULL;
-  list_each(item, &endpoint->attach_requests) {
-    struct attach_request *candidate = list_entry(item, struct attach_request, link);
-    if (candidate->id == response->request)
-      request = candidate;
-  }
+  struct channel_request *request =
+      channel_request_find(&endpoint->attach_requests, response->request);
   if (!request) { /* it timed out */
     if (response->status == 0)
       rdma_send_record(endpoint,
                        &(struct rdma_record){.type = RDMA_DETACH, .handle = response->handle});
     return 0;
   }
-  int code = fill_binding(request, response);
+  int code = fill_binding((struct attach_request *)request, response);
   if (code == HAUL_EPROTO)
     return code;
-  list_remove(&request->link);
-  request->code = code;
-  if (code)
-    error_save(&request->error);
-  request->done = true;
-  loop_notify(endpoint->base.link->fabric->loop);
+  channel_request_end(request, code);
   return 0;
 }
 
@@ -198,39 +184,23 @@ void rdma_release_bindings(struct rdma_endpoint *endpoint) {
   combiner_unlock(&endpoint->combiner);
 }
 
-static bool attach_is_done(void *user) {
-  struct attach_request *request = user;
-  struct loop *loop = request->endpoint->base.link->fabric->loop;
-  loop_lock(loop);
-  bool done = request->done;
-  loop_unlock(loop);
-  return done;
-}
-
 int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
                 struct rdma_binding *binding) {
   struct loop *loop = endpoint->base.link->fabric->loop;
-  struct attach_request request = {.endpoint = endpoint, .key = key, .binding = binding};
+  struct attach_request request = {
+      .base.endpoint = &endpoint->base, .key = key, .binding = binding};
   loop_lock(loop);
   if (endpoint->channel.fd < 0) {
     loop_unlock(loop);
     return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   }
-  request.id = ++endpoint->next_request;
-  list_append(&endpoint->attach_requests, &request.link);
-  rdma_send_record(
-      endpoint,
-      &(struct rdma_record){.type = RDMA_ATTACH, .request = request.id, .handle = key->handle});
+  request.base.id = ++endpoint->next_request;
+  list_append(&endpoint->attach_requests, &request.base.link);
+  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_ATTACH,
+                                                   .request = request.base.id,
+                                                   .handle = key->handle});
   loop_unlock(loop);
-
-  loop_wait(loop, attach_is_done, NULL, &request, until);
-  loop_lock(loop);
-  list_remove(&request.link);
-  loop_unlock(loop);
-  if (!request.done)
-    return error_set(HAUL_ETIMEDOUT, 0, NULL, NULL,
-                     "the peer did not respond to a request for its memory");
-  return request.code ? error_restore(&request.error) : 0;
+  return channel_request_wait(&request.base, until);
 }
 
 /* ---- Receiving ---- */
@@ -369,12 +339,7 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
   rdma_drain(endpoint, code);
   loop_unwatch(loop, &endpoint->watch);
   stream_close(&endpoint->channel);
-  for (struct list *item; (item = list_take(&endpoint->attach_requests));) {
-    struct attach_request *request = list_entry(item, struct attach_request, link);
-    request->code = error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
-    error_save(&request->error);
-    request->done = true;
-  }
+  channel_requests_fail(&endpoint->attach_requests, code);
   rdma_close_attachments(endpoint);
   loop_notify(loop);
 }
