@@ -157,13 +157,6 @@ static int on_revoked(struct rdma_endpoint *endpoint, uint64_t handle) {
   return 0;
 }
 
-/* With the endpoint's lock: the record to send for the binding, or 0. */
-static unsigned end_record(const struct rdma_binding *binding, bool released) {
-  if (binding->end_sent || binding->jobs > 0)
-    return 0;
-  return binding->revoked ? RDMA_REVOKE_ACK : released ? RDMA_DETACH : 0;
-}
-
 void rdma_release_bindings(struct rdma_endpoint *endpoint) {
   if (!atomic_exchange(&endpoint->bindings_changed, false))
     return;
@@ -171,11 +164,11 @@ void rdma_release_bindings(struct rdma_endpoint *endpoint) {
   list_each_safe(item, &endpoint->bindings) {
     struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
     bool released = atomic_load(&binding->released);
-    unsigned type = end_record(binding, released);
-    if (type)
-      rdma_send_record(endpoint,
-                       &(struct rdma_record){.type = (uint16_t)type, .handle = binding->handle});
-    binding->end_sent |= type != 0;
+    if (!binding->end_sent && binding->jobs == 0 && (binding->revoked || released)) {
+      uint16_t type = binding->revoked ? RDMA_REVOKE_ACK : RDMA_DETACH;
+      rdma_send_record(endpoint, &(struct rdma_record){.type = type, .handle = binding->handle});
+      binding->end_sent = true;
+    }
     if (released) {
       list_remove(&binding->link);
       alloc_free(binding);
@@ -204,13 +197,6 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
 }
 
 /* ---- Receiving ---- */
-
-static int on_broken(struct rdma_endpoint *endpoint) {
-  rdma_break(endpoint, "the peer's rails broke");
-  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN_ACK});
-  rdma_end_stranded(endpoint, HAUL_EPATH); /* the peer receives none of it any more */
-  return 0;
-}
 
 /* Whether the record came over a channel or rail that is allowed to carry it. Sets the rail of a
  * request, which is where its response goes. */
@@ -257,11 +243,14 @@ int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECO
   case RDMA_FENCED:
     return rdma_on_fenced(endpoint, &record);
   case RDMA_BROKEN:
-    return on_broken(endpoint);
+    rdma_break(endpoint, "the peer's rails broke");
+    rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN_ACK});
+    break;
   default: /* RDMA_BROKEN_ACK */
-    rdma_end_stranded(endpoint, HAUL_EPATH);
-    return 0;
+    break;
   }
+  rdma_end_stranded(endpoint, HAUL_EPATH); /* the peer receives none of it any more */
+  return 0;
 }
 
 /* A failure of this side closes this path alone; a malformed record ends the connection to the

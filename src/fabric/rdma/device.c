@@ -347,18 +347,14 @@ static void on_event(struct watch *watch, uint32_t events) {
       break_rails(list_entry(item, struct rdma_endpoint, peer), device->nic, &event);
 }
 
-static bool is_first_of_nic(const struct rdma_node *node, unsigned number) {
-  for (unsigned i = 0; i < number; i++)
-    if (node->devices[i].nic == node->devices[number].nic)
-      return false;
-  return true;
-}
-
 int rdma_events_watch(struct rdma_node *node) {
   int code = 0;
   for (unsigned i = 0; i < node->count && code == 0; i++) {
     struct rdma_device *device = &node->devices[i];
-    if (device->watch.slot || !is_first_of_nic(node, i))
+    unsigned first = 0; /* of the NIC */
+    while (node->devices[first].nic != device->nic)
+      first++;
+    if (device->watch.slot || first < i)
       continue;
     int fd = device->nic->context->async_fd;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);

@@ -338,21 +338,6 @@ static void judge_link(enum ibv_port_state state, struct nic_port *port) {
     port_is(port, NIC_PORT_DOWN, "its link is down");
 }
 
-static void read_port(const struct nic *nic, const struct ibv_port_attr *attributes,
-                      struct nic_port *port) {
-  port->infiniband = attributes->link_layer != IBV_LINK_LAYER_ETHERNET;
-  port->mtu = attributes->active_mtu;
-  port->bytes_per_ns = link_speed(attributes->active_speed, attributes->active_width);
-  judge_link(attributes->state, port);
-  if (port->infiniband) {
-    address_infiniband(nic, attributes, port);
-    return;
-  }
-  if (port->status == NIC_PORT_USABLE)
-    choose_gid(nic, attributes->gid_tbl_len, port);
-  name_interface(nic, port);
-}
-
 void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
   struct ibv_port_attr attributes;
   *port = (struct nic_port){.number = number, .gid_kind = NIC_GID_NONE};
@@ -361,10 +346,21 @@ void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
     return;
   }
   int system = verbs_query_port(nic->verbs, nic->context, number, &attributes);
-  if (system != 0)
+  if (system != 0) {
     port_is(port, NIC_PORT_FAILED, "it cannot be queried: %s", strerror(system));
-  else
-    read_port(nic, &attributes, port);
+    return;
+  }
+  port->infiniband = attributes.link_layer != IBV_LINK_LAYER_ETHERNET;
+  port->mtu = attributes.active_mtu;
+  port->bytes_per_ns = link_speed(attributes.active_speed, attributes.active_width);
+  judge_link(attributes.state, port);
+  if (port->infiniband) {
+    address_infiniband(nic, &attributes, port);
+    return;
+  }
+  if (port->status == NIC_PORT_USABLE)
+    choose_gid(nic, attributes.gid_tbl_len, port);
+  name_interface(nic, port);
 }
 
 /* ---- Distance ---- */
@@ -420,16 +416,18 @@ struct nic_distance nic_distance(const struct nic *nic, const struct haul_device
 
 /* ---- Ranking ---- */
 
-/* Soft-RoCE over the loopback interface: no other host reaches it. */
-static bool is_loopback(const struct nic_port *port) {
-  static const uint8_t ipv6[16] = {[15] = 1};
-  return !port->infiniband &&
-         (port->gid_kind == NIC_GID_IPV4 ? port->gid[12] == 127
-                                         : memcmp(port->gid, ipv6, sizeof ipv6) == 0);
-}
-
+/* Hardware goes first. Soft-RoCE over the loopback interface goes last: no other host reaches it.
+ */
 static int class_of(const struct nic_rail *rail) {
-  return *rail->nic->pci ? 0 : is_loopback(&rail->port) ? 2 : 1;
+  static const uint8_t ipv6[16] = {[15] = 1};
+  const struct nic_port *port = &rail->port;
+  if (*rail->nic->pci)
+    return 0;
+  if (port->infiniband)
+    return 1;
+  bool loopback = port->gid_kind == NIC_GID_IPV4 ? port->gid[12] == 127
+                                                 : memcmp(port->gid, ipv6, sizeof ipv6) == 0;
+  return loopback ? 2 : 1;
 }
 
 /* Below 0: a is better. */

@@ -359,10 +359,8 @@ int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *rec
     return 0;
   }
   struct queued_attach *queued = alloc_zero(1, sizeof *queued);
-  int code = HAUL_ENOMEM;
-  if (!queued) {
-    error_memory("rdma attach request");
-  } else {
+  int code = queued ? 0 : error_memory("rdma attach request");
+  if (queued) {
     queued->record = *record;
     list_append(&endpoint->attach_queue, &queued->link);
     code = start_attach_thread(endpoint->node);
