@@ -26,17 +26,10 @@ static void add_slices(struct route *route, size_t i, uint64_t bytes,
 static enum send_mode mode_of(const struct haul_remote *remote, size_t i,
                               const struct estimate *estimate, uint64_t bytes, uint64_t pieces) {
   enum send_mode mode = lines_mode(estimate->lines, bytes);
-  bool as_small =
-      bytes < pieces * estimate->small_piece || atomic_load(&remote->link->endpoints[i]->no_zero_copy);
+  bool as_small = bytes < pieces * estimate->small_piece ||
+                  atomic_load(&remote->link->endpoints[i]->no_zero_copy);
   return mode == SEND_ZERO_COPY && as_small && estimate->lines[SEND_BUFFERED].most ? SEND_BUFFERED
                                                                                    : mode;
-}
-
-static void set_cost(const struct route *route, size_t i, uint64_t bytes, struct haul_path *path) {
-  bool known;
-  path->cost_ns = route_cost(route, i, bytes, &known);
-  path->estimate_ns = lines_ns(route->estimates[i].lines, bytes);
-  path->measured = known;
 }
 
 static void describe_path(const struct haul_remote *remote, size_t i, struct route *route,
@@ -47,6 +40,7 @@ static void describe_path(const struct haul_remote *remote, size_t i, struct rou
   enum send_mode mode = mode_of(remote, i, estimate, bytes, pieces);
   bool again = mode == SEND_BUFFERED && estimate->lines[SEND_ZERO_COPY].most;
   const char *reason = route_refusal(remote, route, i, constraints);
+  bool known;
   memset(path, 0, sizeof *path);
   snprintf(path->name, sizeof path->name, "%s", transport_at(i)->name);
   path->chosen = (int)i == chosen;
@@ -58,7 +52,9 @@ static void describe_path(const struct haul_remote *remote, size_t i, struct rou
   snprintf(path->detail, sizeof path->detail, "%s", estimate->detail);
   if (path->open) {
     snprintf(path->send, sizeof path->send, "%s", words[mode]);
-    set_cost(route, i, bytes, path);
+    path->cost_ns = route_cost(route, i, bytes, &known);
+    path->estimate_ns = lines_ns(estimate->lines, bytes);
+    path->measured = known;
   } else {
     snprintf(path->reason, sizeof path->reason, "%s", reason);
   }
@@ -244,13 +240,6 @@ static void add_heading(struct text *text, const struct haul_report *report) {
     add(text, " %s/%s at %s -> %s\n", report->peer, report->name, from, to);
 }
 
-static void add_result(struct text *text, const struct haul_report *report) {
-  if (report->status < 0)
-    add(text, "  failed: %s\n", haul_error_text(report->status));
-  else if (report->status == 1)
-    add(text, "  still under way\n");
-}
-
 static void add_chosen(struct text *text, const struct haul_report *report) {
   const struct haul_path *path = &report->paths[0];
   add(text, "  path %s", path->name);
@@ -286,7 +275,10 @@ HAUL_API int haul_report_format(const struct haul_report *given, char *out, size
   memcpy(&whole, given, given->size < sizeof whole ? given->size : sizeof whole);
   const struct haul_report *report = &whole;
   add_heading(&text, report);
-  add_result(&text, report);
+  if (report->status < 0)
+    add(&text, "  failed: %s\n", haul_error_text(report->status));
+  else if (report->status == 1)
+    add(&text, "  still under way\n");
   if (report->path_count > 0 && report->paths[0].chosen)
     add_chosen(&text, report);
   for (size_t i = 0; i < report->path_count && i < HAUL_PATHS_MAX; i++)

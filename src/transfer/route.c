@@ -153,21 +153,18 @@ static bool choose_by_size(const struct haul_remote *remote, const struct route 
   return atomic_load_explicit(&remote->link->endpoints[*index]->open, memory_order_acquire);
 }
 
-/* The path that is taken whatever its cost, if it can be; -1: none. */
-static int preferred_path(const struct haul_remote *remote, const struct route *route,
-                          uint64_t bytes, const struct constraints *constraints) {
-  int first = route_rule(remote, bytes, constraints);
-  if (first < 0 && route->costs)
-    first = route->costs->single_copy;
-  return first >= 0 && !route_refusal(remote, route, (size_t)first, constraints)[0] ? first : -1;
-}
-
 /* Compares all paths: under constraints or rules, or when the cheapest path is closed. */
 static int choose_slowly(const struct haul_remote *remote, const struct route *route,
                          uint64_t bytes, const struct constraints *constraints, size_t *index) {
-  int first = preferred_path(remote, route, bytes, constraints), found = first;
+  /* The path that is taken whatever its cost, if it can be. */
+  int preferred = route_rule(remote, bytes, constraints);
+  if (preferred < 0 && route->costs)
+    preferred = route->costs->single_copy;
+  if (preferred >= 0 && route_refusal(remote, route, (size_t)preferred, constraints)[0])
+    preferred = -1;
+  int found = preferred;
   double best = 0;
-  for (size_t i = 0; first < 0 && transport_at(i); i++) {
+  for (size_t i = 0; preferred < 0 && transport_at(i); i++) {
     double here = route_cost(route, i, bytes, NULL);
     if (route_refusal(remote, route, i, constraints)[0] || (found >= 0 && here >= best))
       continue;

@@ -286,8 +286,7 @@ static int prepare_local(struct rdma_job *job) {
  * operations. */
 static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *work) {
   const struct rdma_binding *binding = work->binding;
-  /* The owner compares checksums only for peers that may read. (Over tcp it sums the bytes sent.)
-   */
+  /* The owner compares checksums for peers that may read. (Over tcp it sums the bytes sent.) */
   if (work->checksum && !(work->key->rights & HAUL_READ)) {
     error_set(HAUL_ENOPATH, 0, NULL, NULL,
               "a copy into memory without the right to read cannot be compared");
