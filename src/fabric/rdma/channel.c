@@ -325,7 +325,8 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
     return;
   if (atomic_load(&endpoint->base.open) || !endpoint_is_closed(&endpoint->base))
     endpoint_close(&endpoint->base, "the rdma channel to the peer ended");
-  rdma_drain(endpoint, code);
+  rdma_break(endpoint, "the peer left");
+  rdma_end_stranded(endpoint, code);
   loop_unwatch(loop, &endpoint->watch);
   stream_close(&endpoint->channel);
   channel_requests_fail(&endpoint->attach_requests, code);

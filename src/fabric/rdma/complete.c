@@ -75,7 +75,8 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
 }
 
 /* Polls once more after arming: completions that came before raise no event. */
-bool rdma_arm(struct rdma_endpoint *endpoint) {
+bool rdma_arm(struct poller *poller) {
+  struct rdma_endpoint *endpoint = list_entry(poller, struct rdma_endpoint, poller);
   bool again = false;
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
@@ -218,7 +219,8 @@ static void end_canceled(struct rdma_endpoint *endpoint) {
 
 /* A working NIC completes every work request, or fails it once the retries are exhausted. One that
  * exceeds that time loses its queue pair, and with it all access. */
-void rdma_check_stuck(struct rdma_endpoint *endpoint) {
+void rdma_check_stuck(struct timer *timer) {
+  struct rdma_endpoint *endpoint = list_entry(timer, struct rdma_endpoint, timer);
   struct rdma_rail *stuck = NULL;
   if (endpoint->broken) {
     end_canceled(endpoint);
@@ -291,9 +293,4 @@ void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
   if (code == HAUL_EPATH)
     error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   jobs_end(&ended);
-}
-
-void rdma_drain(struct rdma_endpoint *endpoint, int code) {
-  rdma_break(endpoint, "the peer left");
-  rdma_end_stranded(endpoint, code);
 }

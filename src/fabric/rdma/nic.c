@@ -294,7 +294,9 @@ static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entr
 
 static void choose_gid(const struct nic *nic, int entries, struct nic_port *port) {
   bool other_types = false;
-  struct ifaddrs *addresses = addresses_read();
+  struct ifaddrs *addresses;
+  if (addresses_get(&addresses) != 0)
+    addresses = NULL;
   for (int i = 0; i < entries; i++) {
     struct ibv_gid_entry entry = {0};
     if (nic->verbs->query_gid_ex(nic->context, port->number, (uint32_t)i, &entry, 0,
@@ -329,15 +331,6 @@ static void address_infiniband(const struct nic *nic, const struct ibv_port_attr
     memcpy(port->gid, gid.raw, sizeof port->gid);
 }
 
-static void judge_link(enum ibv_port_state state, struct nic_port *port) {
-  if (state == IBV_PORT_ACTIVE)
-    port->status = NIC_PORT_USABLE;
-  else if (port->infiniband && (state == IBV_PORT_INIT || state == IBV_PORT_ARMED))
-    port_is(port, NIC_PORT_WAITING, "no subnet manager has activated it");
-  else
-    port_is(port, NIC_PORT_DOWN, "its link is down");
-}
-
 void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
   struct ibv_port_attr attributes;
   *port = (struct nic_port){.number = number, .gid_kind = NIC_GID_NONE};
@@ -353,7 +346,13 @@ void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
   port->infiniband = attributes.link_layer != IBV_LINK_LAYER_ETHERNET;
   port->mtu = attributes.active_mtu;
   port->bytes_per_ns = link_speed(attributes.active_speed, attributes.active_width);
-  judge_link(attributes.state, port);
+  if (attributes.state == IBV_PORT_ACTIVE)
+    port->status = NIC_PORT_USABLE;
+  else if (port->infiniband &&
+           (attributes.state == IBV_PORT_INIT || attributes.state == IBV_PORT_ARMED))
+    port_is(port, NIC_PORT_WAITING, "no subnet manager has activated it");
+  else
+    port_is(port, NIC_PORT_DOWN, "its link is down");
   if (port->infiniband) {
     address_infiniband(nic, &attributes, port);
     return;
