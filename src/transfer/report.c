@@ -218,21 +218,17 @@ static void add_time(struct text *text, int64_t ns) {
     add(text, "%.2f s", value / 1e9);
 }
 
-static const char *verb(const struct haul_report *report) {
+static void add_heading(struct text *text, const struct haul_report *report) {
   static const char *const verbs[] = {[HAUL_OP_WRITE] = "write",
                                       [HAUL_OP_READ] = "read",
                                       [HAUL_OP_FETCH_ADD] = "fetch-add",
                                       [HAUL_OP_COMPARE_SWAP] = "compare-swap"};
-  bool known = report->operation >= HAUL_OP_WRITE && report->operation <= HAUL_OP_COMPARE_SWAP;
-  return verbs[known ? report->operation : HAUL_OP_READ];
-}
-
-static void add_heading(struct text *text, const struct haul_report *report) {
   char from[16], to[16];
   bool write = report->operation == HAUL_OP_WRITE;
+  bool known = report->operation >= HAUL_OP_WRITE && report->operation <= HAUL_OP_COMPARE_SWAP;
   haul_place_format(report->from, from, sizeof from);
   haul_place_format(report->to, to, sizeof to);
-  add(text, "%s ", verb(report));
+  add(text, "%s ", verbs[known ? report->operation : HAUL_OP_READ]);
   add_bytes(text, report->bytes);
   if (write)
     add(text, " %s -> %s/%s at %s\n", from, report->peer, report->name, to);

@@ -439,32 +439,31 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   return result(transfer);
 }
 
+static int enter(const char *call, const struct haul_transfer *transfer) {
+  int code = error_enter(call);
+  return code || transfer ? code : error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
+}
+
 HAUL_API int haul_transfer_test(haul_transfer *transfer) {
-  int code = error_enter("haul_transfer_test");
+  int code = enter("haul_transfer_test", transfer);
   if (code)
     return code;
-  if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
   if (!transfer_is_done(transfer) && clock_now() >= transfer->deadline)
     expire(transfer);
   return result(transfer);
 }
 
 HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until) {
-  int code = error_enter("haul_transfer_wait");
+  int code = enter("haul_transfer_wait", transfer);
   if (code)
     return code;
-  if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
   return transfer_await(transfer, until);
 }
 
 HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {
-  int code = error_enter("haul_transfer_cancel");
+  int code = enter("haul_transfer_cancel", transfer);
   if (code)
     return code;
-  if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
   loop_lock(transfer->remote->transfers->fabric->loop);
   if (!transfer_is_done(transfer)) {
     error_code(HAUL_ECANCELED, transfer->remote->name);
