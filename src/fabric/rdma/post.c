@@ -67,13 +67,9 @@ void jobs_end(struct list *jobs) {
   for (struct list *item; (item = list_take(jobs));) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
     struct work *work = job->work;
-    struct endpoint *endpoint = work->endpoint;
     int code = job->code;
     job_free(job);
-    if (code == 0)
-      endpoint_count(endpoint, work->operation, work->bytes);
-    else
-      atomic_fetch_add_explicit(&endpoint->counters.errors, 1, memory_order_relaxed);
+    endpoint_count(work->endpoint, work->operation, work->bytes, code);
     work->done(work, code);
   }
 }

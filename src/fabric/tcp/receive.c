@@ -192,10 +192,7 @@ static void on_request(struct tcp_rail *rail) {
 static void end_work(struct tcp_endpoint *endpoint, struct work *work, int code) {
   if (!work)
     return;
-  if (code)
-    atomic_fetch_add_explicit(&endpoint->base.counters.errors, 1, memory_order_relaxed);
-  else
-    endpoint_count(&endpoint->base, work->operation, work->bytes);
+  endpoint_count(&endpoint->base, work->operation, work->bytes, code);
   work->done(work, code);
 }
 
