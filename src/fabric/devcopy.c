@@ -24,13 +24,6 @@ void devcopy_cancel(struct devcopy *copy) {
   copy->in_flight = false;
 }
 
-/* An engine that wakes has its own thread, which got the detail of the failure. */
-static int copy_failure(const struct devcopy *copy, int code) {
-  return copy->engine->wakes
-             ? error_set(code, 0, copy->engine->name, NULL, "the device's copy failed")
-             : code;
-}
-
 int devcopy_poll(struct devcopy *copy) {
   while (copy->index < copy->count) {
     int code = copy->in_flight ? 0 : start_segment(copy);
@@ -40,8 +33,10 @@ int devcopy_poll(struct devcopy *copy) {
     if (status > 0)
       return 1;
     devcopy_cancel(copy); /* ended, but its `wake` may still be on its way to the loop */
+    if (status < 0 && copy->engine->wakes) /* its own thread got the detail of the failure */
+      return error_set(status, 0, copy->engine->name, NULL, "the device's copy failed");
     if (status < 0)
-      return copy_failure(copy, status);
+      return status;
     copy->copied += copy->copy.length;
     copy->index++;
   }

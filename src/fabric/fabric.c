@@ -270,6 +270,6 @@ int channel_request_wait(struct channel_request *request, haul_deadline until) {
   loop_unlock(loop);
   if (!request->done)
     return error_set(HAUL_ETIMEDOUT, 0, NULL, NULL,
-                     "the peer did not answer a request for its memory");
+                     "the peer did not respond to a request for its memory");
   return request->code ? error_restore(&request->error) : 0;
 }

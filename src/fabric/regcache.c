@@ -224,17 +224,11 @@ void regcache_counters(struct regcache *cache, struct regcache_counters *counter
   spin_unlock(&cache->lock);
 }
 
-/* One set for each entry, so that collisions are rare. */
-static size_t set_count(const struct regcache_limits *limits) {
-  size_t sets = SETS_MIN;
-  while (sets < SETS_MAX && sets < limits->entries)
-    sets *= 2;
-  return sets;
-}
-
 int regcache_open(const struct regcache_ops *ops, void *user, const struct regcache_limits *limits,
                   struct regcache **out) {
-  size_t sets = set_count(limits);
+  size_t sets = SETS_MIN; /* one for each entry, so that collisions are rare */
+  while (sets < SETS_MAX && sets < limits->entries)
+    sets *= 2;
   struct regcache *cache = alloc_zero(1, sizeof *cache);
   void *sets_block = cache ? alloc_zero(1, (sets + 1) * sizeof(struct set)) : NULL;
   if (!sets_block) {

@@ -142,18 +142,14 @@ static bool covers(const struct range *one, const struct range *other) {
   return one->kind == other->kind && one->start <= other->start && other->end <= one->end;
 }
 
-static bool is_pending(const struct regcache *cache, const struct pending *wanted) {
+bool pending_wait(struct regcache *cache, const struct pending *wanted) {
+  bool found = false;
   list_each(item, &cache->pending) {
     const struct pending *pending = list_entry(item, struct pending, link);
-    if (!pending->stale && covers(&pending->pages, &wanted->pages) &&
-        pending->buffer == wanted->buffer)
-      return true;
+    found |= !pending->stale && covers(&pending->pages, &wanted->pages) &&
+             pending->buffer == wanted->buffer;
   }
-  return false;
-}
-
-bool pending_wait(struct regcache *cache, const struct pending *wanted) {
-  if (!is_pending(cache, wanted))
+  if (!found)
     return false;
   uint32_t completed = atomic_load(&cache->completed);
   spin_unlock(&cache->lock);
@@ -189,20 +185,16 @@ static int register_pages(struct regcache *cache, const struct pending *pending,
   return cache->ops->add(cache->user, &pages, &entry->registration.handle);
 }
 
-/* Without the lock: the registrar refused the wider range; goes back to the caller's pages. */
-static void narrow(struct regcache *cache, struct pending *pending, int code) {
-  spin_lock(&cache->lock);
-  merge_refused(&cache->merge, &pending->pages, lacks_room(code));
-  cache->counters.bytes -= range_length(&pending->pages) - range_length(&pending->requested);
-  pending->pages = pending->requested;
-  spin_unlock(&cache->lock);
-}
-
 static int register_with_fallback(struct regcache *cache, struct pending *pending,
                                   struct entry *entry) {
   int code = register_pages(cache, pending, entry);
-  if (code && range_length(&pending->pages) > range_length(&pending->requested)) {
-    narrow(cache, pending, code);
+  uint64_t added = range_length(&pending->pages) - range_length(&pending->requested);
+  if (code && added > 0) { /* goes back to the caller's pages */
+    spin_lock(&cache->lock);
+    merge_refused(&cache->merge, &pending->pages, lacks_room(code));
+    cache->counters.bytes -= added;
+    pending->pages = pending->requested;
+    spin_unlock(&cache->lock);
     code = register_pages(cache, pending, entry);
   }
   if (lacks_room(code) && regcache_empty(cache))

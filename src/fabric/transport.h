@@ -333,11 +333,15 @@ void link_log(const struct link *link, enum log_event event, const char *path, c
  * worth a line. */
 void link_log_lost(const struct link *link);
 
-/* Counts a completed work. */
+/* Counts a work that ended with `code`. */
 static inline void endpoint_count(struct endpoint *endpoint, enum haul_operation operation,
-                                  uint64_t bytes) {
+                                  uint64_t bytes, int code) {
   struct endpoint_counters *counters = &endpoint->counters;
   bool write = operation == HAUL_OP_WRITE;
+  if (code) {
+    atomic_fetch_add_explicit(&counters->errors, 1, memory_order_relaxed);
+    return;
+  }
   atomic_fetch_add_explicit(write                            ? &counters->writes
                             : operation_is_atomic(operation) ? &counters->atomics
                                                              : &counters->reads,

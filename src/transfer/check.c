@@ -6,8 +6,6 @@
 #include "core/error.h"
 #include "transfer/transfer.h"
 
-static const struct haul_transfer_options no_options = HAUL_TRANSFER_OPTIONS_INIT;
-
 int transfer_bad_piece(const struct haul_remote *remote, const struct haul_region *region,
                        const struct haul_piece *piece, size_t i) {
   uint64_t here = region->memory.length, length = piece->length;
@@ -78,7 +76,7 @@ int transfer_check_done(const struct haul_transfer_options *options, bool handle
 
 int transfer_check_options(const struct haul_transfer_options *given,
                            struct haul_transfer_options *options) {
-  *options = no_options;
+  *options = (struct haul_transfer_options)HAUL_TRANSFER_OPTIONS_INIT;
   if (!given)
     return 0;
   if (given->size < offsetof(struct haul_transfer_options, deadline) || given->size > 4096)

@@ -36,17 +36,13 @@ size_t plan_works(size_t count, uint64_t bytes, uint32_t slice) {
   return plan_pieces(count, bytes, slice) / WORK_PIECES_MAX + (size_t)(bytes / slice) + 1;
 }
 
-static bool touches(const struct haul_piece *before, const struct haul_piece *piece) {
-  return before->local + before->length == piece->local &&
-         before->remote + before->length == piece->remote;
-}
-
 /* Adds as much of the piece as fits, and returns the bytes added. */
 static uint64_t add_piece(struct work *work, struct haul_piece *end, const struct haul_piece *piece,
                           uint32_t slice) {
   uint64_t room = slice - work->bytes;
   uint64_t length = piece->length < room ? piece->length : room;
-  if (work->count > 0 && touches(end - 1, piece)) {
+  if (work->count > 0 && end[-1].local + end[-1].length == piece->local &&
+      end[-1].remote + end[-1].length == piece->remote) {
     end[-1].length += length;
   } else {
     if (work->count == WORK_PIECES_MAX)

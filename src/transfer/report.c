@@ -32,13 +32,6 @@ static enum send_mode mode_of(const struct haul_remote *remote, size_t i,
                                                                                    : mode;
 }
 
-static void set_cost(const struct route *route, size_t i, uint64_t bytes, struct haul_path *path) {
-  bool known;
-  path->cost_ns = route_cost(route, i, bytes, &known);
-  path->estimate_ns = lines_ns(route->estimates[i].lines, bytes);
-  path->measured = known;
-}
-
 static void describe_path(const struct haul_remote *remote, size_t i, struct route *route,
                           uint64_t bytes, uint64_t pieces, const struct constraints *constraints,
                           int chosen, struct haul_path *path) {
@@ -47,6 +40,7 @@ static void describe_path(const struct haul_remote *remote, size_t i, struct rou
   enum send_mode mode = mode_of(remote, i, estimate, bytes, pieces);
   bool again = mode == SEND_BUFFERED && estimate->lines[SEND_ZERO_COPY].most;
   const char *reason = route_refusal(remote, route, i, constraints);
+  bool known;
   memset(path, 0, sizeof *path);
   snprintf(path->name, sizeof path->name, "%s", transport_at(i)->name);
   path->chosen = (int)i == chosen;
@@ -58,7 +52,9 @@ static void describe_path(const struct haul_remote *remote, size_t i, struct rou
   snprintf(path->detail, sizeof path->detail, "%s", estimate->detail);
   if (path->open) {
     snprintf(path->send, sizeof path->send, "%s", words[mode]);
-    set_cost(route, i, bytes, path);
+    path->cost_ns = route_cost(route, i, bytes, &known);
+    path->estimate_ns = lines_ns(estimate->lines, bytes);
+    path->measured = known;
   } else {
     snprintf(path->reason, sizeof path->reason, "%s", reason);
   }
@@ -222,33 +218,22 @@ static void add_time(struct text *text, int64_t ns) {
     add(text, "%.2f s", value / 1e9);
 }
 
-static const char *verb(const struct haul_report *report) {
+static void add_heading(struct text *text, const struct haul_report *report) {
   static const char *const verbs[] = {[HAUL_OP_WRITE] = "write",
                                       [HAUL_OP_READ] = "read",
                                       [HAUL_OP_FETCH_ADD] = "fetch-add",
                                       [HAUL_OP_COMPARE_SWAP] = "compare-swap"};
-  bool known = report->operation >= HAUL_OP_WRITE && report->operation <= HAUL_OP_COMPARE_SWAP;
-  return verbs[known ? report->operation : HAUL_OP_READ];
-}
-
-static void add_heading(struct text *text, const struct haul_report *report) {
   char from[16], to[16];
   bool write = report->operation == HAUL_OP_WRITE;
+  bool known = report->operation >= HAUL_OP_WRITE && report->operation <= HAUL_OP_COMPARE_SWAP;
   haul_place_format(report->from, from, sizeof from);
   haul_place_format(report->to, to, sizeof to);
-  add(text, "%s ", verb(report));
+  add(text, "%s ", verbs[known ? report->operation : HAUL_OP_READ]);
   add_bytes(text, report->bytes);
   if (write)
     add(text, " %s -> %s/%s at %s\n", from, report->peer, report->name, to);
   else
     add(text, " %s/%s at %s -> %s\n", report->peer, report->name, from, to);
-}
-
-static void add_result(struct text *text, const struct haul_report *report) {
-  if (report->status < 0)
-    add(text, "  failed: %s\n", haul_error_text(report->status));
-  else if (report->status == 1)
-    add(text, "  still under way\n");
 }
 
 static void add_chosen(struct text *text, const struct haul_report *report) {
@@ -286,7 +271,10 @@ HAUL_API int haul_report_format(const struct haul_report *given, char *out, size
   memcpy(&whole, given, given->size < sizeof whole ? given->size : sizeof whole);
   const struct haul_report *report = &whole;
   add_heading(&text, report);
-  add_result(&text, report);
+  if (report->status < 0)
+    add(&text, "  failed: %s\n", haul_error_text(report->status));
+  else if (report->status == 1)
+    add(&text, "  still under way\n");
   if (report->path_count > 0 && report->paths[0].chosen)
     add_chosen(&text, report);
   for (size_t i = 0; i < report->path_count && i < HAUL_PATHS_MAX; i++)

@@ -143,31 +143,18 @@ int route_rule(const struct haul_remote *remote, uint64_t bytes,
   return constraints->only ? -1 : rules_path(&remote->transfers->rules, bytes);
 }
 
-/* The fast path of route_choose. False: the cheapest path is closed, or there is none. */
-static bool choose_by_size(const struct haul_remote *remote, const struct route *route,
-                           uint64_t bytes, size_t *index) {
-  int best = route->costs ? costs_best(route->costs, bytes) : -1;
-  if (best < 0)
-    return false;
-  *index = (size_t)best;
-  return atomic_load_explicit(&remote->link->endpoints[*index]->open, memory_order_acquire);
-}
-
-/* The path that is taken whatever its cost, if it can be; -1: none. */
-static int preferred_path(const struct haul_remote *remote, const struct route *route,
-                          uint64_t bytes, const struct constraints *constraints) {
-  int first = route_rule(remote, bytes, constraints);
-  if (first < 0 && route->costs)
-    first = route->costs->single_copy;
-  return first >= 0 && !route_refusal(remote, route, (size_t)first, constraints)[0] ? first : -1;
-}
-
 /* Compares all paths: under constraints or rules, or when the cheapest path is closed. */
 static int choose_slowly(const struct haul_remote *remote, const struct route *route,
                          uint64_t bytes, const struct constraints *constraints, size_t *index) {
-  int first = preferred_path(remote, route, bytes, constraints), found = first;
+  /* The path that is taken whatever its cost, if it can be. */
+  int preferred = route_rule(remote, bytes, constraints);
+  if (preferred < 0 && route->costs)
+    preferred = route->costs->single_copy;
+  if (preferred >= 0 && route_refusal(remote, route, (size_t)preferred, constraints)[0])
+    preferred = -1;
+  int found = preferred;
   double best = 0;
-  for (size_t i = 0; first < 0 && transport_at(i); i++) {
+  for (size_t i = 0; preferred < 0 && transport_at(i); i++) {
     double here = route_cost(route, i, bytes, NULL);
     if (route_refusal(remote, route, i, constraints)[0] || (found >= 0 && here >= best))
       continue;
@@ -182,9 +169,12 @@ int route_choose(const struct haul_remote *remote, const struct route *route, ui
                  const struct constraints *constraints, size_t *index) {
   bool any = !constraints->avoided && !constraints->only &&
              !(constraints->flags & HAUL_REQUIRE_ZERO_COPY) && remote->transfers->rules.count == 0;
-  if (any && choose_by_size(remote, route, bytes, index))
-    return 0;
-  return choose_slowly(remote, route, bytes, constraints, index);
+  int best = any && route->costs ? costs_best(route->costs, bytes) : -1;
+  /* The fast path is the cheapest one, unless it is closed. */
+  if (best < 0 || !atomic_load_explicit(&remote->link->endpoints[best]->open, memory_order_acquire))
+    return choose_slowly(remote, route, bytes, constraints, index);
+  *index = (size_t)best;
+  return 0;
 }
 
 struct constraints transfer_constraints(const struct haul_transfer *transfer) {

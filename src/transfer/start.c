@@ -310,7 +310,7 @@ copy_direct(const struct haul_remote *remote, const struct haul_region *region,
   order_copy();
   if (atomic_load_explicit(direct->word, memory_order_acquire) != direct->stamp)
     return false;
-  endpoint_count(direct->endpoint, operation, length);
+  endpoint_count(direct->endpoint, operation, length, 0);
   return true;
 }
 

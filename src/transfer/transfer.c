@@ -152,20 +152,16 @@ static int node_closed(const struct haul_transfer *transfer) {
   return error_set(HAUL_ECLOSED, 0, transfer->remote->name, NULL, "the node was closed");
 }
 
-/* The outcome of an atomic operation is unknown. The thread's detail says why the path broke. */
-static int in_doubt(const struct haul_transfer *transfer) {
-  return error_set(
-      HAUL_EPATH, 0, transfer->remote->name, "read the bytes, if no other process changes them",
-      "it may or may not have taken place, as its path broke: %.110s", haul_error_last()->text);
-}
-
 void transfer_work_done(struct work *work, int code) {
   struct haul_transfer *transfer = work->owner;
   if (transfer_is_traced(transfer))
     trace_work(work, HAUL_TRACE_DONE, code);
-  if (code == HAUL_EPATH && work->begun)
-    code = in_doubt(transfer);
-  else if ((code == HAUL_EPATH || code == HAUL_ENOPATH) && atomic_load(&transfer->failure) == 0) {
+  if (code == HAUL_EPATH && work->begun) {
+    /* An atomic operation of unknown outcome. The thread's detail says why the path broke. */
+    error_set(code, 0, transfer->remote->name, "read the bytes, if no other process changes them",
+              "it may or may not have taken place, as its path broke: %.110s",
+              haul_error_last()->text);
+  } else if ((code == HAUL_EPATH || code == HAUL_ENOPATH) && atomic_load(&transfer->failure) == 0) {
     if (will_retry(transfer->remote->transfers, work, code))
       return;
     code = node_closed(transfer);
@@ -443,32 +439,31 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   return result(transfer);
 }
 
+static int enter(const char *call, const struct haul_transfer *transfer) {
+  int code = error_enter(call);
+  return code || transfer ? code : error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
+}
+
 HAUL_API int haul_transfer_test(haul_transfer *transfer) {
-  int code = error_enter("haul_transfer_test");
+  int code = enter("haul_transfer_test", transfer);
   if (code)
     return code;
-  if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
   if (!transfer_is_done(transfer) && clock_now() >= transfer->deadline)
     expire(transfer);
   return result(transfer);
 }
 
 HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until) {
-  int code = error_enter("haul_transfer_wait");
+  int code = enter("haul_transfer_wait", transfer);
   if (code)
     return code;
-  if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
   return transfer_await(transfer, until);
 }
 
 HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {
-  int code = error_enter("haul_transfer_cancel");
+  int code = enter("haul_transfer_cancel", transfer);
   if (code)
     return code;
-  if (!transfer)
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
   loop_lock(transfer->remote->transfers->fabric->loop);
   if (!transfer_is_done(transfer)) {
     error_code(HAUL_ECANCELED, transfer->remote->name);

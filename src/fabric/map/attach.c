@@ -80,13 +80,6 @@ int hazard_set(struct map_endpoint *endpoint, uint64_t handle) {
   return -1;
 }
 
-static unsigned hazard_wait(struct map_endpoint *endpoint, uint64_t handle) {
-  int cell;
-  while ((cell = hazard_set(endpoint, handle)) < 0)
-    sched_yield(); /* IPC mappings leave half of the cells to copies of at most WORK_BYTES_MAX */
-  return (unsigned)cell;
-}
-
 void hazard_clear(struct map_endpoint *endpoint, unsigned cell) {
   atomic_store(&endpoint->hazards->cell[cell], 0);
   atomic_fetch_and(&endpoint->cells_in_use, ~((uint64_t)1 << cell));
@@ -119,20 +112,19 @@ bool attach_allows(const struct memory *memory) {
 
 int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
                 void *local, uint64_t length, enum haul_operation operation) {
-  unsigned cell = hazard_wait(endpoint, binding->handle);
-  int code = 0;
+  int cell, code = 0;
+  while ((cell = hazard_set(endpoint, binding->handle)) < 0)
+    sched_yield(); /* IPC mappings leave half of the cells to copies of at most WORK_BYTES_MAX */
   uint64_t done = 0;
   while (code == 0 && done < length) {
     struct iovec here = {(char *)local + done, length - done};
     struct iovec there = {(void *)(uintptr_t)(binding->address + remote + done), length - done};
-    if (!map_alive_after_hazard(endpoint, binding->handle)) {
+    if (!map_alive_after_hazard(endpoint, binding->handle))
       code = map_stale();
-      break;
-    }
-    if (is_gone(endpoint)) {
+    else if (is_gone(endpoint))
       code = copy_error(ESRCH, endpoint);
+    if (code)
       break;
-    }
     ssize_t moved = operation == HAUL_OP_WRITE
                         ? sys_ops.vm_write(endpoint->pid, &here, 1, &there, 1, 0)
                         : sys_ops.vm_read(endpoint->pid, &here, 1, &there, 1, 0);
@@ -141,7 +133,7 @@ int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding
     else
       done += (uint64_t)moved;
   }
-  hazard_clear(endpoint, cell);
+  hazard_clear(endpoint, (unsigned)cell);
   return code;
 }
 

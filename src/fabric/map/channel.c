@@ -84,11 +84,6 @@ int channel_open(struct map_endpoint *endpoint) {
   return 0;
 }
 
-static void put_shm(struct wire *wire, const struct shm *shm, size_t length) {
-  wire_put64(wire, length);
-  wire_put_bytes(wire, shm->footer->capability, 16);
-}
-
 static int send_greeting(struct map_endpoint *endpoint) {
   uint8_t record[MAP_RECORD];
   int descriptors[2] = {-1, -1};
@@ -105,7 +100,8 @@ static int send_greeting(struct map_endpoint *endpoint) {
     wire_put64(&wire, endpoint->nonce);
     wire_put32(&wire, slots);
     wire_put_bytes(&wire, capability, 16);
-    put_shm(&wire, &endpoint->hazards_shm, sizeof *endpoint->hazards);
+    wire_put64(&wire, sizeof *endpoint->hazards);
+    wire_put_bytes(&wire, endpoint->hazards_shm.footer->capability, 16);
     code = send_record(endpoint, record, descriptors, 2);
     close(descriptors[1]);
   }

@@ -54,12 +54,6 @@ static int get_bounces(struct task *task) {
                      task->bounces);
 }
 
-static void put_bounces(struct task *task) {
-  staging_cancel_wait(&task->user);
-  for (unsigned i = 0; i < STAGING_PAIR && task->bounces[i]; i++)
-    staging_put(&task->user, task->bounces[i]);
-}
-
 /* With the lock. 1: in flight or waiting for bounce buffers; 0: copied; or a code. */
 static int task_poll(struct task *task) {
   int status = task->waits ? DEVCOPY_NEEDS_BOUNCE : devcopy_poll(&task->copy);
@@ -97,7 +91,9 @@ static void task_finish(struct task *task, int code) {
   task->engines->running--;
   work->state = NULL;
   devcopy_cancel(&task->copy);
-  put_bounces(task);
+  staging_cancel_wait(&task->user);
+  for (unsigned i = 0; i < STAGING_PAIR && task->bounces[i]; i++)
+    staging_put(&task->user, task->bounces[i]);
   if (task->ipc_begun)
     ipc_end((struct map_endpoint *)work->endpoint, work->binding);
   alloc_free(task);

@@ -92,14 +92,6 @@ static inline int copy_pieces(struct map_endpoint *endpoint, struct map_binding 
   return copy_attached(endpoint, binding, region, pieces, count, operation);
 }
 
-static inline void count_bytes(struct map_endpoint *endpoint, enum haul_operation operation,
-                               uint64_t bytes, int code) {
-  if (code)
-    atomic_fetch_add_explicit(&endpoint->base.counters.errors, 1, memory_order_relaxed);
-  else
-    endpoint_count(&endpoint->base, operation, bytes);
-}
-
 static int copy_checked(struct map_endpoint *endpoint, const struct work *work,
                         const struct haul_piece *piece) {
   int code = 0;
@@ -121,7 +113,7 @@ int map_run(struct work *work) {
                                           work->count, work->operation, work->whole);
   for (uint32_t i = 0; i < work->count && work->checksum && code == 0; i++)
     code = copy_checked(endpoint, work, &work->pieces[i]);
-  count_bytes(endpoint, work->operation, work->bytes, code);
+  endpoint_count(&endpoint->base, work->operation, work->bytes, code);
   return code;
 }
 
@@ -144,9 +136,8 @@ static int operate_mapped(struct map_endpoint *endpoint, const struct work *work
 }
 
 static int operate_now(struct endpoint *base, const struct work *work) {
-  struct map_endpoint *endpoint = (struct map_endpoint *)base;
-  int code = operate_mapped(endpoint, work);
-  count_bytes(endpoint, work->operation, work->bytes, code);
+  int code = operate_mapped((struct map_endpoint *)base, work);
+  endpoint_count(base, work->operation, work->bytes, code);
   return code;
 }
 
@@ -198,7 +189,7 @@ static int map_now(struct endpoint *base, const struct remote_key *key, void *bo
   if (!by_cpu || bytes > (binding->attached ? NOW_ATTACHED : NOW_MAPPED))
     return 1;
   int code = copy_pieces(endpoint, binding, region, pieces, count, operation, bytes);
-  count_bytes(endpoint, operation, bytes, code);
+  endpoint_count(base, operation, bytes, code);
   return code == HAUL_EPATH ? 1 : code; /* a post retries it on another path */
 }
 

@@ -16,14 +16,9 @@
 #define RECORDS_A_TURN 64 /* of one peer, in a turn of the loop */
 
 struct attach_request {
-  struct list link; /* endpoint->attach_requests */
-  struct rdma_endpoint *endpoint;
+  struct channel_request base; /* in endpoint->attach_requests */
   struct rdma_binding *binding;
   const struct remote_key *key;
-  uint32_t id;
-  bool done;
-  int code;
-  struct haul_error error; /* when code is not 0 */
 };
 
 /* ---- Sending ---- */
@@ -108,8 +103,8 @@ static int on_ready(struct rdma_endpoint *endpoint) {
 
 /* ---- Attaching, at the client ---- */
 
-static int fill_binding(struct attach_request *request, const struct rdma_record *response) {
-  struct rdma_endpoint *endpoint = request->endpoint;
+static int fill_binding(const struct attach_request *request, const struct rdma_record *response) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)request->base.endpoint;
   struct rdma_binding *binding = request->binding;
   if (response->status)
     return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s",
@@ -134,27 +129,18 @@ static int fill_binding(struct attach_request *request, const struct rdma_record
 }
 
 static int on_attached(struct rdma_endpoint *endpoint, const struct rdma_record *response) {
-  struct attach_request *request = NULL;
-  list_each(item, &endpoint->attach_requests) {
-    struct attach_request *candidate = list_entry(item, struct attach_request, link);
-    if (candidate->id == response->request)
-      request = candidate;
-  }
+  struct channel_request *request =
+      channel_request_find(&endpoint->attach_requests, response->request);
   if (!request) { /* it timed out */
     if (response->status == 0)
       rdma_send_record(endpoint,
                        &(struct rdma_record){.type = RDMA_DETACH, .handle = response->handle});
     return 0;
   }
-  int code = fill_binding(request, response);
+  int code = fill_binding((struct attach_request *)request, response);
   if (code == HAUL_EPROTO)
     return code;
-  list_remove(&request->link);
-  request->code = code;
-  if (code)
-    error_save(&request->error);
-  request->done = true;
-  loop_notify(endpoint->base.link->fabric->loop);
+  channel_request_end(request, code);
   return 0;
 }
 
@@ -171,13 +157,6 @@ static int on_revoked(struct rdma_endpoint *endpoint, uint64_t handle) {
   return 0;
 }
 
-/* With the endpoint's lock: the record to send for the binding, or 0. */
-static unsigned end_record(const struct rdma_binding *binding, bool released) {
-  if (binding->end_sent || binding->jobs > 0)
-    return 0;
-  return binding->revoked ? RDMA_REVOKE_ACK : released ? RDMA_DETACH : 0;
-}
-
 void rdma_release_bindings(struct rdma_endpoint *endpoint) {
   if (!atomic_exchange(&endpoint->bindings_changed, false))
     return;
@@ -185,11 +164,11 @@ void rdma_release_bindings(struct rdma_endpoint *endpoint) {
   list_each_safe(item, &endpoint->bindings) {
     struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
     bool released = atomic_load(&binding->released);
-    unsigned type = end_record(binding, released);
-    if (type)
-      rdma_send_record(endpoint,
-                       &(struct rdma_record){.type = (uint16_t)type, .handle = binding->handle});
-    binding->end_sent |= type != 0;
+    if (!binding->end_sent && binding->jobs == 0 && (binding->revoked || released)) {
+      uint16_t type = binding->revoked ? RDMA_REVOKE_ACK : RDMA_DETACH;
+      rdma_send_record(endpoint, &(struct rdma_record){.type = type, .handle = binding->handle});
+      binding->end_sent = true;
+    }
     if (released) {
       list_remove(&binding->link);
       alloc_free(binding);
@@ -198,49 +177,26 @@ void rdma_release_bindings(struct rdma_endpoint *endpoint) {
   combiner_unlock(&endpoint->combiner);
 }
 
-static bool attach_is_done(void *user) {
-  struct attach_request *request = user;
-  struct loop *loop = request->endpoint->base.link->fabric->loop;
-  loop_lock(loop);
-  bool done = request->done;
-  loop_unlock(loop);
-  return done;
-}
-
 int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
                 struct rdma_binding *binding) {
   struct loop *loop = endpoint->base.link->fabric->loop;
-  struct attach_request request = {.endpoint = endpoint, .key = key, .binding = binding};
+  struct attach_request request = {
+      .base.endpoint = &endpoint->base, .key = key, .binding = binding};
   loop_lock(loop);
   if (endpoint->channel.fd < 0) {
     loop_unlock(loop);
     return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   }
-  request.id = ++endpoint->next_request;
-  list_append(&endpoint->attach_requests, &request.link);
-  rdma_send_record(
-      endpoint,
-      &(struct rdma_record){.type = RDMA_ATTACH, .request = request.id, .handle = key->handle});
+  request.base.id = ++endpoint->next_request;
+  list_append(&endpoint->attach_requests, &request.base.link);
+  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_ATTACH,
+                                                   .request = request.base.id,
+                                                   .handle = key->handle});
   loop_unlock(loop);
-
-  loop_wait(loop, attach_is_done, NULL, &request, until);
-  loop_lock(loop);
-  list_remove(&request.link);
-  loop_unlock(loop);
-  if (!request.done)
-    return error_set(HAUL_ETIMEDOUT, 0, NULL, NULL,
-                     "the peer did not respond to a request for its memory");
-  return request.code ? error_restore(&request.error) : 0;
+  return channel_request_wait(&request.base, until);
 }
 
 /* ---- Receiving ---- */
-
-static int on_broken(struct rdma_endpoint *endpoint) {
-  rdma_break(endpoint, "the peer's rails broke");
-  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN_ACK});
-  rdma_end_stranded(endpoint, HAUL_EPATH); /* the peer receives none of it any more */
-  return 0;
-}
 
 /* Whether the record came over a channel or rail that is allowed to carry it. Sets the rail of a
  * request, which is where its response goes. */
@@ -287,11 +243,14 @@ int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECO
   case RDMA_FENCED:
     return rdma_on_fenced(endpoint, &record);
   case RDMA_BROKEN:
-    return on_broken(endpoint);
+    rdma_break(endpoint, "the peer's rails broke");
+    rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN_ACK});
+    break;
   default: /* RDMA_BROKEN_ACK */
-    rdma_end_stranded(endpoint, HAUL_EPATH);
-    return 0;
+    break;
   }
+  rdma_end_stranded(endpoint, HAUL_EPATH); /* the peer receives none of it any more */
+  return 0;
 }
 
 /* A failure of this side closes this path alone; a malformed record ends the connection to the
@@ -366,15 +325,11 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
     return;
   if (atomic_load(&endpoint->base.open) || !endpoint_is_closed(&endpoint->base))
     endpoint_close(&endpoint->base, "the rdma channel to the peer ended");
-  rdma_drain(endpoint, code);
+  rdma_break(endpoint, "the peer left");
+  rdma_end_stranded(endpoint, code);
   loop_unwatch(loop, &endpoint->watch);
   stream_close(&endpoint->channel);
-  for (struct list *item; (item = list_take(&endpoint->attach_requests));) {
-    struct attach_request *request = list_entry(item, struct attach_request, link);
-    request->code = error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
-    error_save(&request->error);
-    request->done = true;
-  }
+  channel_requests_fail(&endpoint->attach_requests, code);
   rdma_close_attachments(endpoint);
   loop_notify(loop);
 }

@@ -132,30 +132,22 @@ static void explain_absence(struct haul_check *check, const struct host *host) {
     report_no_device(check);
 }
 
-static const struct nic *first_unusable(const struct nics *nics) {
-  for (size_t i = 0; i < nics->count; i++)
-    if (!nics->list[i].context)
-      return &nics->list[i];
-  return NULL;
-}
-
-static void list_names(const struct nics *nics, char *text, size_t size) {
-  size_t used = 0;
-  text[0] = '\0';
-  for (size_t i = 0; i < nics->count && used < size; i++)
-    if (nics->list[i].context)
-      used +=
-          (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", nics->list[i].name);
-}
-
 static void check_rdma_device(struct haul_check *check, const struct host *host) {
-  char names[128];
+  const struct nic *bad = NULL;
+  char names[128] = "";
+  size_t used = 0;
   if (!host->nics) {
     explain_absence(check, host);
     return;
   }
-  const struct nic *bad = first_unusable(host->nics);
-  list_names(host->nics, names, sizeof names);
+  for (size_t i = 0; i < host->nics->count; i++) {
+    const struct nic *nic = &host->nics->list[i];
+    if (nic->context && used < sizeof names)
+      used +=
+          (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", nic->name);
+    else if (!nic->context && !bad)
+      bad = nic;
+  }
   if (!bad) {
     check_set(check, HAUL_CHECK_OK, "%s", names);
     return;
@@ -179,12 +171,6 @@ struct tally {
   struct nic_rail first_good, first_bad;
 };
 
-static void tally_port(struct tally *tally, const struct nic_rail *rail, bool good) {
-  unsigned *count = good ? &tally->good : &tally->bad;
-  if ((*count)++ == 0)
-    *(good ? &tally->first_good : &tally->first_bad) = *rail;
-}
-
 /* judge returns 1 for a good port, 0 for a bad one, -1 for neither. */
 static struct tally tally_ports(const struct nics *nics,
                                 int (*judge)(const struct nic_port *port)) {
@@ -194,8 +180,10 @@ static struct tally tally_ports(const struct nics *nics,
     for (unsigned number = 1; rail.nic->context && number <= rail.nic->ports; number++) {
       nic_port(rail.nic, number, &rail.port);
       int verdict = judge(&rail.port);
-      if (verdict >= 0)
-        tally_port(&tally, &rail, verdict == 1);
+      if (verdict == 1 && tally.good++ == 0)
+        tally.first_good = rail;
+      else if (verdict == 0 && tally.bad++ == 0)
+        tally.first_bad = rail;
     }
   }
   return tally;
@@ -343,16 +331,12 @@ static const struct nic *find_nic(const struct nics *nics, bool dmabuf) {
   return NULL;
 }
 
-/* Linux has the call since 5.12. Older kernels return the same error as drivers without it. */
-static bool kernel_is_old(struct utsname *kernel) {
-  unsigned major, minor;
-  return sys_ops.uname(kernel) == 0 && sscanf(kernel->release, "%u.%u", &major, &minor) == 2 &&
-         (major < 5 || (major == 5 && minor < 12));
-}
-
 static void report_no_dmabuf(struct haul_check *check, const struct nic *nic) {
   struct utsname kernel;
-  if (kernel_is_old(&kernel)) {
+  unsigned major, minor;
+  /* Linux has the call since 5.12. Older kernels return the same error as drivers without it. */
+  if (sys_ops.uname(&kernel) == 0 && sscanf(kernel.release, "%u.%u", &major, &minor) == 2 &&
+      (major < 5 || (major == 5 && minor < 12))) {
     check_set(
         check, HAUL_CHECK_LIMITED,
         "Linux %.32s registers no dma-buf, 5.12 does: device memory goes through host buffers",
@@ -429,20 +413,15 @@ static const struct {
     {"encryption", check_encryption},
 };
 
-static void gather(struct host *host) {
-  *host = (struct host){.library = verbs_open() != NULL};
-  if (!host->library || nics_open(&host->nics) != 0)
-    error_save(&host->error);
-  for (size_t i = 0; host->nics && i < host->nics->count; i++)
-    host->usable |= host->nics->list[i].context != NULL;
-}
-
 size_t rdma_checks(struct haul_check *checks, size_t room) {
-  struct host host;
   size_t count = sizeof all / sizeof all[0];
   if (room == 0)
     return count;
-  gather(&host);
+  struct host host = {.library = verbs_open() != NULL};
+  if (!host.library || nics_open(&host.nics) != 0)
+    error_save(&host.error);
+  for (size_t i = 0; host.nics && i < host.nics->count; i++)
+    host.usable |= host.nics->list[i].context != NULL;
   for (size_t i = 0; i < count && i < room; i++) {
     check_begin(&checks[i], "rdma", all[i].name);
     all[i].run(&checks[i], &host);
@@ -461,13 +440,6 @@ struct port_list {
   const struct haul_device *device;
 };
 
-static void format_address(const struct nic_port *port, char *text, size_t size) {
-  if (port->infiniband)
-    snprintf(text, size, "lid %u", port->lid);
-  else
-    inet_ntop(AF_INET6, port->gid, text, (socklen_t)size);
-}
-
 static void add_port(struct port_list *list, const struct nic_rail *rail, bool ranked) {
   const struct nic *nic = rail->nic;
   const struct nic_port *port = &rail->port;
@@ -485,8 +457,10 @@ static void add_port(struct port_list *list, const struct nic_rail *rail, bool r
   snprintf(out->name, sizeof out->name, "%.40s/%u", nic->name, port->number);
   snprintf(out->pci, sizeof out->pci, "%s", nic->pci);
   snprintf(out->interface, sizeof out->interface, "%s", port->interface_name);
-  if (port->status == NIC_PORT_USABLE)
-    format_address(port, out->address, sizeof out->address);
+  if (port->status == NIC_PORT_USABLE && port->infiniband)
+    snprintf(out->address, sizeof out->address, "lid %u", port->lid);
+  else if (port->status == NIC_PORT_USABLE)
+    inet_ntop(AF_INET6, port->gid, out->address, sizeof out->address);
   snprintf(out->reason, sizeof out->reason, "%s",
            !ranked && port->foreign ? "its address belongs to another network namespace"
                                     : port->reason);

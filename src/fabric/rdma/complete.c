@@ -75,7 +75,8 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
 }
 
 /* Polls once more after arming: completions that came before raise no event. */
-bool rdma_arm(struct rdma_endpoint *endpoint) {
+bool rdma_arm(struct poller *poller) {
+  struct rdma_endpoint *endpoint = list_entry(poller, struct rdma_endpoint, poller);
   bool again = false;
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
@@ -96,53 +97,43 @@ bool rdma_arm(struct rdma_endpoint *endpoint) {
   return again;
 }
 
-/* Work found with the lock, to run after it is released. */
-struct poll_result {
-  struct list ended;
-  bool any, posted, fences, messages, steps;
-  const struct rdma_rail *broken; /* its reason is constant from now on */
-};
-
-static void poll_rails(struct rdma_endpoint *endpoint, struct poll_result *result) {
-  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
-    struct rdma_rail *rail = &endpoint->rails[i];
-    result->any |= poll_rail(rail, &result->ended);
-    result->posted |= rail->posted_count > 0;
-    result->fences |= rail->pending_fence_count > 0;
-    result->messages |= rail->messages.received != rail->messages.handled;
-    if (rail->broken && !result->broken)
-      result->broken = rail;
-  }
-  result->steps = !list_empty(&endpoint->stepping) || !list_empty(&endpoint->acquiring);
-}
-
 static void start_timer(struct rdma_endpoint *endpoint) {
   loop_timer_start(endpoint->base.link->fabric->loop, &endpoint->timer,
                    clock_after(clock_now(), RDMA_CANCEL_NS));
 }
 
 bool rdma_poll(struct rdma_endpoint *endpoint) {
-  struct poll_result result = {.any = false};
-  bool urgent = false;
-  list_init(&result.ended);
+  struct list ended = LIST_INIT(ended);
+  const struct rdma_rail *broken = NULL; /* its reason is constant from now on */
+  bool any = false, urgent = false;
+  bool posted = false, fences = false, messages = false; /* work to run without the lock */
   combiner_lock(&endpoint->combiner);
-  poll_rails(endpoint, &result);
+  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    any |= poll_rail(rail, &ended);
+    posted |= rail->posted_count > 0;
+    fences |= rail->pending_fence_count > 0;
+    messages |= rail->messages.received != rail->messages.handled;
+    if (rail->broken && !broken)
+      broken = rail;
+  }
+  bool steps = !list_empty(&endpoint->stepping) || !list_empty(&endpoint->acquiring);
   combiner_unlock(&endpoint->combiner);
-  jobs_end(&result.ended);
+  jobs_end(&ended);
   rdma_end_rejected(endpoint);
-  if (result.posted && list_empty(&endpoint->timer.link))
+  if (posted && list_empty(&endpoint->timer.link))
     start_timer(endpoint);
-  if (result.fences)
+  if (fences)
     rdma_fence_writes(endpoint);
-  if (result.messages)
-    result.any |= rdma_handle_messages(endpoint);
-  if (result.steps)
-    result.any |= steps_poll(endpoint, &urgent);
-  result.any |= staged_copies_poll(endpoint, &urgent);
+  if (messages)
+    any |= rdma_handle_messages(endpoint);
+  if (steps)
+    any |= steps_poll(endpoint, &urgent);
+  any |= staged_copies_poll(endpoint, &urgent);
   endpoint->poller.urgent = urgent;
-  if (result.broken)
-    rdma_break(endpoint, result.broken->broken_reason);
-  return result.any;
+  if (broken)
+    rdma_break(endpoint, broken->broken_reason);
+  return any;
 }
 
 /* ---- Cancellation and revocation ---- */
@@ -213,13 +204,6 @@ static bool any_canceled(const struct list *jobs) {
   return false;
 }
 
-/* With the lock. A working NIC completes every work request, or fails it once the retries are
- * exhausted. One that exceeds that time loses its queue pair, and with it all access. */
-static bool is_stuck(const struct rdma_rail *rail) {
-  int64_t bound = any_canceled(&rail->posted) ? RDMA_CANCEL_NS : RDMA_STALL_NS;
-  return rail->posted_count > 0 && clock_now() - rail->progress_at >= bound;
-}
-
 /* The peer did not send BROKEN_ACK in time. */
 static void end_canceled(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
@@ -233,16 +217,22 @@ static void end_canceled(struct rdma_endpoint *endpoint) {
   jobs_end(&ended);
 }
 
-void rdma_check_stuck(struct rdma_endpoint *endpoint) {
+/* A working NIC completes every work request, or fails it once the retries are exhausted. One that
+ * exceeds that time loses its queue pair, and with it all access. */
+void rdma_check_stuck(struct timer *timer) {
+  struct rdma_endpoint *endpoint = list_entry(timer, struct rdma_endpoint, timer);
   struct rdma_rail *stuck = NULL;
   if (endpoint->broken) {
     end_canceled(endpoint);
     return;
   }
   combiner_lock(&endpoint->combiner);
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    if (is_stuck(&endpoint->rails[i]))
-      stuck = &endpoint->rails[i];
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    struct rdma_rail *rail = &endpoint->rails[i];
+    int64_t bound = any_canceled(&rail->posted) ? RDMA_CANCEL_NS : RDMA_STALL_NS;
+    if (rail->posted_count > 0 && clock_now() - rail->progress_at >= bound)
+      stuck = rail;
+  }
   combiner_unlock(&endpoint->combiner);
   if (!stuck)
     return;
@@ -303,9 +293,4 @@ void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
   if (code == HAUL_EPATH)
     error_set(code, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   jobs_end(&ended);
-}
-
-void rdma_drain(struct rdma_endpoint *endpoint, int code) {
-  rdma_break(endpoint, "the peer left");
-  rdma_end_stranded(endpoint, code);
 }

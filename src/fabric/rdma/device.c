@@ -111,15 +111,6 @@ static const struct regcache_ops registrar = {add_registration, drop_registratio
 
 /* ---- Opening ---- */
 
-static int open_device(struct rdma_node *node, const struct nic_rail *rail) {
-  const struct regcache_limits limits = {KEPT_BYTES, KEPT_ENTRIES, MERGE};
-  struct rdma_device *device = &node->devices[node->count];
-  *device = (struct rdma_device){.node = node, .nic = rail->nic, .port = rail->port};
-  int code = regcache_open(&registrar, device, &limits, &device->cache);
-  node->count += code == 0;
-  return code;
-}
-
 /* Some kernel drivers cannot remove a NIC while a process has it open: this node keeps open only
  * the NICs that it uses. */
 static void close_unused(struct rdma_node *node) {
@@ -133,6 +124,7 @@ static void close_unused(struct rdma_node *node) {
 }
 
 static int open_devices(struct rdma_node *node) {
+  const struct regcache_limits limits = {KEPT_BYTES, KEPT_ENTRIES, MERGE};
   struct nic_rail rails[RDMA_RAILS_MAX];
   size_t count = RDMA_RAILS_MAX;
   struct nics *nics;
@@ -141,8 +133,12 @@ static int open_devices(struct rdma_node *node) {
     return code;
   node->nics = nics;
   code = nics_rank(nics, NULL, rails, &count);
-  for (size_t i = 0; i < count && i < RDMA_RAILS_MAX && code == 0; i++)
-    code = open_device(node, &rails[i]);
+  for (size_t i = 0; i < count && i < RDMA_RAILS_MAX && code == 0; i++) {
+    struct rdma_device *device = &node->devices[i];
+    *device = (struct rdma_device){.node = node, .nic = rails[i].nic, .port = rails[i].port};
+    code = regcache_open(&registrar, device, &limits, &device->cache);
+    node->count += code == 0;
+  }
   if (code)
     rdma_devices_close(node);
   else
@@ -347,18 +343,14 @@ static void on_event(struct watch *watch, uint32_t events) {
       break_rails(list_entry(item, struct rdma_endpoint, peer), device->nic, &event);
 }
 
-static bool is_first_of_nic(const struct rdma_node *node, unsigned number) {
-  for (unsigned i = 0; i < number; i++)
-    if (node->devices[i].nic == node->devices[number].nic)
-      return false;
-  return true;
-}
-
 int rdma_events_watch(struct rdma_node *node) {
   int code = 0;
   for (unsigned i = 0; i < node->count && code == 0; i++) {
     struct rdma_device *device = &node->devices[i];
-    if (device->watch.slot || !is_first_of_nic(node, i))
+    unsigned first = 0; /* of the NIC */
+    while (node->devices[first].nic != device->nic)
+      first++;
+    if (device->watch.slot || first < i)
       continue;
     int fd = device->nic->context->async_fd;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);

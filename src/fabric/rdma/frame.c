@@ -73,15 +73,6 @@ static int32_t get_status(struct wire *wire) {
   return status;
 }
 
-/* HAUL_EPATH and HAUL_ENOPATH are for this side to set: a work that ends with one is posted again,
- * and a peer could repeat that for ever. */
-static int32_t get_outcome(struct wire *wire) {
-  int32_t status = get_status(wire);
-  if (status == HAUL_EPATH || status == HAUL_ENOPATH)
-    wire->failed = true;
-  return status;
-}
-
 size_t rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
   memset(bytes, 0, RDMA_RECORD);
   struct wire wire = wire_over(bytes, RDMA_RECORD);
@@ -151,7 +142,11 @@ int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
   } else if (has_spans(record->type)) {
     get_spans(&wire, record);
   } else if (record->type == RDMA_RESPONSE || record->type == RDMA_FENCED) {
-    record->status = get_outcome(&wire);
+    record->status = get_status(&wire);
+    /* These are for this side to set: a work that ends with one is posted again, and a peer could
+     * repeat that for ever. */
+    if (record->status == HAUL_EPATH || record->status == HAUL_ENOPATH)
+      return HAUL_EPROTO;
     record->rails = wire_get8(&wire);
   }
   return wire.failed || record->rails > RDMA_RAILS_MAX ? HAUL_EPROTO : 0;

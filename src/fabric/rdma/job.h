@@ -10,10 +10,12 @@ struct bounce;
 struct combiner;
 struct devcopy;
 struct endpoint;
+struct poller;
 struct rdma_endpoint;
 struct rdma_rail;
 struct rdma_record;
 struct registration;
+struct timer;
 struct work;
 
 /* ns without a completion after which a NIC that holds a canceled work counts as dead: twice what
@@ -83,20 +85,19 @@ void jobs_end(struct list *jobs);
 
 /* complete.c; with the loop's lock */
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; whether there were any */
-bool rdma_arm(struct rdma_endpoint *endpoint);  /* asks for events; whether to poll again */
+bool rdma_arm(struct poller *poller);           /* asks for events; whether to poll again */
 void rdma_cancel(struct endpoint *base, struct work *work, int code); /* transport.cancel */
 /* Breaks the path where a NIC completes nothing. On a broken path: ends canceled jobs that the peer
  * does not acknowledge. */
-void rdma_check_stuck(struct rdma_endpoint *endpoint);
+void rdma_check_stuck(struct timer *timer);
 /* Ends works on revoked regions that the NIC has not begun. */
 void rdma_end_revoked(struct rdma_endpoint *endpoint);
 /* Gives up the rails; their works end once the peer acknowledges. */
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason);
 /* Whether a write is on its way that might still arrive. */
 bool rdma_has_writes(struct rdma_endpoint *endpoint);
+/* Ends the works of broken rails. */
 void rdma_end_stranded(struct rdma_endpoint *endpoint, int code);
-/* The peer is gone, or the node closes: breaks the rails, then ends all works. */
-void rdma_drain(struct rdma_endpoint *endpoint, int code);
 
 /* step.c; with the loop's lock */
 /* The first step that the job needs. */

@@ -294,7 +294,9 @@ static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entr
 
 static void choose_gid(const struct nic *nic, int entries, struct nic_port *port) {
   bool other_types = false;
-  struct ifaddrs *addresses = addresses_read();
+  struct ifaddrs *addresses;
+  if (addresses_get(&addresses) != 0)
+    addresses = NULL;
   for (int i = 0; i < entries; i++) {
     struct ibv_gid_entry entry = {0};
     if (nic->verbs->query_gid_ex(nic->context, port->number, (uint32_t)i, &entry, 0,
@@ -329,30 +331,6 @@ static void address_infiniband(const struct nic *nic, const struct ibv_port_attr
     memcpy(port->gid, gid.raw, sizeof port->gid);
 }
 
-static void judge_link(enum ibv_port_state state, struct nic_port *port) {
-  if (state == IBV_PORT_ACTIVE)
-    port->status = NIC_PORT_USABLE;
-  else if (port->infiniband && (state == IBV_PORT_INIT || state == IBV_PORT_ARMED))
-    port_is(port, NIC_PORT_WAITING, "no subnet manager has activated it");
-  else
-    port_is(port, NIC_PORT_DOWN, "its link is down");
-}
-
-static void read_port(const struct nic *nic, const struct ibv_port_attr *attributes,
-                      struct nic_port *port) {
-  port->infiniband = attributes->link_layer != IBV_LINK_LAYER_ETHERNET;
-  port->mtu = attributes->active_mtu;
-  port->bytes_per_ns = link_speed(attributes->active_speed, attributes->active_width);
-  judge_link(attributes->state, port);
-  if (port->infiniband) {
-    address_infiniband(nic, attributes, port);
-    return;
-  }
-  if (port->status == NIC_PORT_USABLE)
-    choose_gid(nic, attributes->gid_tbl_len, port);
-  name_interface(nic, port);
-}
-
 void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
   struct ibv_port_attr attributes;
   *port = (struct nic_port){.number = number, .gid_kind = NIC_GID_NONE};
@@ -361,10 +339,27 @@ void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
     return;
   }
   int system = verbs_query_port(nic->verbs, nic->context, number, &attributes);
-  if (system != 0)
+  if (system != 0) {
     port_is(port, NIC_PORT_FAILED, "it cannot be queried: %s", strerror(system));
+    return;
+  }
+  port->infiniband = attributes.link_layer != IBV_LINK_LAYER_ETHERNET;
+  port->mtu = attributes.active_mtu;
+  port->bytes_per_ns = link_speed(attributes.active_speed, attributes.active_width);
+  if (attributes.state == IBV_PORT_ACTIVE)
+    port->status = NIC_PORT_USABLE;
+  else if (port->infiniband &&
+           (attributes.state == IBV_PORT_INIT || attributes.state == IBV_PORT_ARMED))
+    port_is(port, NIC_PORT_WAITING, "no subnet manager has activated it");
   else
-    read_port(nic, &attributes, port);
+    port_is(port, NIC_PORT_DOWN, "its link is down");
+  if (port->infiniband) {
+    address_infiniband(nic, &attributes, port);
+    return;
+  }
+  if (port->status == NIC_PORT_USABLE)
+    choose_gid(nic, attributes.gid_tbl_len, port);
+  name_interface(nic, port);
 }
 
 /* ---- Distance ---- */
@@ -420,16 +415,18 @@ struct nic_distance nic_distance(const struct nic *nic, const struct haul_device
 
 /* ---- Ranking ---- */
 
-/* Soft-RoCE over the loopback interface: no other host reaches it. */
-static bool is_loopback(const struct nic_port *port) {
-  static const uint8_t ipv6[16] = {[15] = 1};
-  return !port->infiniband &&
-         (port->gid_kind == NIC_GID_IPV4 ? port->gid[12] == 127
-                                         : memcmp(port->gid, ipv6, sizeof ipv6) == 0);
-}
-
+/* Hardware goes first. Soft-RoCE over the loopback interface goes last: no other host reaches it.
+ */
 static int class_of(const struct nic_rail *rail) {
-  return *rail->nic->pci ? 0 : is_loopback(&rail->port) ? 2 : 1;
+  static const uint8_t ipv6[16] = {[15] = 1};
+  const struct nic_port *port = &rail->port;
+  if (*rail->nic->pci)
+    return 0;
+  if (port->infiniband)
+    return 1;
+  bool loopback = port->gid_kind == NIC_GID_IPV4 ? port->gid[12] == 127
+                                                 : memcmp(port->gid, ipv6, sizeof ipv6) == 0;
+  return loopback ? 2 : 1;
 }
 
 /* Below 0: a is better. */

@@ -285,23 +285,19 @@ static struct rdma_endpoint *take_turn(struct rdma_node *node) {
   return NULL;
 }
 
-/* The queue is empty when the channel ended meanwhile. */
-static void serve_first(struct rdma_endpoint *endpoint) {
-  struct list *item = list_take(&endpoint->attach_queue);
-  struct queued_attach *queued = item ? list_entry(item, struct queued_attach, link) : NULL;
-  if (queued)
-    serve_attach(endpoint, &queued->record);
-  alloc_free(queued);
-  endpoint->attaching = false;
-}
-
 static void *attach_thread(void *user) {
   struct rdma_node *node = ((struct rdma_endpoint *)user)->node;
   for (struct rdma_endpoint *endpoint = user, *next; endpoint; endpoint = next) {
     struct link *link = endpoint->base.link;
     struct loop *loop = link->fabric->loop;
     loop_lock(loop);
-    serve_first(endpoint);
+    struct list *first = list_take(&endpoint->attach_queue); /* NULL: the channel ended meanwhile */
+    if (first) {
+      struct queued_attach *queued = list_entry(first, struct queued_attach, link);
+      serve_attach(endpoint, &queued->record);
+      alloc_free(queued);
+    }
+    endpoint->attaching = false;
     next = take_turn(node);
     node->attach_threads -= !next;
     loop_unlock(loop);
@@ -359,10 +355,8 @@ int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *rec
     return 0;
   }
   struct queued_attach *queued = alloc_zero(1, sizeof *queued);
-  int code = HAUL_ENOMEM;
-  if (!queued) {
-    error_memory("rdma attach request");
-  } else {
+  int code = queued ? 0 : error_memory("rdma attach request");
+  if (queued) {
     queued->record = *record;
     list_append(&endpoint->attach_queue, &queued->link);
     code = start_attach_thread(endpoint->node);

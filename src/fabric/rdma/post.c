@@ -67,13 +67,9 @@ void jobs_end(struct list *jobs) {
   for (struct list *item; (item = list_take(jobs));) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
     struct work *work = job->work;
-    struct endpoint *endpoint = work->endpoint;
     int code = job->code;
     job_free(job);
-    if (code == 0)
-      endpoint_count(endpoint, work->operation, work->bytes);
-    else
-      atomic_fetch_add_explicit(&endpoint->counters.errors, 1, memory_order_relaxed);
+    endpoint_count(work->endpoint, work->operation, work->bytes, code);
     work->done(work, code);
   }
 }
@@ -111,17 +107,14 @@ static uint32_t count_requests(const struct rdma_job *job) {
   return job->bounce && job->slot >= 0 ? 1 : job->work->count;
 }
 
-/* The CPU copies inline bytes while it posts. */
-static bool goes_inline(const struct rdma_job *job, const struct move *move) {
-  return job->work->operation == HAUL_OP_WRITE && move->length <= job->rail->inlined &&
-         (job->bounce || job->work->region->memory.view);
-}
-
 static void fill_request(const struct rdma_job *job, const struct move *move, unsigned rail,
                          struct ibv_send_wr *request, struct ibv_sge *segment) {
   const struct work *work = job->work;
   uint32_t key = ((const struct rdma_binding *)work->binding)->keys[rail];
   bool write = work->operation == HAUL_OP_WRITE;
+  /* The CPU copies inline bytes while it posts. */
+  bool goes_inline =
+      write && move->length <= job->rail->inlined && (job->bounce || work->region->memory.view);
   *segment =
       (struct ibv_sge){.addr = move->local, .length = (uint32_t)move->length, .lkey = job->key};
   *request = (struct ibv_send_wr){
@@ -129,7 +122,7 @@ static void fill_request(const struct rdma_job *job, const struct move *move, un
       .sg_list = segment,
       .num_sge = 1,
       .opcode = write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ,
-      .send_flags = goes_inline(job, move) ? IBV_SEND_INLINE : 0,
+      .send_flags = goes_inline ? IBV_SEND_INLINE : 0,
       .wr.rdma = {.remote_addr = move->remote, .rkey = key},
   };
   if (!operation_is_atomic(work->operation))
@@ -143,14 +136,6 @@ static void fill_request(const struct rdma_job *job, const struct move *move, un
 }
 
 /* Only the last work request asks for a completion, and only it carries the immediate. */
-static void finish_last(const struct rdma_job *job, struct ibv_send_wr *last) {
-  last->send_flags |= IBV_SEND_SIGNALED;
-  if (!job->needs_fence)
-    return;
-  last->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-  last->imm_data = htonl(((const struct rdma_binding *)job->work->binding)->number);
-}
-
 static void add_requests(struct batch *batch, const struct rdma_job *job, uint32_t count) {
   unsigned number = (unsigned)(job->rail - job->rail->endpoint->rails);
   uint64_t at = 0;
@@ -162,7 +147,12 @@ static void add_requests(struct batch *batch, const struct rdma_job *job, uint32
     if (here > 0)
       batch->requests[here - 1].next = &batch->requests[here];
   }
-  finish_last(job, &batch->requests[batch->count - 1]);
+  struct ibv_send_wr *last = &batch->requests[batch->count - 1];
+  last->send_flags |= IBV_SEND_SIGNALED;
+  if (!job->needs_fence)
+    return;
+  last->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  last->imm_data = htonl(((const struct rdma_binding *)job->work->binding)->number);
 }
 
 /* ---- Posting ---- */
@@ -276,14 +266,6 @@ static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned ne
   return best;
 }
 
-/* The owner compares checksums only for peers that may read. (Over tcp it sums the bytes sent.) */
-static int check_checksum(const struct work *work) {
-  if (!work->checksum || work->key->rights & HAUL_READ)
-    return 0;
-  return error_set(HAUL_ENOPATH, 0, NULL, NULL,
-                   "a copy into memory without the right to read cannot be compared");
-}
-
 /* HAUL_ENOPATH where the NIC cannot take the memory: another path copies. */
 static int prepare_local(struct rdma_job *job) {
   struct memory *memory = &job->work->region->memory;
@@ -300,6 +282,12 @@ static int prepare_local(struct rdma_job *job) {
  * operations. */
 static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *work) {
   const struct rdma_binding *binding = work->binding;
+  /* The owner compares checksums for peers that may read. (Over tcp it sums the bytes sent.) */
+  if (work->checksum && !(work->key->rights & HAUL_READ)) {
+    error_set(HAUL_ENOPATH, 0, NULL, NULL,
+              "a copy into memory without the right to read cannot be compared");
+    return NULL;
+  }
   struct rdma_job *job = alloc_zero(1, sizeof *job);
   if (!job) {
     error_memory("rdma job");
@@ -315,7 +303,7 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
   job->staged = rdma_is_staged(binding, &work->region->memory);
   job->needs_fence = work->operation == HAUL_OP_WRITE && binding->fenced && !binding->staged;
   list_init(&job->link);
-  if (check_checksum(work) == 0 && prepare_local(job) == 0)
+  if (prepare_local(job) == 0)
     return job;
   job_free(job); /* with its registration, where the fence failed after it */
   return NULL;

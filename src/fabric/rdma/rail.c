@@ -305,7 +305,7 @@ static int post_send(struct rdma_rail *rail, const struct rdma_record *record) {
   if (!can_send(rail))
     return error_set(HAUL_EPATH, 0, rail->device->nic->name, NULL,
                      "the peer's NIC completes no sends");
-  uint8_t *bytes = buffer_of(rail, RDMA_RECEIVES + messages->sent % RDMA_SENDS);
+  uint8_t *bytes = buffer_of(rail, RDMA_RECEIVES + (uint32_t)(messages->sent % RDMA_SENDS));
   struct ibv_sge segment = {.addr = (uintptr_t)bytes,
                             .length = (uint32_t)rdma_pack(record, bytes),
                             .lkey = messages->registration->lkey};

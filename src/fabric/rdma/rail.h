@@ -20,6 +20,7 @@
 #define RDMA_RECEIVES (2 * RDMA_FENCES + 2 * RDMA_REQUESTS)
 #define RDMA_SENDS    (RDMA_FENCES + 2 * RDMA_REQUESTS)
 
+_Static_assert((UINT32_MAX + UINT64_C(1)) % RDMA_RECEIVES == 0, "`received` and `handled` wrap");
 _Static_assert(RDMA_DEPTH >= WORK_PIECES_MAX, "a work must fit an empty send queue");
 
 struct rdma_device;
@@ -34,11 +35,12 @@ struct rdma_received {
   uint32_t buffer, length;
 };
 
-/* Records over the rail. With the endpoint's lock. The counters are totals. */
+/* Records over the rail. With the endpoint's lock. The counters are totals, and index a ring modulo
+ * its size. 2^32 is no multiple of RDMA_SENDS: `sent` must not wrap. */
 struct rdma_messages {
   struct haul_region *region; /* RDMA_RECORD bytes each: RDMA_RECEIVES, then RDMA_SENDS */
   struct ibv_mr *registration;
-  uint32_t sent, completed;
+  uint64_t sent, completed;
   uint32_t received, handled;
   struct rdma_received records[RDMA_RECEIVES]; /* [handled, received), modulo */
 };

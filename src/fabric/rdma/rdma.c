@@ -19,10 +19,6 @@ static bool poll_endpoint(struct poller *poller) {
   return any;
 }
 
-static bool arm_endpoint(struct poller *poller) {
-  return rdma_arm(list_entry(poller, struct rdma_endpoint, poller));
-}
-
 static void on_completion_event(struct watch *watch, uint32_t events) {
   struct rdma_rail *rail = list_entry(watch, struct rdma_rail, watch);
   struct ibv_cq *queue;
@@ -63,10 +59,6 @@ static void close_rails(struct rdma_endpoint *endpoint) {
   }
 }
 
-static void rdma_on_timer(struct timer *timer) {
-  rdma_check_stuck(list_entry(timer, struct rdma_endpoint, timer));
-}
-
 static int create(struct link *link, struct endpoint **out) {
   struct rdma_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
   if (!endpoint)
@@ -76,7 +68,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->node = link->fabric->shared[rdma_transport.index];
   endpoint->channel = STREAM_NONE;
   list_init(&endpoint->peer);
-  timer_init(&endpoint->timer, rdma_on_timer);
+  timer_init(&endpoint->timer, rdma_check_stuck);
   list_init(&endpoint->attach_requests);
   list_init(&endpoint->bindings);
   list_init(&endpoint->attachments);
@@ -114,7 +106,7 @@ static void start_endpoint(struct rdma_endpoint *endpoint, struct stream stream)
   }
   list_append(&endpoint->node->endpoints, &endpoint->peer);
   loop_poller_start(loop, &endpoint->poller, poll_endpoint);
-  endpoint->poller.arm = arm_endpoint;
+  endpoint->poller.arm = rdma_arm;
   rdma_channel_start(endpoint, stream);
 }
 

@@ -84,11 +84,6 @@ bool sysfs_first(struct sysfs_path folder, bool (*wanted)(const char *name), cha
   return *name != '\0';
 }
 
-struct ifaddrs *addresses_read(void) {
-  struct ifaddrs *addresses;
-  return addresses_get(&addresses) == 0 ? addresses : NULL;
-}
-
 static bool is_gid(const struct sockaddr *address, const uint8_t gid[16]) {
   uint8_t mapped[16] = {[10] = 0xff, [11] = 0xff};
   if (!address)

@@ -34,8 +34,6 @@ bool sysfs_real(struct sysfs_path path, char real[PATH_MAX]);
 bool sysfs_first(struct sysfs_path folder, bool (*wanted)(const char *name), char *name,
                  size_t size);
 
-/* NULL where they cannot be read; freeifaddrs releases them. */
-struct ifaddrs *addresses_read(void);
 /* Whether the GID is one of the addresses (IPv4 is mapped). Loopback addresses do not count: every
  * namespace has them. */
 bool addresses_have(const struct ifaddrs *addresses, const uint8_t gid[16]);

@@ -72,20 +72,6 @@ uint64_t spans_cut(struct iovec *spans, int *count, uint64_t most) {
 
 /* ---- Bounce buffers ---- */
 
-void tcp_staging_open(struct tcp_endpoint *endpoint) {
-  struct fabric *fabric = endpoint->base.link->fabric;
-  struct staging *staging = heap_staging(fabric->heap);
-  staging_user_init(staging, &endpoint->tx_staging, STAGING_SEND, TCP_BOUNCES, loop_wake_callback,
-                    fabric->loop);
-  staging_user_init(staging, &endpoint->rx_staging, STAGING_RECEIVE, TCP_BOUNCES,
-                    loop_wake_callback, fabric->loop);
-}
-
-void tcp_staging_close(struct tcp_endpoint *endpoint) {
-  staging_cancel_wait(&endpoint->tx_staging);
-  staging_cancel_wait(&endpoint->rx_staging);
-}
-
 int payload_get_bounce(struct payload *payload, struct staging_user *user) {
   int numa = staging_numa(user->staging, payload->region->memory.place);
   int status = staging_get(user, 1, numa, &payload->bounce);

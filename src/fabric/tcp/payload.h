@@ -83,10 +83,6 @@ struct staged_receive {
   struct frame_segment segments[];
 };
 
-void tcp_staging_open(struct tcp_endpoint *endpoint);
-/* Cancels the waits for bounce buffers. */
-void tcp_staging_close(struct tcp_endpoint *endpoint);
-
 /* Gets a bounce buffer for a payload that awaits one: 0, 1 (later), or a code with the detail. */
 int payload_get_bounce(struct payload *payload, struct staging_user *user);
 void payload_put_bounce(struct payload *payload, struct staging_user *user);

@@ -190,13 +190,9 @@ static void on_request(struct tcp_rail *rail) {
 
 /* Counts and ends the work, unless it is NULL. */
 static void end_work(struct tcp_endpoint *endpoint, struct work *work, int code) {
-  struct endpoint_counters *counters = &endpoint->base.counters;
   if (!work)
     return;
-  if (code)
-    atomic_fetch_add_explicit(&counters->errors, 1, memory_order_relaxed);
-  else
-    endpoint_count(&endpoint->base, work->operation, work->bytes);
+  endpoint_count(&endpoint->base, work->operation, work->bytes, code);
   work->done(work, code);
 }
 
@@ -237,23 +233,6 @@ static void on_data(struct tcp_rail *rail) {
   for (uint32_t i = 0; i < count; i++)
     rx->segments[i] = (struct frame_segment){work->pieces[i].local, work->pieces[i].length};
   rail_start_payload(rail, work ? work->region : NULL, count);
-}
-
-static void handle_head(struct tcp_rail *rail) {
-  switch (rail->rx.frame.type) {
-  case FRAME_WRITE:
-    on_write(rail);
-    break;
-  case FRAME_ACK:
-    on_ack(rail);
-    break;
-  case FRAME_DATA:
-    on_data(rail);
-    break;
-  default:
-    on_request(rail);
-    break;
-  }
 }
 
 /* ---- The end of a payload ---- */
@@ -361,7 +340,14 @@ static bool take_head(struct tcp_rail *rail) {
   }
   rx->inbox_start += head;
   rx->status = 0;
-  handle_head(rail);
+  if (rx->frame.type == FRAME_WRITE)
+    on_write(rail);
+  else if (rx->frame.type == FRAME_ACK)
+    on_ack(rail);
+  else if (rx->frame.type == FRAME_DATA)
+    on_data(rail);
+  else
+    on_request(rail);
   return true;
 }
 

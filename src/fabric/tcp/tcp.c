@@ -312,6 +312,7 @@ static void on_stall_timer(struct timer *timer) {
 static int tcp_create(struct link *link, struct endpoint **out) {
   struct tcp_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
   struct loop *loop = link->fabric->loop;
+  struct staging *staging = heap_staging(link->fabric->heap);
   if (!endpoint)
     return error_memory("tcp endpoint");
   endpoint->base.transport = &tcp_transport;
@@ -322,7 +323,10 @@ static int tcp_create(struct link *link, struct endpoint **out) {
   backlog_init(&endpoint->pending);
   list_init(&endpoint->staged_sends);
   list_init(&endpoint->staged_receives);
-  tcp_staging_open(endpoint);
+  staging_user_init(staging, &endpoint->tx_staging, STAGING_SEND, TCP_BOUNCES, loop_wake_callback,
+                    loop);
+  staging_user_init(staging, &endpoint->rx_staging, STAGING_RECEIVE, TCP_BOUNCES,
+                    loop_wake_callback, loop);
   timer_init(&endpoint->stall, on_stall_timer);
   loop_poller_start(loop, &endpoint->poller, poll_endpoint);
   loop_timer_start(loop, &endpoint->stall, clock_now() + link->fabric->config->liveness_ns / 2);
@@ -340,7 +344,8 @@ static void tcp_adopt(struct endpoint *base, unsigned index, struct stream strea
 static void tcp_stop(struct endpoint *base, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   each_rail(rail, endpoint) rail_close(rail, code);
-  tcp_staging_close(endpoint);
+  staging_cancel_wait(&endpoint->tx_staging);
+  staging_cancel_wait(&endpoint->rx_staging);
   loop_timer_stop(&endpoint->stall);
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
   /* Ends deferred works; tcp_post ends later ones. */
