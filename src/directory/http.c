@@ -10,7 +10,7 @@
 
 #define ANSWER_MAX ((size_t)64 << 20) /* bytes; a page of a walk has 1000 entries */
 #define CONNECT_MS 2000L              /* then the next member is tried */
-#define SHARE_S    (SHARE_NS / 1000000000L)
+#define SHARE_S    ((long)(SHARE_NS / 1000000000))
 
 /* ---- curl's callbacks ---- */
 
