@@ -79,6 +79,16 @@ struct source_change {
   struct timespec times[2]; /* as utimensat: access, modification; UTIME_NOW, UTIME_OMIT */
 };
 
+/* A name to create without opening it. */
+enum source_kind { SOURCE_FOLDER, SOURCE_FILE, SOURCE_SYMLINK, SOURCE_LINK };
+
+struct source_new {
+  enum source_kind kind;
+  mode_t mode;        /* of a folder or file */
+  const char *target; /* of a symlink */
+  uint64_t node;      /* that a hard link names */
+};
+
 /* One name in a folder. */
 struct source_name {
   const char *name;
@@ -122,16 +132,10 @@ struct source_ops {
   ssize_t (*readlink)(struct source *source, uint64_t node, char *target, size_t size);
   int (*statfs)(struct source *source, struct statvfs *stat);
 
-  /* Operations that create a name count one lookup for the node. */
-  int (*mkdir)(struct source *source, const struct source_caller *caller, uint64_t folder,
-               const char *name, mode_t mode, struct source_entry *entry);
-  int (*symlink)(struct source *source, const struct source_caller *caller, uint64_t folder,
-                 const char *name, const char *target, struct source_entry *entry);
-  /* A regular file; -EPERM for any other kind. */
-  int (*mknod)(struct source *source, const struct source_caller *caller, uint64_t folder,
-               const char *name, mode_t mode, struct source_entry *entry);
-  int (*link)(struct source *source, const struct source_caller *caller, uint64_t node,
-              uint64_t folder, const char *name, struct source_entry *entry);
+  /* make and create count one lookup for the node. A file is a regular one: -EPERM if its mode has
+   * another type. */
+  int (*make)(struct source *source, const struct source_caller *caller, uint64_t folder,
+              const char *name, const struct source_new *wanted, struct source_entry *entry);
   int (*unlink)(struct source *source, uint64_t folder, const char *name);
   int (*rmdir)(struct source *source, uint64_t folder, const char *name);
   /* `flags`: RENAME_NOREPLACE, RENAME_EXCHANGE. */

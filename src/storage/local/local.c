@@ -194,37 +194,34 @@ static void place_put(struct place *place) {
   nodes_put(&place->local->nodes, place->folder);
 }
 
-/* The kind of node to create. */
-struct creation {
-  const struct node *node; /* a hard link to this */
-  const char *target;      /* else a symlink to this */
-  mode_t mode;             /* else a folder or a file, by its S_IFMT bits */
-};
-
-static int create_at(const struct place *place, const struct creation *creation) {
+/* `linked`: the node that a hard link names. */
+static int make_at(const struct place *place, const struct source_new *wanted,
+                   const struct node *linked) {
   char path[PROC_ROOM];
   int folder = place->folder->fd;
-  if (creation->node) {
-    local_proc_path(path, creation->node->fd);
+  switch (wanted->kind) {
+  case SOURCE_FOLDER:
+    return mkdirat(folder, place->name, wanted->mode & 07777);
+  case SOURCE_FILE:
+    return mknodat(folder, place->name, S_IFREG | (wanted->mode & 07777), 0);
+  case SOURCE_SYMLINK:
+    return symlinkat(wanted->target, folder, place->name);
+  default:
+    local_proc_path(path, linked->fd);
     return linkat(AT_FDCWD, path, folder, place->name, AT_SYMLINK_FOLLOW);
   }
-  if (creation->target)
-    return symlinkat(creation->target, folder, place->name);
-  if (S_ISDIR(creation->mode))
-    return mkdirat(folder, place->name, creation->mode & ~(mode_t)S_IFMT);
-  return mknodat(folder, place->name, creation->mode, 0);
 }
 
-static int create_name(struct source *source, const struct source_caller *caller, uint64_t folder,
-                       const char *name, const struct creation *creation,
-                       struct source_entry *entry) {
+static int make_name(struct source *source, const struct source_caller *caller, uint64_t folder,
+                     const char *name, const struct source_new *wanted, const struct node *linked,
+                     struct source_entry *entry) {
   struct place place;
   struct credentials own;
   int result = place_get(&place, source, folder, name);
   if (result)
     return result;
   result = credentials_assume(&own, caller);
-  if (!result && create_at(&place, creation))
+  if (!result && make_at(&place, wanted, linked))
     result = -errno;
   credentials_restore(&own);
   if (!result)
@@ -233,34 +230,18 @@ static int create_name(struct source *source, const struct source_caller *caller
   return result;
 }
 
-static int local_mkdir(struct source *source, const struct source_caller *caller, uint64_t folder,
-                       const char *name, mode_t mode, struct source_entry *entry) {
-  const struct creation creation = {.mode = S_IFDIR | (mode & 07777)};
-  return create_name(source, caller, folder, name, &creation, entry);
-}
-
-static int local_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
-                         const char *name, const char *target, struct source_entry *entry) {
-  const struct creation creation = {.target = target};
-  return create_name(source, caller, folder, name, &creation, entry);
-}
-
-static int local_mknod(struct source *source, const struct source_caller *caller, uint64_t folder,
-                       const char *name, mode_t mode, struct source_entry *entry) {
-  const struct creation creation = {.mode = S_IFREG | (mode & 07777)};
-  if ((mode & S_IFMT) && !S_ISREG(mode))
+static int local_make(struct source *source, const struct source_caller *caller, uint64_t folder,
+                      const char *name, const struct source_new *wanted,
+                      struct source_entry *entry) {
+  if (wanted->kind == SOURCE_FILE && (wanted->mode & S_IFMT) && !S_ISREG(wanted->mode))
     return -EPERM;
-  return create_name(source, caller, folder, name, &creation, entry);
-}
-
-static int local_link(struct source *source, const struct source_caller *caller, uint64_t handle,
-                      uint64_t folder, const char *name, struct source_entry *entry) {
-  struct node *node = get_node(source, handle);
-  if (!node)
+  if (wanted->kind != SOURCE_LINK)
+    return make_name(source, caller, folder, name, wanted, NULL, entry);
+  struct node *linked = get_node(source, wanted->node);
+  if (!linked)
     return -ESTALE;
-  const struct creation creation = {.node = node};
-  int result = create_name(source, caller, folder, name, &creation, entry);
-  put_node(source, node);
+  int result = make_name(source, caller, folder, name, wanted, linked, entry);
+  put_node(source, linked);
   return result;
 }
 
@@ -412,10 +393,7 @@ static const struct source_ops local_ops = {
     .setattr = local_setattr,
     .readlink = local_readlink,
     .statfs = local_statfs,
-    .mkdir = local_mkdir,
-    .symlink = local_symlink,
-    .mknod = local_mknod,
-    .link = local_link,
+    .make = local_make,
     .unlink = local_unlink,
     .rmdir = local_rmdir,
     .rename = local_rename,

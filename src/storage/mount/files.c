@@ -367,6 +367,7 @@ static int ioctl_sync(const struct ioctl_call *call) {
 static int link_in_folder(const struct ioctl_call *call, const struct source_entry *folder,
                           const char *name) {
   struct source *source = source_of(call->request);
+  const struct source_new link = {.kind = SOURCE_LINK, .node = call->node};
   struct source_caller caller;
   struct source_entry entry;
   gid_t *groups;
@@ -376,7 +377,7 @@ static int link_in_folder(const struct ioctl_call *call, const struct source_ent
     return -EPERM;
   int status = caller_unchecked(call->request, &caller, &groups);
   if (!status)
-    status = source->ops->link(source, &caller, call->node, folder->node, name, &entry);
+    status = source->ops->make(source, &caller, folder->node, name, &link, &entry);
   if (!status)
     source->ops->forget(source, entry.node, 1);
   free(groups);

@@ -145,35 +145,36 @@ static int handle_statfs(struct service_job *job, const struct protocol_fields *
 
 /* ---- Names ---- */
 
+static int make_name(struct service_job *job, uint64_t folder, const struct source_new *wanted) {
+  return job->source->ops->make(job->source, &job->caller, folder, job->request.fields.name, wanted,
+                                &job->response.entry);
+}
+
 static int handle_mkdir(struct service_job *job, const struct protocol_fields *fields) {
-  if (grants_rights(fields->mode, true))
-    return -EPERM;
-  return job->source->ops->mkdir(job->source, &job->caller, fields->node, fields->name,
-                                 fields->mode, &job->response.entry);
+  const struct source_new wanted = {.kind = SOURCE_FOLDER, .mode = fields->mode};
+  return grants_rights(fields->mode, true) ? -EPERM : make_name(job, fields->node, &wanted);
 }
 
 static int handle_symlink(struct service_job *job, const struct protocol_fields *fields) {
   char target[PATH_MAX];
+  const struct source_new wanted = {.kind = SOURCE_SYMLINK, .target = target};
   if (fields->size >= sizeof target)
     return -ENAMETOOLONG;
   if (fields->size == 0 || memchr(fields->bytes, 0, fields->size))
     return -EINVAL;
   memcpy(target, fields->bytes, fields->size);
   target[fields->size] = '\0';
-  return job->source->ops->symlink(job->source, &job->caller, fields->node, fields->name, target,
-                                   &job->response.entry);
+  return make_name(job, fields->node, &wanted);
 }
 
 static int handle_mknod(struct service_job *job, const struct protocol_fields *fields) {
-  if (grants_rights(fields->mode, false))
-    return -EPERM;
-  return job->source->ops->mknod(job->source, &job->caller, fields->node, fields->name,
-                                 fields->mode, &job->response.entry);
+  const struct source_new wanted = {.kind = SOURCE_FILE, .mode = fields->mode};
+  return grants_rights(fields->mode, false) ? -EPERM : make_name(job, fields->node, &wanted);
 }
 
 static int handle_link(struct service_job *job, const struct protocol_fields *fields) {
-  return job->source->ops->link(job->source, &job->caller, fields->node, fields->folder,
-                                fields->name, &job->response.entry);
+  const struct source_new wanted = {.kind = SOURCE_LINK, .node = fields->node};
+  return make_name(job, fields->folder, &wanted);
 }
 
 static int handle_unlink(struct service_job *job, const struct protocol_fields *fields) {

@@ -144,52 +144,27 @@ static int stat_system(struct source *source, struct statvfs *stat) {
  * The server acts as its own user. It does not know this host's users, so a caller whose rights are
  * not checked yet is -EPERM. */
 
-/* Sends a request that creates a name. */
-static int create_name(struct source *source, struct remote_call *call,
-                       struct source_entry *entry) {
-  return get_entry(call, remote_call(source, call), entry);
-}
-
-static int make_folder(struct source *source, const struct source_caller *caller, uint64_t folder,
-                       const char *name, mode_t mode, struct source_entry *entry) {
+static int make_name(struct source *source, const struct source_caller *caller, uint64_t folder,
+                     const char *name, const struct source_new *wanted,
+                     struct source_entry *entry) {
+  static const uint16_t operations[] = {[SOURCE_FOLDER] = PROTOCOL_MKDIR,
+                                        [SOURCE_FILE] = PROTOCOL_MKNOD,
+                                        [SOURCE_SYMLINK] = PROTOCOL_SYMLINK,
+                                        [SOURCE_LINK] = PROTOCOL_LINK};
   struct remote_call call;
-  int status = begin_change(source, caller, &call, PROTOCOL_MKDIR, folder, name);
-  if (status)
-    return status;
-  call.request.fields.mode = mode;
-  return create_name(source, &call, entry);
-}
-
-static int make_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
-                        const char *name, const char *target, struct source_entry *entry) {
-  struct remote_call call;
-  int status = begin_change(source, caller, &call, PROTOCOL_SYMLINK, folder, name);
-  if (status)
-    return status;
-  call.request.fields.bytes = target;
-  call.request.fields.size = strlen(target);
-  return create_name(source, &call, entry);
-}
-
-static int make_node(struct source *source, const struct source_caller *caller, uint64_t folder,
-                     const char *name, mode_t mode, struct source_entry *entry) {
-  struct remote_call call;
-  if ((mode & S_IFMT) && !S_ISREG(mode))
+  bool links = wanted->kind == SOURCE_LINK;
+  if (wanted->kind == SOURCE_FILE && (wanted->mode & S_IFMT) && !S_ISREG(wanted->mode))
     return -EPERM;
-  int status = begin_change(source, caller, &call, PROTOCOL_MKNOD, folder, name);
+  int status = begin_change(source, caller, &call, operations[wanted->kind],
+                            links ? wanted->node : folder, name);
+  if (!status && links)
+    status = remote_add_folder(&call, folder);
   if (status)
     return status;
-  call.request.fields.mode = mode;
-  return create_name(source, &call, entry);
-}
-
-static int make_link(struct source *source, const struct source_caller *caller, uint64_t node,
-                     uint64_t folder, const char *name, struct source_entry *entry) {
-  struct remote_call call;
-  int status = begin_change(source, caller, &call, PROTOCOL_LINK, node, name);
-  if (!status)
-    status = remote_add_folder(&call, folder);
-  return status ? status : create_name(source, &call, entry);
+  call.request.fields.mode = wanted->mode;
+  call.request.fields.bytes = wanted->target;
+  call.request.fields.size = wanted->target ? strlen(wanted->target) : 0;
+  return get_entry(&call, remote_call(source, &call), entry);
 }
 
 static int remove_name(struct source *source, uint16_t operation, uint64_t folder,
@@ -455,10 +430,7 @@ static const struct source_ops ops = {
     .setattr = set_attributes,
     .readlink = read_link,
     .statfs = stat_system,
-    .mkdir = make_folder,
-    .symlink = make_symlink,
-    .mknod = make_node,
-    .link = make_link,
+    .make = make_name,
     .unlink = unlink_file,
     .rmdir = remove_folder,
     .rename = rename_node,
