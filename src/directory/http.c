@@ -64,20 +64,16 @@ struct curl_slist *http_new_headers(const struct http *http) {
   return list;
 }
 
-static void set_login(CURL *easy, const struct login *login) {
-  if (*login->authority)
-    curl_easy_setopt(easy, CURLOPT_CAINFO, login->authority);
-  if (!*login->certificate)
-    return;
-  curl_easy_setopt(easy, CURLOPT_SSLCERT, login->certificate);
-  curl_easy_setopt(easy, CURLOPT_SSLKEY, login->private_key);
-}
-
 CURL *http_new_easy(struct http *http) {
   CURL *easy = curl_easy_init();
   if (!easy)
     return NULL;
-  set_login(easy, &http->login);
+  if (*http->login.authority)
+    curl_easy_setopt(easy, CURLOPT_CAINFO, http->login.authority);
+  if (*http->login.certificate) {
+    curl_easy_setopt(easy, CURLOPT_SSLCERT, http->login.certificate);
+    curl_easy_setopt(easy, CURLOPT_SSLKEY, http->login.private_key);
+  }
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
 #if LIBCURL_VERSION_NUM >= 0x075700
@@ -364,18 +360,14 @@ static int log_in(struct http *http, int64_t until) {
   return code;
 }
 
-/* A token expires with time, or with the member that issued it. Then get another one, once. */
-static bool is_token_rejected(struct http *http, int code) {
-  return code == HAUL_EAUTH && *http->token && set_token(http, "") == 0;
-}
-
 int http_post_text(struct http *http, const char *path, const char *text, int64_t until,
                    json_t **answer) {
   bool had_token = *http->token;
   int code = log_in(http, until);
   if (code == 0)
     code = http_post_members(http, path, text, until, answer);
-  if (!had_token || !is_token_rejected(http, code))
+  /* A token expires with time, or with the member that issued it. Then get another one, once. */
+  if (!had_token || code != HAUL_EAUTH || set_token(http, "") != 0)
     return code;
   code = log_in(http, until);
   return code ? code : http_post_members(http, path, text, until, answer);

@@ -4,7 +4,6 @@
 #define HAUL_DIRECTORY_HTTP_INSIDE_H
 
 #include <curl/curl.h>
-#include <time.h>
 
 #include "directory/http.h"
 
@@ -31,12 +30,6 @@ struct http {
   char reason[CURL_ERROR_SIZE];
   char own_host[64];
 };
-
-static inline int64_t http_now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 static inline long http_milliseconds_to(int64_t until) {
   int64_t left = until == HAUL_FOREVER ? INT32_MAX : (until - http_now()) / MILLISECONDS;

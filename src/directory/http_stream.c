@@ -153,12 +153,6 @@ static void end_probe(struct http_stream *stream, CURLcode result) {
     stream->over = stream->silent = true;
 }
 
-static void probe_if_quiet(struct http_stream *stream) {
-  if (stream->over || stream->probing || http_now() - stream->heard < QUIET_NS)
-    return;
-  stream->probing = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
-}
-
 static void stream_receive(struct http_stream *stream) {
   int running = 0, left;
   size_t before = stream->bytes.length;
@@ -174,7 +168,8 @@ static void stream_receive(struct http_stream *stream) {
       stream->result = result;
     }
   }
-  probe_if_quiet(stream);
+  if (!stream->over && !stream->probing && http_now() - stream->heard >= QUIET_NS)
+    stream->probing = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
 }
 
 static int why_ended(struct http_stream *stream) {
@@ -205,25 +200,22 @@ static int stream_ended(struct http_stream *stream) {
 }
 
 int http_stream_next(struct http_stream *stream, int64_t until, json_t **value) {
-  for (;;) {
+  for (bool received = false;; received = true) {
     int code = next_line(stream, value);
     if (code || *value)
       return code;
     if (stream->over)
       return stream_ended(stream);
+    if (received) {
+      if (http_is_stopped(stream->http))
+        return stream->http->library->code(HAUL_ECLOSED, http_member(stream->http));
+      if (http_now() >= until)
+        return stream->http->library->error(HAUL_ETIMEDOUT, 0, http_member(stream->http), NULL,
+                                            "no event arrived in time");
+      int64_t slice = http_now() + SLICE_NS;
+      curl_multi_poll(stream->multi, NULL, 0,
+                      (int)http_milliseconds_to(until < slice ? until : slice), NULL);
+    }
     stream_receive(stream);
-    code = next_line(stream, value);
-    if (code || *value)
-      return code;
-    if (stream->over)
-      continue;
-    if (http_is_stopped(stream->http))
-      return stream->http->library->code(HAUL_ECLOSED, http_member(stream->http));
-    if (http_now() >= until)
-      return stream->http->library->error(HAUL_ETIMEDOUT, 0, http_member(stream->http), NULL,
-                                          "no event arrived in time");
-    int64_t slice = http_now() + SLICE_NS;
-    curl_multi_poll(stream->multi, NULL, 0,
-                    (int)http_milliseconds_to(until < slice ? until : slice), NULL);
   }
 }
