@@ -20,13 +20,6 @@
 #define KEPT_MAX 64u /* mappings of the process are limited by vm.max_map_count */
 #define KEPT_NS  INT64_C(5000000000)
 
-/* Removed from the list. */
-static void free_view(struct view *view) {
-  sigbus_unwatch(&view->watch);
-  haul_region_release(view->region);
-  free(view);
-}
-
 bool view_is_spoiled(const struct view *view) {
   return atomic_load(&view->watch.lost);
 }
@@ -59,7 +52,9 @@ static void *reap_views(void *argument) {
       continue;
     }
     pthread_mutex_unlock(&views->lock);
-    free_view(view);
+    sigbus_unwatch(&view->watch);
+    haul_region_release(view->region);
+    free(view);
     pthread_mutex_lock(&views->lock);
   }
   pthread_mutex_unlock(&views->lock);
@@ -135,17 +130,13 @@ static struct view *new_view(struct service *service, int fd, const struct stat 
   return view;
 }
 
-static bool shows(const struct view *view, const struct stat *stat, uint64_t end) {
-  return view->inode == stat->st_ino && view->device == stat->st_dev &&
-         end <= haul_region_length(view->region) && !view_is_spoiled(view);
-}
-
 static struct view *find_view(struct views *views, const struct stat *stat, uint64_t end) {
   struct view *found = NULL;
   pthread_mutex_lock(&views->lock);
   list_each(item, &views->all) {
     struct view *view = list_entry(item, struct view, link);
-    if (shows(view, stat, end)) {
+    if (view->inode == stat->st_ino && view->device == stat->st_dev &&
+        end <= haul_region_length(view->region) && !view_is_spoiled(view)) {
       view->users++;
       found = view;
       break;
