@@ -14,6 +14,7 @@
 #define HAUL_STORAGE_SOURCE_H
 
 #include <errno.h>
+#include <fcntl.h> /* AT_REMOVEDIR */
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -136,8 +137,8 @@ struct source_ops {
    * another type. */
   int (*make)(struct source *source, const struct source_caller *caller, uint64_t folder,
               const char *name, const struct source_new *wanted, struct source_entry *entry);
-  int (*unlink)(struct source *source, uint64_t folder, const char *name);
-  int (*rmdir)(struct source *source, uint64_t folder, const char *name);
+  /* `flags` as unlinkat(2): AT_REMOVEDIR removes a folder, 0 anything else. */
+  int (*unlink)(struct source *source, uint64_t folder, const char *name, int flags);
   /* `flags`: RENAME_NOREPLACE, RENAME_EXCHANGE. */
   int (*rename)(struct source *source, uint64_t folder, const char *name, uint64_t new_folder,
                 const char *new_name, unsigned flags);
@@ -177,10 +178,9 @@ struct source_ops {
                  source_each *each, void *user);
 
   /* Optional, all or none. As getxattr(2) and its like: a length, also for size 0; -ERANGE;
-   * -ENODATA. */
+   * -ENODATA. getxattr with `name` NULL: the list of names, as listxattr(2). */
   ssize_t (*getxattr)(struct source *source, uint64_t node, const char *name, void *value,
                       size_t size);
-  ssize_t (*listxattr)(struct source *source, uint64_t node, char *list, size_t size);
   int (*setxattr)(struct source *source, uint64_t node, const char *name, const void *value,
                   size_t size, int flags);
   int (*removexattr)(struct source *source, uint64_t node, const char *name);

@@ -97,8 +97,8 @@ static void assert_change_is(int wanted, const char *name) {
   assert_int_equal(ops->make(source, &me, SOURCE_ROOT, name, &link, &entry), wanted);
   assert_int_equal(ops->create(source, &me, SOURCE_ROOT, name, 0644, O_RDWR, &entry, &file),
                    wanted);
-  assert_int_equal(ops->unlink(source, SOURCE_ROOT, name), wanted);
-  assert_int_equal(ops->rmdir(source, SOURCE_ROOT, name), wanted);
+  assert_int_equal(ops->unlink(source, SOURCE_ROOT, name, 0), wanted);
+  assert_int_equal(ops->unlink(source, SOURCE_ROOT, name, AT_REMOVEDIR), wanted);
   assert_int_equal(ops->rename(source, SOURCE_ROOT, name, SOURCE_ROOT, "new", 0), wanted);
   assert_int_equal(ops->rename(source, SOURCE_ROOT, "file", SOURCE_ROOT, name, 0), wanted);
   ops->forget(source, node, 1);
@@ -140,7 +140,7 @@ static void symlinks_are_never_followed(void **state) {
   assert_int_equal(ops->open(source, &me, entry.node, O_RDONLY, &file), -ELOOP);
   assert_int_equal(ops->opendir(source, entry.node, &file), -ENOTDIR);
   assert_int_equal(finds(entry.node, "passwd"), -ENOTDIR);
-  assert_int_equal(ops->unlink(source, entry.node, "passwd"), -ENOTDIR);
+  assert_int_equal(ops->unlink(source, entry.node, "passwd", 0), -ENOTDIR);
   ops->forget(source, entry.node, 1);
 }
 
@@ -184,13 +184,13 @@ static void assert_stale(uint64_t node) {
   assert_int_equal(ops->readlink(source, node, bytes, sizeof bytes), -ESTALE);
   assert_int_equal(ops->make(source, &me, node, "name", &new_folder, &entry), -ESTALE);
   assert_int_equal(ops->make(source, &me, SOURCE_ROOT, "name", &link, &entry), -ESTALE);
-  assert_int_equal(ops->unlink(source, node, "name"), -ESTALE);
+  assert_int_equal(ops->unlink(source, node, "name", 0), -ESTALE);
   assert_int_equal(ops->rename(source, SOURCE_ROOT, "file", node, "name", 0), -ESTALE);
   assert_int_equal(ops->open(source, &me, node, O_RDONLY, &file), -ESTALE);
   assert_int_equal(ops->create(source, &me, node, "name", 0644, O_RDWR, &entry, &file), -ESTALE);
   assert_int_equal(ops->opendir(source, node, &file), -ESTALE);
   assert_int_equal(ops->getxattr(source, node, "user.a", bytes, sizeof bytes), -ESTALE);
-  assert_int_equal(ops->listxattr(source, node, bytes, sizeof bytes), -ESTALE);
+  assert_int_equal(ops->getxattr(source, node, NULL, bytes, sizeof bytes), -ESTALE);
   ops->forget(source, node, UINT64_MAX);
 }
 
@@ -265,7 +265,7 @@ static void an_open_file_outlives_its_name_and_its_node(void **state) {
   uint64_t node = found(SOURCE_ROOT, "file").node;
   assert_int_equal(ops->open(source, &me, node, O_RDWR, &file), 0);
   ops->forget(source, node, 1);
-  assert_int_equal(ops->unlink(source, SOURCE_ROOT, "file"), 0);
+  assert_int_equal(ops->unlink(source, SOURCE_ROOT, "file", 0), 0);
   assert_int_equal(ops->write(source, file, "HE", 2, 0, 0), 2);
   assert_int_equal(ops->write(source, file, "!", 1, 0, RWF_APPEND), 1);
   assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), 6);
@@ -450,7 +450,7 @@ static void *make_and_take(void *argument) {
       ops->forget(source, entry.node, 1);
     }
     ops->rename(source, SOURCE_ROOT, name, SOURCE_ROOT, other, 0);
-    ops->unlink(source, SOURCE_ROOT, other);
+    ops->unlink(source, SOURCE_ROOT, other, 0);
   }
   return NULL;
 }

@@ -245,7 +245,7 @@ static int local_make(struct source *source, const struct source_caller *caller,
   return result;
 }
 
-static int remove_name(struct source *source, uint64_t folder, const char *name, int flags) {
+static int local_unlink(struct source *source, uint64_t folder, const char *name, int flags) {
   struct place place;
   int result = place_get(&place, source, folder, name);
   if (result)
@@ -253,14 +253,6 @@ static int remove_name(struct source *source, uint64_t folder, const char *name,
   result = unlinkat(place.folder->fd, name, flags) ? -errno : 0;
   place_put(&place);
   return result;
-}
-
-static int local_unlink(struct source *source, uint64_t folder, const char *name) {
-  return remove_name(source, folder, name, 0);
-}
-
-static int local_rmdir(struct source *source, uint64_t folder, const char *name) {
-  return remove_name(source, folder, name, AT_REMOVEDIR);
 }
 
 static int local_rename(struct source *source, uint64_t folder, const char *name,
@@ -349,13 +341,10 @@ static ssize_t local_getxattr(struct source *source, uint64_t handle, const char
                               size_t size) {
   char path[PROC_ROOM];
   struct node *node = get_with_path(source, handle, path);
-  return node ? put_result(source, node, getxattr(path, name, value, size)) : -ESTALE;
-}
-
-static ssize_t local_listxattr(struct source *source, uint64_t handle, char *list, size_t size) {
-  char path[PROC_ROOM];
-  struct node *node = get_with_path(source, handle, path);
-  return node ? put_result(source, node, listxattr(path, list, size)) : -ESTALE;
+  if (!node)
+    return -ESTALE;
+  return put_result(source, node,
+                    name ? getxattr(path, name, value, size) : listxattr(path, value, size));
 }
 
 static int local_setxattr(struct source *source, uint64_t handle, const char *name,
@@ -395,7 +384,6 @@ static const struct source_ops local_ops = {
     .statfs = local_statfs,
     .make = local_make,
     .unlink = local_unlink,
-    .rmdir = local_rmdir,
     .rename = local_rename,
     .open = local_open,
     .create = local_create,
@@ -409,7 +397,6 @@ static const struct source_ops local_ops = {
     .opendir = local_opendir,
     .readdir = local_readdir,
     .getxattr = local_getxattr,
-    .listxattr = local_listxattr,
     .setxattr = local_setxattr,
     .removexattr = local_removexattr,
 };

@@ -88,14 +88,16 @@ static void node_link(fuse_req_t request, fuse_ino_t node, fuse_ino_t folder, co
 
 static void node_unlink(fuse_req_t request, fuse_ino_t folder, const char *name) {
   struct source *source = source_of(request);
-  reply_status(request, control_is_name(folder, name) ? control_unlink(request, folder, name)
-                                                      : source->ops->unlink(source, folder, name));
+  reply_status(request, control_is_name(folder, name)
+                            ? control_unlink(request, folder, name)
+                            : source->ops->unlink(source, folder, name, 0));
 }
 
 static void node_rmdir(fuse_req_t request, fuse_ino_t folder, const char *name) {
   struct source *source = source_of(request);
-  reply_status(request,
-               control_is_name(folder, name) ? -EPERM : source->ops->rmdir(source, folder, name));
+  reply_status(request, control_is_name(folder, name)
+                            ? -EPERM
+                            : source->ops->unlink(source, folder, name, AT_REMOVEDIR));
 }
 
 static void node_rename(fuse_req_t request, fuse_ino_t folder, const char *name,
@@ -183,11 +185,9 @@ static ssize_t read_xattr(struct source *source, uint64_t node, const char *name
                           size_t size) {
   if (control_is_node(node) || !source->ops->getxattr)
     return name ? -ENODATA : 0;
-  if (!name)
-    return source->ops->listxattr(source, node, value, size);
   ssize_t length = source->ops->getxattr(source, node, name, value, size);
   /* The kernel reads ACLs before it grants access, and fails the access with any other error. */
-  if (length == -EOPNOTSUPP && strncmp(name, "system.posix_acl_", 17) == 0)
+  if (length == -EOPNOTSUPP && name && strncmp(name, "system.posix_acl_", 17) == 0)
     return -ENODATA;
   return length;
 }

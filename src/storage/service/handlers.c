@@ -178,14 +178,14 @@ static int handle_link(struct service_job *job, const struct protocol_fields *fi
 }
 
 static int handle_unlink(struct service_job *job, const struct protocol_fields *fields) {
-  int status = job->source->ops->unlink(job->source, fields->node, fields->name);
+  int status = job->source->ops->unlink(job->source, fields->node, fields->name, 0);
   if (!status)
     session_drop_temporary(job->session, fields->node, fields->name);
   return status;
 }
 
 static int handle_rmdir(struct service_job *job, const struct protocol_fields *fields) {
-  return job->source->ops->rmdir(job->source, fields->node, fields->name);
+  return job->source->ops->unlink(job->source, fields->node, fields->name, AT_REMOVEDIR);
 }
 
 static int handle_rename(struct service_job *job, const struct protocol_fields *fields) {
@@ -230,7 +230,7 @@ static int handle_create(struct service_job *job, const struct protocol_fields *
   if (temporary && (status = session_add_temporary(job->session, fields->node, fields->name))) {
     job->source->ops->release(job->source, file);
     job->source->ops->forget(job->source, job->response.node, 1);
-    job->source->ops->unlink(job->source, fields->node, fields->name);
+    job->source->ops->unlink(job->source, fields->node, fields->name, 0);
     return status;
   }
   status = return_file(job, file);
@@ -341,26 +341,16 @@ static int handle_readdir(struct service_job *job, const struct protocol_fields 
 
 /* ---- Extended attributes ---- */
 
-static int return_value(struct service_job *job, ssize_t length, size_t size) {
+static int handle_getxattr(struct service_job *job, const struct protocol_fields *fields) {
+  const char *name = job->request.operation == PROTOCOL_GETXATTR ? fields->name : NULL;
+  size_t size = fields->length < sizeof job->bytes ? (size_t)fields->length : sizeof job->bytes;
+  ssize_t length = job->source->ops->getxattr(job->source, fields->node, name, job->bytes, size);
   if (length < 0)
     return (int)length;
   job->response.length = (uint64_t)length;
   job->response.bytes = job->bytes;
   job->response.size = size ? (size_t)length : 0;
   return 0;
-}
-
-static int handle_getxattr(struct service_job *job, const struct protocol_fields *fields) {
-  size_t size = fields->length < sizeof job->bytes ? (size_t)fields->length : sizeof job->bytes;
-  ssize_t length =
-      job->source->ops->getxattr(job->source, fields->node, fields->name, job->bytes, size);
-  return return_value(job, length, size);
-}
-
-static int handle_listxattr(struct service_job *job, const struct protocol_fields *fields) {
-  size_t size = fields->length < sizeof job->bytes ? (size_t)fields->length : sizeof job->bytes;
-  ssize_t length = job->source->ops->listxattr(job->source, fields->node, (char *)job->bytes, size);
-  return return_value(job, length, size);
 }
 
 /* Other attributes change rights on the server's host: capabilities, ACLs, labels. */
@@ -421,7 +411,7 @@ static const struct row {
     [PROTOCOL_OPENDIR] = {.plain = handle_opendir},
     [PROTOCOL_READDIR] = {.with_file = handle_readdir},
     [PROTOCOL_GETXATTR] = {.plain = handle_getxattr},
-    [PROTOCOL_LISTXATTR] = {.plain = handle_listxattr},
+    [PROTOCOL_LISTXATTR] = {.plain = handle_getxattr},
     [PROTOCOL_SETXATTR] = {.plain = handle_setxattr},
     [PROTOCOL_REMOVEXATTR] = {.plain = handle_removexattr},
 };

@@ -167,19 +167,11 @@ static int make_name(struct source *source, const struct source_caller *caller, 
   return get_entry(&call, remote_call(source, &call), entry);
 }
 
-static int remove_name(struct source *source, uint16_t operation, uint64_t folder,
-                       const char *name) {
+static int unlink_name(struct source *source, uint64_t folder, const char *name, int flags) {
   struct remote_call call;
+  uint16_t operation = flags & AT_REMOVEDIR ? PROTOCOL_RMDIR : PROTOCOL_UNLINK;
   int status = begin_change(source, NULL, &call, operation, folder, name);
   return status ? status : remote_call(source, &call);
-}
-
-static int unlink_file(struct source *source, uint64_t folder, const char *name) {
-  return remove_name(source, PROTOCOL_UNLINK, folder, name);
-}
-
-static int remove_folder(struct source *source, uint64_t folder, const char *name) {
-  return remove_name(source, PROTOCOL_RMDIR, folder, name);
 }
 
 static int rename_node(struct source *source, uint64_t folder, const char *name,
@@ -211,30 +203,19 @@ static int take_value(void *user, const struct protocol_fields *response) {
   return 0;
 }
 
-static ssize_t read_extended(struct source *source, struct remote_call *call, char *bytes,
-                             size_t size) {
-  struct text text = {bytes, size, 0};
-  call->request.fields.length = size;
-  int status = remote_call_bytes(source, call, take_value, &text);
-  return status ? status : text.length;
-}
-
 static ssize_t get_extended(struct source *source, uint64_t node, const char *name, void *value,
                             size_t size) {
   struct remote_call call;
-  int status = remote_begin(&call, PROTOCOL_GETXATTR, node);
-  if (!status && strlen(name) > NAME_MAX)
+  struct text text = {value, size, 0};
+  int status = remote_begin(&call, name ? PROTOCOL_GETXATTR : PROTOCOL_LISTXATTR, node);
+  if (!status && name && strlen(name) > NAME_MAX)
     status = -ERANGE;
   if (status)
     return status;
-  strcpy(call.request.fields.name, name);
-  return read_extended(source, &call, value, size);
-}
-
-static ssize_t list_extended(struct source *source, uint64_t node, char *list, size_t size) {
-  struct remote_call call;
-  int status = remote_begin(&call, PROTOCOL_LISTXATTR, node);
-  return status ? status : read_extended(source, &call, list, size);
+  strcpy(call.request.fields.name, name ? name : "");
+  call.request.fields.length = size;
+  status = remote_call_bytes(source, &call, take_value, &text);
+  return status ? status : text.length;
 }
 
 static int change_extended(struct source *source, uint64_t node, const char *name,
@@ -431,8 +412,7 @@ static const struct source_ops ops = {
     .readlink = read_link,
     .statfs = stat_system,
     .make = make_name,
-    .unlink = unlink_file,
-    .rmdir = remove_folder,
+    .unlink = unlink_name,
     .rename = rename_node,
     .open = open_file,
     .create = create_file,
@@ -446,7 +426,6 @@ static const struct source_ops ops = {
     .opendir = open_folder,
     .readdir = read_folder,
     .getxattr = get_extended,
-    .listxattr = list_extended,
     .setxattr = set_extended,
     .removexattr = remove_extended,
 };

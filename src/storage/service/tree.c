@@ -479,7 +479,7 @@ static int put_file(struct tree *tree, struct target *target,
     status = source->ops->rename(source, target->folder, target->temporary, target->folder,
                                  target->name, 0);
   if (status)
-    source->ops->unlink(source, target->folder, target->temporary);
+    source->ops->unlink(source, target->folder, target->temporary, 0);
   return status;
 }
 
