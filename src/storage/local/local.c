@@ -17,18 +17,12 @@ void local_proc_path(char path[PROC_ROOM], int fd) {
 
 /* ---- Lookups ---- */
 
-/* From the kernel's cache, without a request to the file system. */
-static bool is_left_out(const struct local *local, int fd) {
-  struct statx stat;
-  if (!local->left_out || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &stat))
-    return false;
-  return makedev(stat.stx_dev_major, stat.stx_dev_minor) == local->left_out;
-}
-
 /* Makes a node of an O_PATH descriptor, which it takes. */
 static int local_add_fd(struct local *local, int fd, struct source_entry *entry) {
+  struct statx device; /* from the kernel's cache, without a request to the file system */
   int result = 0;
-  if (is_left_out(local, fd))
+  if (local->left_out && statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &device) == 0 &&
+      makedev(device.stx_dev_major, device.stx_dev_minor) == local->left_out)
     result = -ELOOP;
   else if (fstatat(fd, "", &entry->stat, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
     result = -errno;
