@@ -330,7 +330,8 @@ static void free_mount(struct mount *mount) {
   if (mount->session)
     fuse_session_destroy(mount->session);
   /* Handles use the other three, and the control directory uses the files. */
-  handle_drop_all(mount);
+  while (!list_empty(&mount->handles))
+    handle_drop(mount, list_entry(mount->handles.next, struct handle, link));
   control_dir_close(mount->control);
   files_close(mount->files);
   if (mount->source)
