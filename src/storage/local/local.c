@@ -164,63 +164,50 @@ static int local_statfs(struct source *source, struct statvfs *stat) {
 
 /* ---- Changes of folders ---- */
 
-/* A name in a folder that is about to change. */
-struct place {
-  struct local *local;
-  struct node *folder; /* a reference */
-  const char *name;
-};
-
-/* Call place_put after success alone. */
-static int place_get(struct place *place, struct source *source, uint64_t folder,
-                     const char *name) {
-  *place = (struct place){.local = local_of(source), .name = name};
+/* A reference to a folder in which a name is about to change. */
+static int get_folder(struct source *source, uint64_t handle, const char *name,
+                      struct node **folder) {
   int result = source_check_name(name);
   if (result)
     return result;
-  if (place->local->read_only)
+  if (local_of(source)->read_only)
     return -EROFS;
-  place->folder = nodes_get(&place->local->nodes, folder);
-  return place->folder ? 0 : -ESTALE;
-}
-
-static void place_put(struct place *place) {
-  nodes_put(&place->local->nodes, place->folder);
+  *folder = get_node(source, handle);
+  return *folder ? 0 : -ESTALE;
 }
 
 /* `linked`: the node that a hard link names. */
-static int make_at(const struct place *place, const struct source_new *wanted,
+static int make_at(int folder, const char *name, const struct source_new *wanted,
                    const struct node *linked) {
   char path[PROC_ROOM];
-  int folder = place->folder->fd;
   switch (wanted->kind) {
   case SOURCE_FOLDER:
-    return mkdirat(folder, place->name, wanted->mode & 07777);
+    return mkdirat(folder, name, wanted->mode & 07777);
   case SOURCE_FILE:
-    return mknodat(folder, place->name, S_IFREG | (wanted->mode & 07777), 0);
+    return mknodat(folder, name, S_IFREG | (wanted->mode & 07777), 0);
   case SOURCE_SYMLINK:
-    return symlinkat(wanted->target, folder, place->name);
+    return symlinkat(wanted->target, folder, name);
   default:
     local_proc_path(path, linked->fd);
-    return linkat(AT_FDCWD, path, folder, place->name, AT_SYMLINK_FOLLOW);
+    return linkat(AT_FDCWD, path, folder, name, AT_SYMLINK_FOLLOW);
   }
 }
 
 static int make_name(struct source *source, const struct source_caller *caller, uint64_t folder,
                      const char *name, const struct source_new *wanted, const struct node *linked,
                      struct source_entry *entry) {
-  struct place place;
+  struct node *parent;
   struct credentials own;
-  int result = place_get(&place, source, folder, name);
+  int result = get_folder(source, folder, name, &parent);
   if (result)
     return result;
   result = credentials_assume(&own, caller);
-  if (!result && make_at(&place, wanted, linked))
+  if (!result && make_at(parent->fd, name, wanted, linked))
     result = -errno;
   credentials_restore(&own);
   if (!result)
-    result = local_add_name(place.local, place.folder, name, entry);
-  place_put(&place);
+    result = local_add_name(local_of(source), parent, name, entry);
+  put_node(source, parent);
   return result;
 }
 
@@ -240,40 +227,40 @@ static int local_make(struct source *source, const struct source_caller *caller,
 }
 
 static int local_unlink(struct source *source, uint64_t folder, const char *name, int flags) {
-  struct place place;
-  int result = place_get(&place, source, folder, name);
+  struct node *parent;
+  int result = get_folder(source, folder, name, &parent);
   if (result)
     return result;
-  result = unlinkat(place.folder->fd, name, flags) ? -errno : 0;
-  place_put(&place);
+  result = unlinkat(parent->fd, name, flags) ? -errno : 0;
+  put_node(source, parent);
   return result;
 }
 
 static int local_rename(struct source *source, uint64_t folder, const char *name,
                         uint64_t new_folder, const char *new_name, unsigned flags) {
-  struct place from, to;
+  struct node *from, *to;
   if (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE))
     return -EINVAL;
-  int result = place_get(&from, source, folder, name);
+  int result = get_folder(source, folder, name, &from);
   if (result)
     return result;
-  result = place_get(&to, source, new_folder, new_name);
+  result = get_folder(source, new_folder, new_name, &to);
   if (!result) {
-    result = renameat2(from.folder->fd, name, to.folder->fd, new_name, flags) ? -errno : 0;
-    place_put(&to);
+    result = renameat2(from->fd, name, to->fd, new_name, flags) ? -errno : 0;
+    put_node(source, to);
   }
-  place_put(&from);
+  put_node(source, from);
   return result;
 }
 
 /* Never opens an existing file: the caller was checked for the folder, not for that. */
-static int create_and_open(const struct place *place, const struct source_caller *caller,
+static int create_and_open(int folder, const char *name, const struct source_caller *caller,
                            mode_t mode, int flags) {
   struct credentials own;
   int fd = credentials_assume(&own, caller);
   if (!fd) {
-    fd = openat(place->folder->fd, place->name,
-                (flags & O_ACCMODE) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 07777);
+    fd = openat(folder, name, (flags & O_ACCMODE) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                mode & 07777);
     if (fd < 0)
       fd = -errno;
   }
@@ -301,15 +288,15 @@ static int add_new_file(struct local *local, int fd, struct source_entry *entry,
 static int local_create(struct source *source, const struct source_caller *caller, uint64_t folder,
                         const char *name, mode_t mode, int flags, struct source_entry *entry,
                         struct source_file **file) {
-  struct place place;
-  int result = place_get(&place, source, folder, name);
+  struct node *parent;
+  int result = get_folder(source, folder, name, &parent);
   if (result)
     return result;
-  int fd = create_and_open(&place, caller, mode, flags);
-  result = fd < 0 ? fd : add_new_file(place.local, fd, entry, file);
+  int fd = create_and_open(parent->fd, name, caller, mode, flags);
+  result = fd < 0 ? fd : add_new_file(local_of(source), fd, entry, file);
   if (fd >= 0 && result)
-    unlinkat(place.folder->fd, name, 0);
-  place_put(&place);
+    unlinkat(parent->fd, name, 0);
+  put_node(source, parent);
   return result;
 }
 
