@@ -416,19 +416,10 @@ static const struct row {
     [PROTOCOL_REMOVEXATTR] = {.plain = handle_removexattr},
 };
 
-static int handle_with_file(struct service_job *job, const struct row *row) {
-  const struct protocol_fields *fields = &job->request.fields;
-  struct source_file *file = session_get_file(job->session, fields->file);
-  if (!file)
-    return -ESTALE;
-  int status = row->with_file(job, fields, file);
-  session_put_file(job->session, fields->file);
-  return status;
-}
-
 int handle_request(struct service_job *job) {
   struct session *session = job->session;
   const struct row *row = &rows[job->request.operation];
+  const struct protocol_fields *fields = &job->request.fields;
   pthread_mutex_lock(&session->lock);
   bool greeted = session->greeted;
   job->source = session->source;
@@ -436,8 +427,15 @@ int handle_request(struct service_job *job) {
   if (!greeted && job->request.operation != PROTOCOL_GREET)
     return -EPROTO;
   if (row->any)
-    return row->any(job, &job->request.fields);
+    return row->any(job, fields);
   if (!job->source)
     return -ENOTCONN;
-  return row->plain ? row->plain(job, &job->request.fields) : handle_with_file(job, row);
+  if (row->plain)
+    return row->plain(job, fields);
+  struct source_file *file = session_get_file(session, fields->file);
+  if (!file)
+    return -ESTALE;
+  int status = row->with_file(job, fields, file);
+  session_put_file(session, fields->file);
+  return status;
 }
