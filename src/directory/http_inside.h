@@ -40,6 +40,10 @@ static inline bool http_is_stopped(const struct http *http) {
   return http->stop && atomic_load(http->stop);
 }
 
+/* As error() of core/error.h, about the present member. */
+#define http_error(http, code, hint, ...)                                                          \
+  (http)->library->error((code), 0, http_member(http), (hint), __VA_ARGS__)
+
 /* NULL: no memory. */
 CURL *http_new_easy(struct http *http);
 struct curl_slist *http_new_headers(const struct http *http);
