@@ -261,7 +261,7 @@ static int make_file(struct remote_source *remote, struct remote_call *call, uin
   }
   call->request.operation = PROTOCOL_RELEASE;
   call->request.fields = (struct protocol_fields){.file = call->response.file};
-  rpc_call(remote->rpc, &call->generation, &call->request, &call->response);
+  remote_call(&remote->source, call);
   return -ENOMEM;
 }
 

@@ -40,21 +40,13 @@ int remote_add_folder(struct remote_call *call, uint64_t folder) {
 }
 
 int remote_call(struct source *source, struct remote_call *call) {
-  return rpc_call(remote_of(source)->rpc, &call->generation, &call->request, &call->response);
+  return remote_call_bytes(source, call, NULL, NULL);
 }
 
 int remote_call_bytes(struct source *source, struct remote_call *call,
                       int (*take)(void *user, const struct protocol_fields *response), void *user) {
-  struct rpc *rpc = remote_of(source)->rpc;
-  struct rpc_call *sent;
-  int status = rpc_start(rpc, &call->generation, &call->request, &sent);
-  if (status)
-    return status;
-  status = rpc_wait(rpc, &sent, &call->response, NULL, NULL);
-  if (!status)
-    status = take(user, &call->response);
-  rpc_end(sent);
-  return status;
+  return rpc_call(remote_of(source)->rpc, &call->generation, &call->request, &call->response, take,
+                  user);
 }
 
 /* ---- Client buffers ---- */
@@ -79,7 +71,7 @@ void client_buffer_close(struct client_buffer *buffer) {
   struct protocol_fields response;
   uint64_t generation = buffer->generation;
   if (generation) /* may fail: the end of the connection has the same effect */
-    rpc_call(buffer->rpc, &generation, &request, &response);
+    rpc_call(buffer->rpc, &generation, &request, &response, NULL, NULL);
   withdraw(buffer);
   pthread_mutex_destroy(&buffer->lock);
 }
@@ -108,7 +100,7 @@ static int register_buffer(struct client_buffer *buffer, uint64_t *generation) {
   if (status)
     return status;
   snprintf(request.fields.name, sizeof request.fields.name, "%s", buffer->name);
-  status = rpc_call(buffer->rpc, generation, &request, &response);
+  status = rpc_call(buffer->rpc, generation, &request, &response, NULL, NULL);
   if (status)
     return status;
   buffer->number = response.region;

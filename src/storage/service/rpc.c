@@ -393,12 +393,15 @@ int rpc_start(struct rpc *rpc, uint64_t *generation, struct protocol_request *re
 }
 
 int rpc_call(struct rpc *rpc, uint64_t *generation, struct protocol_request *request,
-             struct protocol_fields *response) {
+             struct protocol_fields *response,
+             int (*take)(void *user, const struct protocol_fields *response), void *user) {
   struct rpc_call *call;
   int status = rpc_start(rpc, generation, request, &call);
   if (status)
     return status;
   status = rpc_wait(rpc, &call, response, NULL, NULL);
+  if (!status && take)
+    status = take(user, response);
   rpc_end(call);
   return status;
 }
