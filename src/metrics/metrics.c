@@ -75,13 +75,6 @@ static void write_head(FILE *out, const char *metric, const char *suffix, const 
           type);
 }
 
-static bool is_gauge(const char *name) {
-  for (size_t i = 0; i < sizeof gauges / sizeof gauges[0]; i++)
-    if (strcmp(gauges[i], name) == 0)
-      return true;
-  return false;
-}
-
 static void metric_of(const char *name, char metric[64]) {
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
     if (strcmp(names[i][0], name) == 0)
@@ -123,7 +116,9 @@ static void write_counter(void *user, const char *name, uint64_t value) {
     keep_path(text, name, value);
     return;
   }
-  bool gauge = is_gauge(name);
+  bool gauge = false;
+  for (size_t i = 0; i < sizeof gauges / sizeof gauges[0]; i++)
+    gauge |= strcmp(gauges[i], name) == 0;
   metric_of(name, metric);
   snprintf(help, sizeof help, "%s of haul_counter(3)", name);
   write_head(text->out, metric, gauge ? "" : "_total", gauge ? "gauge" : "counter", help);

@@ -357,20 +357,14 @@ int control_dir_hold(struct control_dir *dir, const struct control_caller *calle
   return 0;
 }
 
-/* With the lock. */
-static bool has_holder(const struct control_dir *dir, pid_t process) {
-  list_each(item, &dir->holders) {
-    if (list_entry(item, struct holder, link)->process == process)
-      return true;
-  }
-  return false;
-}
-
 void control_dir_release(struct control_dir *dir, uint64_t handle) {
   struct holder *holder = (struct holder *)(uintptr_t)handle;
   pthread_mutex_lock(&dir->lock);
   list_remove(&holder->link);
-  if (!has_holder(dir, holder->process))
+  bool held = false;
+  list_each(item, &dir->holders) held |=
+      list_entry(item, struct holder, link)->process == holder->process;
+  if (!held)
     list_each_safe(item, &dir->entries) {
       struct entry *entry = list_entry(item, struct entry, link);
       if (entry->process == holder->process)

@@ -103,12 +103,6 @@ static bool has_pages(int fd, const struct stat *stat) {
   }
 }
 
-/* A view needs a descriptor that may read. */
-static bool may_read(int fd) {
-  int flags = fcntl(fd, F_GETFL);
-  return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY;
-}
-
 /* Maps the whole file; has one user. */
 static struct view *new_view(struct service *service, int fd, const struct stat *stat) {
   struct view *view = calloc(1, sizeof *view);
@@ -149,8 +143,9 @@ static struct view *find_view(struct views *views, const struct stat *stat, uint
 struct view *view_get(struct service *service, int fd, uint64_t end) {
   struct views *views = &service->views;
   struct stat stat;
-  if (fd < 0 || !may_read(fd) || fstat(fd, &stat) != 0 || end > (uint64_t)stat.st_size ||
-      !has_pages(fd, &stat))
+  int flags = fcntl(fd, F_GETFL); /* a view needs a descriptor that may read */
+  if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || fstat(fd, &stat) != 0 ||
+      end > (uint64_t)stat.st_size || !has_pages(fd, &stat))
     return NULL;
   struct view *view = find_view(views, &stat, end);
   if (view)
