@@ -63,6 +63,8 @@ void buffer_free(struct buffer *buffer);
 void buffer_describe(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
                      size_t block_size, int numa);
 bool buffer_is_size(size_t size, size_t block_size);
+/* Zeroes the public half after a failure; returns `code`. */
+int buffer_finish(struct hf3fs_iov *iov, int code);
 
 /* ---- Device memory: device.c ---- */
 

@@ -42,40 +42,33 @@ static int fill_iov(struct hf3fs_iov *iov, const uint8_t id[16], void *memory, c
   return 0;
 }
 
-/* Zeroes the buffer after a failure. */
-static int finish_iov(struct hf3fs_iov *iov, int code) {
-  if (code && iov)
-    memset(iov, 0, sizeof *iov);
-  return code;
-}
-
 int hf3fs_iovcreate_gpu(struct hf3fs_iov *iov, const char *mount, size_t size, size_t block_size,
                         int device) {
   uint8_t id[16];
   if (!iov || !mount_is_path(mount) || !buffer_is_size(size, block_size) || device < 0)
-    return finish_iov(iov, -EINVAL);
+    return buffer_finish(iov, -EINVAL);
   int code = random_id(id);
-  return finish_iov(iov, code ? code : fill_iov(iov, id, NULL, mount, size, block_size, device));
+  return buffer_finish(iov, code ? code : fill_iov(iov, id, NULL, mount, size, block_size, device));
 }
 
 int hf3fs_iovopen_gpu(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
                       size_t block_size, int device) {
   if (!iov || !id || !mount_is_path(mount) || !buffer_is_size(size, block_size))
-    return finish_iov(iov, -EINVAL);
+    return buffer_finish(iov, -EINVAL);
   int code = fill_iov(iov, id, NULL, mount, size, block_size, -1);
   if (code == 0 && device_number(device_of(iov)) != device) {
     hf3fs_iovdestroy(iov);
     code = -ENODEV;
   }
-  return finish_iov(iov, code);
+  return buffer_finish(iov, code);
 }
 
 int hf3fs_iovwrap_gpu(struct hf3fs_iov *iov, void *memory, const uint8_t id[16], const char *mount,
                       size_t size, size_t block_size, int device) {
   if (!iov || !memory || !id || !mount_is_path(mount) || !buffer_is_size(size, block_size) ||
       device < 0)
-    return finish_iov(iov, -EINVAL);
-  return finish_iov(iov, fill_iov(iov, id, memory, mount, size, block_size, device));
+    return buffer_finish(iov, -EINVAL);
+  return buffer_finish(iov, fill_iov(iov, id, memory, mount, size, block_size, device));
 }
 
 void hf3fs_iovunlink_gpu(struct hf3fs_iov *iov) {
@@ -112,12 +105,13 @@ int hf3fs_iov_import_gpu(struct hf3fs_iov *iov, const hf3fs_gpu_ipc_handle_t *in
                          const char *mount) {
   struct ipc_handle handle;
   if (!iov || !in || !mount_is_path(mount))
-    return finish_iov(iov, -EINVAL);
+    return buffer_finish(iov, -EINVAL);
   memcpy(&handle, in, sizeof handle);
   if (memcmp(handle.magic, IPC_MAGIC, sizeof handle.magic) != 0 ||
       !buffer_is_size(handle.size, handle.block_size))
-    return finish_iov(iov, -EINVAL);
-  return finish_iov(iov, fill_iov(iov, handle.id, NULL, mount, handle.size, handle.block_size, -1));
+    return buffer_finish(iov, -EINVAL);
+  return buffer_finish(iov,
+                       fill_iov(iov, handle.id, NULL, mount, handle.size, handle.block_size, -1));
 }
 
 bool hf3fs_iov_is_gpu(const struct hf3fs_iov *iov) {

@@ -32,14 +32,6 @@ static bool is_in_buffer(const struct hf3fs_iov *iov, const void *address, uint6
   return offset <= iov->size && length <= iov->size - offset;
 }
 
-static int find_file(int fd, bool read, uint64_t *inode) {
-  struct file file;
-  if (!fds_find(fd, &file))
-    return -EBADF;
-  *inode = file.inode;
-  return (read ? file.reads : file.writes) ? 0 : -EACCES;
-}
-
 /* Whether there is a free submission. With an invalid tail the daemon serves the ring no more,
  * which the thread that waits finds out. */
 static bool has_room(struct ring *ring) {
@@ -61,13 +53,15 @@ static void publish(struct ring *ring, int32_t index, const void *userdata) {
 int hf3fs_prep_io(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, bool read, void *ptr,
                   int fd, size_t off, uint64_t len, const void *userdata) {
   struct ring *ring = ring_of(ior);
-  uint64_t inode;
+  struct file file;
   if (!ring || read != ring->for_read || len == 0 || !is_in_buffer(iov, ptr, len) ||
       off > INT64_MAX || len > INT64_MAX - off)
     return -EINVAL;
-  int status = find_file(fd, read, &inode);
-  if (status == 0)
-    status = ring_error(ring);
+  if (!fds_find(fd, &file))
+    return -EBADF;
+  if (!(read ? file.reads : file.writes))
+    return -EACCES;
+  int status = ring_error(ring);
   if (status != 0)
     return status;
   int32_t index = has_room(ring) ? slots_take(&ring->slots, userdata) : -1;
@@ -76,7 +70,7 @@ int hf3fs_prep_io(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, bool
   struct ring_record *record = &ring->view.records[index];
   memcpy(record->buffer, iov->id, sizeof record->buffer);
   record->buffer_offset = (uintptr_t)ptr - (uintptr_t)iov->base;
-  record->file = inode;
+  record->file = file.inode;
   record->offset = off;
   record->length = len;
   record->userdata = (uintptr_t)userdata;

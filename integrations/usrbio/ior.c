@@ -18,11 +18,6 @@ struct ring_config {
   uint64_t flags;
 };
 
-static bool is_valid(const struct ring_config *config) {
-  return config->entries >= 1 && config->entries <= RING_ENTRIES && config->timeout >= 0 &&
-         config->depth > INT_MIN && config->depth <= config->entries;
-}
-
 static uint8_t priority_of(int priority) {
   return priority < 0 ? RING_HIGH : priority > 0 ? RING_LOW : RING_NORMAL;
 }
@@ -129,7 +124,8 @@ static int make_ring(struct hf3fs_ior *ior, const char *mount, const struct ring
                           .timeout_ms = config->timeout,
                           .flags = config->flags,
                           .priority = priority_of(config->priority)};
-  if (!mount_is_path(mount) || !is_valid(config))
+  if (!mount_is_path(mount) || config->entries < 1 || config->entries > RING_ENTRIES ||
+      config->timeout < 0 || config->depth == INT_MIN || config->depth > config->entries)
     return -EINVAL;
   struct ring *ring = new_ring(config);
   if (!ring)

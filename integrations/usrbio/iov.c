@@ -113,11 +113,12 @@ int buffer_new(const char *mount, struct iov_name *name, size_t size, int numa,
   if (!buffer)
     return -ENOMEM;
   int status = random_id(name->id);
-  if (status != 0)
-    goto no_memory;
-  status = make_memory(buffer, name->id, size, numa);
-  if (status != 0)
-    goto no_memory;
+  if (status == 0)
+    status = make_memory(buffer, name->id, size, numa);
+  if (status != 0) {
+    free(buffer);
+    return status;
+  }
   status = mount_get(mount, &buffer->mount);
   if (status != 0) {
     buffer_free(buffer);
@@ -126,9 +127,6 @@ int buffer_new(const char *mount, struct iov_name *name, size_t size, int numa,
   format_link(mount, name, buffer->link);
   *out = buffer;
   return 0;
-no_memory:
-  free(buffer);
-  return status;
 }
 
 int buffer_register(const struct buffer *buffer) {
@@ -151,6 +149,12 @@ void buffer_free(struct buffer *buffer) {
 
 bool buffer_is_size(size_t size, size_t block_size) {
   return size > 0 && size <= INT64_MAX && block_size <= size;
+}
+
+int buffer_finish(struct hf3fs_iov *iov, int code) {
+  if (code != 0 && iov)
+    memset(iov, 0, sizeof *iov);
+  return code;
 }
 
 void buffer_describe(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
@@ -186,10 +190,7 @@ static int create_iov(struct hf3fs_iov *iov, const char *mount, size_t size, siz
 
 int hf3fs_iovcreate(struct hf3fs_iov *iov, const char *mount, size_t size, size_t block_size,
                     int numa) {
-  int status = iov ? create_iov(iov, mount, size, block_size, numa) : -EINVAL;
-  if (status != 0 && iov)
-    memset(iov, 0, sizeof *iov);
-  return status;
+  return buffer_finish(iov, iov ? create_iov(iov, mount, size, block_size, numa) : -EINVAL);
 }
 
 /* Follows the link in this process's own view of the file system. */
@@ -228,10 +229,7 @@ static int open_iov(struct hf3fs_iov *iov, const uint8_t id[16], const char *mou
 
 int hf3fs_iovopen(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount, size_t size,
                   size_t block_size, int numa) {
-  int status = iov ? open_iov(iov, id, mount, size, block_size, numa) : -EINVAL;
-  if (status != 0 && iov)
-    memset(iov, 0, sizeof *iov);
-  return status;
+  return buffer_finish(iov, iov ? open_iov(iov, id, mount, size, block_size, numa) : -EINVAL);
 }
 
 int hf3fs_iovwrap(struct hf3fs_iov *iov, void *base, const uint8_t id[16], const char *mount,

@@ -76,19 +76,13 @@ static int open_iovs(const char *path, struct stat *found) {
   return status;
 }
 
-/* With the lock. */
-static struct mount **find_mount(const char *path) {
-  struct mount **at = &mounts;
-  while (*at && ((*at)->process != getpid() || strcmp((*at)->path, path) != 0))
-    at = &(*at)->next;
-  return at;
-}
-
 /* With the lock. The mount that `path` is now: the known one, or a new one that replaces one whose
  * daemon has died. A dead mount keeps its device number while its folder is open, so an equal
  * number means the same mount. On success takes the descriptor. */
 static struct mount *update_mount(const char *path, int folder, const struct stat *found) {
-  struct mount **at = find_mount(path);
+  struct mount **at = &mounts;
+  while (*at && ((*at)->process != getpid() || strcmp((*at)->path, path) != 0))
+    at = &(*at)->next;
   struct mount *old = *at;
   if (old && old->device == found->st_dev && old->inode == found->st_ino) {
     close(folder);

@@ -112,14 +112,6 @@ json_t *range_of(const char *from, const char *to) {
   return range;
 }
 
-/* All keys that begin with `key`. It ends with '/', and the range with the next byte, '0'. */
-static json_t *range_below(const char *key) {
-  char end[KEY_MAX];
-  size_t length = (size_t)snprintf(end, sizeof end, "%s", key);
-  end[length - 1]++;
-  return range_of(key, end);
-}
-
 bool entry_of(const struct directory *directory, const json_t *pair,
               struct haul_directory_entry *entry) {
   size_t key_length, value_length;
@@ -156,12 +148,18 @@ static int transact(struct directory *directory, json_t *compare, json_t *operat
               : no_memory(directory);
 }
 
-/* The same if the node's entry still has this lease; else HAUL_ESTALE. */
+/* The same if the node's entry still has this lease; else HAUL_ESTALE. Fewer than `count`
+ * operations: there was no memory for the others. */
 static int transact_as(struct directory *directory, int64_t lease,
-                       const struct haul_directory_entry *of, json_t *operations, int64_t until) {
+                       const struct haul_directory_entry *of, json_t *operations, size_t count,
+                       int64_t until) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
   char key[KEY_MAX], text[24];
   json_t *answer = NULL;
+  if (json_array_size(operations) != count) {
+    json_decref(operations);
+    return no_memory(directory);
+  }
   memcpy(node.node, of->node, sizeof node.node);
   key_of(directory->prefix, &node, key);
   snprintf(text, sizeof text, "%lld", (long long)lease);
@@ -193,7 +191,7 @@ static void collect(const struct directory *directory, const json_t *range,
 /* Requests the node of this name, and then the regions of this name. */
 static json_t *both_of(const struct directory *directory, const char *name) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
-  char key[KEY_MAX], word[3 * sizeof((struct haul_directory_entry *)NULL)->name + 1];
+  char key[KEY_MAX], end[KEY_MAX], word[3 * sizeof((struct haul_directory_entry *)NULL)->name + 1];
   json_t *by_node = NULL;
   if (strlen(name) < sizeof node.node) {
     strcpy(node.node, name);
@@ -202,7 +200,9 @@ static json_t *both_of(const struct directory *directory, const char *name) {
   }
   word_escape(name, word, sizeof word);
   snprintf(key, sizeof key, "%s/name/%s/", directory->prefix, word);
-  json_t *by_name = range_below(key);
+  /* '0' is the byte behind '/'. */
+  snprintf(end, sizeof end, "%s/name/%s0", directory->prefix, word);
+  json_t *by_name = range_of(key, end);
   json_object_set_new(by_name, "limit", json_integer(DIRECTORY_FOUND - 1));
   json_t *operations = json_pack("[{so}]", "request_range", by_name);
   if (by_node)
@@ -269,7 +269,7 @@ static int etcd_renew(struct directory *directory, int64_t number,
   if (!lives)
     return directory->library->error(HAUL_ESTALE, 0, http_member(directory->http), NULL,
                                      "the lease expired");
-  return transact_as(directory, number, node, json_array(), until);
+  return transact_as(directory, number, node, json_array(), 0, until);
 }
 
 static void etcd_end_lease(struct directory *directory, int64_t number, int64_t until) {
@@ -330,28 +330,24 @@ static int etcd_claim(struct directory *directory, int64_t number,
   if (code)
     return code;
   /* A value that is not an entry may be replaced. */
-  bool free_or_own = revision == 0 || !present.kind || is_successor(node, &present);
-  snprintf(text, sizeof text, "%lld", (long long)revision);
-  json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
-                              json_bytes(key, strlen(key)), "mod_revision", text);
-  if (free_or_own)
-    code = transact(directory, compare,
-                    json_pack("[{so}]", "request_put", put_of(directory, number, node)), until,
-                    &answer);
-  else
-    json_decref(compare);
-  if (code)
-    return code;
-  if (free_or_own) {
-    free_or_own = json_is_true(json_object_get(answer, "succeeded"));
+  bool claimed = revision == 0 || !present.kind || is_successor(node, &present);
+  if (claimed) {
+    snprintf(text, sizeof text, "%lld", (long long)revision);
+    json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
+                                json_bytes(key, strlen(key)), "mod_revision", text);
+    json_t *put = json_pack("[{so}]", "request_put", put_of(directory, number, node));
+    code = transact(directory, compare, put, until, &answer);
+    if (code)
+      return code;
+    claimed = json_is_true(json_object_get(answer, "succeeded"));
     json_decref(answer);
   }
-  return free_or_own ? 0
-                     : directory->library->error(
-                           HAUL_EEXIST, 0, node->node,
-                           "give this node another name: haul serve --name NAME",
-                           "another node in the directory has this name (%s)",
-                           present.address_count ? present.addresses[0] : "address unknown");
+  if (claimed)
+    return 0;
+  return directory->library->error(
+      HAUL_EEXIST, 0, node->node, "give this node another name: haul serve --name NAME",
+      "another node in the directory has this name (%s)",
+      present.address_count ? present.addresses[0] : "address unknown");
 }
 
 static int etcd_put(struct directory *directory, int64_t number,
@@ -360,11 +356,7 @@ static int etcd_put(struct directory *directory, int64_t number,
   for (size_t i = 0; i < count; i++)
     json_array_append_new(operations,
                           json_pack("{so}", "request_put", put_of(directory, number, &entries[i])));
-  if (json_array_size(operations) != count) {
-    json_decref(operations);
-    return no_memory(directory);
-  }
-  return transact_as(directory, number, entries, operations, until);
+  return transact_as(directory, number, entries, operations, count, until);
 }
 
 static int etcd_drop(struct directory *directory, int64_t number,
@@ -376,11 +368,7 @@ static int etcd_drop(struct directory *directory, int64_t number,
     json_array_append_new(operations,
                           json_pack("{so}", "request_delete_range", range_of(key, NULL)));
   }
-  if (json_array_size(operations) != count) {
-    json_decref(operations);
-    return no_memory(directory);
-  }
-  return transact_as(directory, number, entries, operations, until);
+  return transact_as(directory, number, entries, operations, count, until);
 }
 
 extern const struct directory_module haul_directory_module;

@@ -10,7 +10,7 @@
 
 #define ANSWER_MAX ((size_t)64 << 20) /* bytes; a page of a walk has 1000 entries */
 #define CONNECT_MS 2000L              /* then the next member is tried */
-#define SHARE_S    (SHARE_NS / 1000000000L)
+#define SHARE_S    ((long)(SHARE_NS / 1000000000))
 
 /* ---- curl's callbacks ---- */
 
@@ -64,20 +64,16 @@ struct curl_slist *http_new_headers(const struct http *http) {
   return list;
 }
 
-static void set_login(CURL *easy, const struct login *login) {
-  if (*login->authority)
-    curl_easy_setopt(easy, CURLOPT_CAINFO, login->authority);
-  if (!*login->certificate)
-    return;
-  curl_easy_setopt(easy, CURLOPT_SSLCERT, login->certificate);
-  curl_easy_setopt(easy, CURLOPT_SSLKEY, login->private_key);
-}
-
 CURL *http_new_easy(struct http *http) {
   CURL *easy = curl_easy_init();
   if (!easy)
     return NULL;
-  set_login(easy, &http->login);
+  if (*http->login.authority)
+    curl_easy_setopt(easy, CURLOPT_CAINFO, http->login.authority);
+  if (*http->login.certificate) {
+    curl_easy_setopt(easy, CURLOPT_SSLCERT, http->login.certificate);
+    curl_easy_setopt(easy, CURLOPT_SSLKEY, http->login.private_key);
+  }
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
 #if LIBCURL_VERSION_NUM >= 0x075700
@@ -194,54 +190,47 @@ int http_refused(const struct http *http, long status, const struct bytes *bytes
   char reason[121];
   bool is_json = read_reason(bytes, reason, sizeof reason);
   if (strstr(reason, "lease not found")) /* has status 404 too */
-    return http->library->error(HAUL_ESTALE, 0, http_member(http), NULL, "the lease expired");
+    return http_error(http, HAUL_ESTALE, NULL, "the lease expired");
   if (status == 404 && !is_json)
-    return http->library->error(
-        HAUL_EPROTO, 0, http_member(http),
-        "use etcd 3.4 or later with its gRPC gateway (--enable-grpc-gateway)",
-        "the server has no /v3 API of etcd");
+    return http_error(http, HAUL_EPROTO,
+                      "use etcd 3.4 or later with its gRPC gateway (--enable-grpc-gateway)",
+                      "the server has no /v3 API of etcd");
   const char *why = *reason ? reason : "no reason given";
   if (status == 503)
-    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL, "etcd is not ready: %s",
-                                why);
+    return http_error(http, HAUL_EPEER, NULL, "etcd is not ready: %s", why);
   if (status == 401 || status == 403 || is_about_login(reason))
-    return http->library->error(
-        HAUL_EAUTH, 0, http_member(http),
-        "set directory_login in haul.conf to a user whose role covers the prefix",
-        "etcd rejected the login: %s", why);
-  return http->library->error(HAUL_EPROTO, 0, http_member(http), NULL,
-                              "etcd rejected the request (HTTP status %ld): %s", status,
-                              *reason ? reason : "the server may not be etcd");
+    return http_error(http, HAUL_EAUTH,
+                      "set directory_login in haul.conf to a user whose role covers the prefix",
+                      "etcd rejected the login: %s", why);
+  return http_error(http, HAUL_EPROTO, NULL, "etcd rejected the request (HTTP status %ld): %s",
+                    status, *reason ? reason : "the server may not be etcd");
 }
 
 int http_failed(const struct http *http, CURLcode result, const struct bytes *bytes) {
   const char *reason = http->reason[0] ? http->reason : curl_easy_strerror(result);
   if (bytes->too_many)
-    return http->library->error(HAUL_EPROTO, 0, http_member(http), "check that etcd listens there",
-                                "the response exceeds %zu MiB", ANSWER_MAX >> 20);
+    return http_error(http, HAUL_EPROTO, "check that etcd listens there",
+                      "the response exceeds %zu MiB", ANSWER_MAX >> 20);
   switch (result) {
   case CURLE_OPERATION_TIMEDOUT:
-    return http->library->error(HAUL_ETIMEDOUT, 0, http_member(http), NULL,
-                                "the directory does not respond: %s", reason);
+    return http_error(http, HAUL_ETIMEDOUT, NULL, "the directory does not respond: %s", reason);
   case CURLE_ABORTED_BY_CALLBACK:
     return http->library->code(HAUL_ECLOSED, http_member(http));
   case CURLE_OUT_OF_MEMORY:
   case CURLE_WRITE_ERROR:
     return http->library->code(HAUL_ENOMEM, http_member(http));
   case CURLE_COULDNT_RESOLVE_HOST:
-    return http->library->error(HAUL_EADDRESS, 0, http_member(http), NULL, "%s", reason);
+    return http_error(http, HAUL_EADDRESS, NULL, "%s", reason);
   case CURLE_PEER_FAILED_VERIFICATION:
   case CURLE_SSL_CONNECT_ERROR:
-    return http->library->error(
-        HAUL_EAUTH, 0, http_member(http),
-        "set `authority` in the file of directory_login to the authority that "
-        "signed etcd's certificate",
-        "%s", reason);
+    return http_error(http, HAUL_EAUTH,
+                      "set `authority` in the file of directory_login to the authority that "
+                      "signed etcd's certificate",
+                      "%s", reason);
   case CURLE_COULDNT_CONNECT:
-    return http->library->error(HAUL_ECONNECT, 0, http_member(http),
-                                "check that etcd listens there", "%s", reason);
+    return http_error(http, HAUL_ECONNECT, "check that etcd listens there", "%s", reason);
   default:
-    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL, "%s", reason);
+    return http_error(http, HAUL_EPEER, NULL, "%s", reason);
   }
 }
 
@@ -283,9 +272,9 @@ static int http_parse_response(const struct http *http, const struct bytes *byte
     *answer = value;
     return 0;
   }
-  int code = http->library->error(
-      HAUL_EPROTO, 0, http_member(http), "check that etcd listens there",
-      "the response is not a JSON object: %s", value ? "another type" : error.text);
+  int code =
+      http_error(http, HAUL_EPROTO, "check that etcd listens there",
+                 "the response is not a JSON object: %s", value ? "another type" : error.text);
   json_decref(value);
   return code;
 }
@@ -319,8 +308,7 @@ static int http_post_members(struct http *http, const char *path, const char *te
 
 static int set_token(struct http *http, const char *token) {
   if (strlen(token) >= sizeof http->token || strpbrk(token, "\r\n"))
-    return http->library->error(HAUL_EPROTO, 0, http_member(http), NULL,
-                                "etcd sent an invalid token");
+    return http_error(http, HAUL_EPROTO, NULL, "etcd sent an invalid token");
   snprintf(http->token, sizeof http->token, "%s", token);
   struct curl_slist *headers = http_new_headers(http);
   if (!headers)
@@ -356,17 +344,11 @@ static int log_in(struct http *http, int64_t until) {
   if (code)
     return code;
   const char *token = json_string_value(json_object_get(answer, "token"));
-  code = token && *token
-             ? set_token(http, token)
-             : http->library->error(HAUL_EPROTO, 0, http_member(http),
-                                    "check that etcd listens there", "the response has no token");
+  code = token && *token ? set_token(http, token)
+                         : http_error(http, HAUL_EPROTO, "check that etcd listens there",
+                                      "the response has no token");
   json_decref(answer);
   return code;
-}
-
-/* A token expires with time, or with the member that issued it. Then get another one, once. */
-static bool is_token_rejected(struct http *http, int code) {
-  return code == HAUL_EAUTH && *http->token && set_token(http, "") == 0;
 }
 
 int http_post_text(struct http *http, const char *path, const char *text, int64_t until,
@@ -375,7 +357,8 @@ int http_post_text(struct http *http, const char *path, const char *text, int64_
   int code = log_in(http, until);
   if (code == 0)
     code = http_post_members(http, path, text, until, answer);
-  if (!had_token || !is_token_rejected(http, code))
+  /* A token expires with time, or with the member that issued it. Then get another one, once. */
+  if (!had_token || code != HAUL_EAUTH || set_token(http, "") != 0)
     return code;
   code = log_in(http, until);
   return code ? code : http_post_members(http, path, text, until, answer);

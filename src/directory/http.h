@@ -5,10 +5,17 @@
 #define HAUL_DIRECTORY_HTTP_H
 
 #include <jansson.h>
+#include <time.h>
 
 #include "directory/login.h"
 
 struct http;
+
+static inline int64_t http_now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
 
 /* `members`: "http://HOST:PORT" of each, then NULL. Members and login are copied. HAUL_EINSECURE: a
  * password would be sent unencrypted. */

@@ -4,7 +4,6 @@
 #define HAUL_DIRECTORY_HTTP_INSIDE_H
 
 #include <curl/curl.h>
-#include <time.h>
 
 #include "directory/http.h"
 
@@ -32,12 +31,6 @@ struct http {
   char own_host[64];
 };
 
-static inline int64_t http_now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 static inline long http_milliseconds_to(int64_t until) {
   int64_t left = until == HAUL_FOREVER ? INT32_MAX : (until - http_now()) / MILLISECONDS;
   return left < 1 ? 1 : left > INT32_MAX ? INT32_MAX : (long)left;
@@ -46,6 +39,10 @@ static inline long http_milliseconds_to(int64_t until) {
 static inline bool http_is_stopped(const struct http *http) {
   return http->stop && atomic_load(http->stop);
 }
+
+/* As error() of core/error.h, about the present member. */
+#define http_error(http, code, hint, ...)                                                          \
+  (http)->library->error((code), 0, http_member(http), (hint), __VA_ARGS__)
 
 /* NULL: no memory. */
 CURL *http_new_easy(struct http *http);

@@ -133,11 +133,9 @@ static int next_line(struct http_stream *stream, json_t **value) {
   }
   *value = json_loadb(line, (size_t)(end - line), 0, &error);
   stream->taken = stream->searched = (size_t)(end + 1 - bytes->data);
-  return *value
-             ? 0
-             : stream->http->library->error(HAUL_EPROTO, 0, http_member(stream->http),
-                                            "check that etcd listens there",
-                                            "a message of the watch is not JSON: %s", error.text);
+  return *value ? 0
+                : http_error(stream->http, HAUL_EPROTO, "check that etcd listens there",
+                             "a message of the watch is not JSON: %s", error.text);
 }
 
 /* An error status does not count as a response: a member that lost its cluster sends one. */
@@ -151,12 +149,6 @@ static void end_probe(struct http_stream *stream, CURLcode result) {
     stream->heard = http_now();
   else
     stream->over = stream->silent = true;
-}
-
-static void probe_if_quiet(struct http_stream *stream) {
-  if (stream->over || stream->probing || http_now() - stream->heard < QUIET_NS)
-    return;
-  stream->probing = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
 }
 
 static void stream_receive(struct http_stream *stream) {
@@ -174,25 +166,24 @@ static void stream_receive(struct http_stream *stream) {
       stream->result = result;
     }
   }
-  probe_if_quiet(stream);
+  if (!stream->over && !stream->probing && http_now() - stream->heard >= QUIET_NS)
+    stream->probing = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
 }
 
 static int why_ended(struct http_stream *stream) {
   struct http *http = stream->http;
   long status = 0;
   if (stream->silent)
-    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL,
-                                "the directory does not respond any more");
+    return http_error(http, HAUL_EPEER, NULL, "the directory does not respond any more");
   curl_easy_getinfo(stream->easy, CURLINFO_RESPONSE_CODE, &status);
   if (stream->result == CURLE_OPERATION_TIMEDOUT) /* curl's own, not the caller's deadline */
-    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL, "%s", http->reason);
+    return http_error(http, HAUL_EPEER, NULL, "%s", http->reason);
   if (stream->result == CURLE_COULDNT_RESOLVE_HOST) /* another member's name may resolve */
-    return http->library->error(HAUL_ECONNECT, 0, http_member(http), NULL, "%s", http->reason);
+    return http_error(http, HAUL_ECONNECT, NULL, "%s", http->reason);
   if (stream->result != CURLE_OK)
     return http_failed(http, stream->result, &stream->bytes);
   if (status == 200)
-    return http->library->error(HAUL_EPEER, 0, http_member(http), NULL,
-                                "etcd ended the connection");
+    return http_error(http, HAUL_EPEER, NULL, "etcd ended the connection");
   return http_refused(http, status, &stream->bytes);
 }
 
@@ -205,25 +196,21 @@ static int stream_ended(struct http_stream *stream) {
 }
 
 int http_stream_next(struct http_stream *stream, int64_t until, json_t **value) {
-  for (;;) {
+  for (bool received = false;; received = true) {
     int code = next_line(stream, value);
     if (code || *value)
       return code;
     if (stream->over)
       return stream_ended(stream);
+    if (received) {
+      if (http_is_stopped(stream->http))
+        return stream->http->library->code(HAUL_ECLOSED, http_member(stream->http));
+      if (http_now() >= until)
+        return http_error(stream->http, HAUL_ETIMEDOUT, NULL, "no event arrived in time");
+      int64_t slice = http_now() + SLICE_NS;
+      curl_multi_poll(stream->multi, NULL, 0,
+                      (int)http_milliseconds_to(until < slice ? until : slice), NULL);
+    }
     stream_receive(stream);
-    code = next_line(stream, value);
-    if (code || *value)
-      return code;
-    if (stream->over)
-      continue;
-    if (http_is_stopped(stream->http))
-      return stream->http->library->code(HAUL_ECLOSED, http_member(stream->http));
-    if (http_now() >= until)
-      return stream->http->library->error(HAUL_ETIMEDOUT, 0, http_member(stream->http), NULL,
-                                          "no event arrived in time");
-    int64_t slice = http_now() + SLICE_NS;
-    curl_multi_poll(stream->multi, NULL, 0,
-                    (int)http_milliseconds_to(until < slice ? until : slice), NULL);
   }
 }

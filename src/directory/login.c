@@ -57,14 +57,6 @@ static const char *take_line(struct login *login, const char *from, const char *
   return NULL;
 }
 
-static const char *missing_pair(const struct login *login) {
-  if (!*login->user != !*login->password)
-    return "user and password must be set together";
-  if (!*login->certificate != !*login->private_key)
-    return "certificate and private_key must be set together";
-  return NULL;
-}
-
 int login_parse(const struct directory_library *library, const char *text, struct login *login) {
   const char *mistake = NULL;
   unsigned line = 0;
@@ -76,7 +68,10 @@ int login_parse(const struct directory_library *library, const char *text, struc
   }
   if (!mistake) {
     line = 0;
-    mistake = missing_pair(login);
+    if (!*login->user != !*login->password)
+      mistake = "user and password must be set together";
+    else if (!*login->certificate != !*login->private_key)
+      mistake = "certificate and private_key must be set together";
   }
   if (!mistake)
     return 0;

@@ -9,17 +9,13 @@
 
 /* ---- Words ---- */
 
-static bool is_plain(unsigned char byte) {
-  return byte > ' ' && byte < 0x7f && byte != '/' && byte != '%';
-}
-
 bool word_escape(const char *word, char *text, size_t size) {
   size_t used = 0;
   for (; *word; word++) {
     unsigned char byte = (unsigned char)*word;
     if (used + 4 > size)
       return false;
-    if (is_plain(byte))
+    if (byte > ' ' && byte < 0x7f && byte != '/' && byte != '%')
       text[used++] = (char)byte;
     else
       used += (size_t)snprintf(text + used, size - used, "%%%02X", byte);
@@ -188,11 +184,6 @@ json_t *json_bytes(const char *bytes, size_t length) {
   return string;
 }
 
-static int base64_digit(char letter) {
-  const char *at = letter ? strchr(letters, letter) : NULL;
-  return at ? (int)(at - letters) : -1;
-}
-
 /* Strict, as RFC 4648 4: whole groups, padding at the end only, unused bits 0. */
 char *bytes_of_json(const json_t *string, size_t *length) {
   const char *text = json_string_value(string);
@@ -205,10 +196,10 @@ char *bytes_of_json(const json_t *string, size_t *length) {
   while (padding < 2 && padding < size && text[size - 1 - padding] == '=')
     padding++;
   for (size_t i = 0; i < size - padding; i++) {
-    int digit = base64_digit(text[i]);
-    if (digit < 0)
+    const char *digit = strchr(letters, text[i]);
+    if (!digit)
       goto malformed;
-    group = group << 6 | (uint32_t)digit;
+    group = group << 6 | (uint32_t)(digit - letters);
     bits += 6;
     if (bits >= 8) {
       bits -= 8;

@@ -20,12 +20,6 @@ struct directory_walk {
   struct http_stream *stream;
 };
 
-static int64_t now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 int walk_open(struct directory *directory, int64_t until, struct directory_walk **out) {
   struct directory_walk *walk = calloc(1, sizeof *walk);
   (void)until;
@@ -130,10 +124,6 @@ static int take_events(struct directory_walk *walk, json_t *value) {
   return 0;
 }
 
-static bool may_retry(int code) {
-  return code == HAUL_EPEER || code == HAUL_ECONNECT || code == HAUL_ETIMEDOUT;
-}
-
 /* Receives the next message. A stream that ended is opened again from the last revision. */
 static int receive_events(struct directory_walk *walk, int64_t until) {
   json_t *value = NULL;
@@ -149,9 +139,9 @@ static int receive_events(struct directory_walk *walk, int64_t until) {
     return code;
   http_stream_close(walk->stream);
   walk->stream = NULL;
-  if (!may_retry(code))
+  if (code != HAUL_EPEER && code != HAUL_ECONNECT && code != HAUL_ETIMEDOUT)
     return code;
-  int64_t left = until - now();
+  int64_t left = until - http_now();
   if (left > 0)
     nanosleep(&(struct timespec){0, left < PAUSE_NS ? left : PAUSE_NS}, NULL);
   return left > PAUSE_NS ? 0 : code;
@@ -188,23 +178,19 @@ static bool next_received(struct directory_walk *walk, struct haul_directory_eve
   return false;
 }
 
-/* All entries were returned; events follow. */
-static int announce(struct directory_walk *walk, struct haul_directory_event *event) {
-  snprintf(walk->from, sizeof walk->from, "%s/", walk->directory->prefix);
-  memset(event, 0, sizeof *event);
-  event->kind = HAUL_DIRECTORY_TOLD;
-  walk->announced = true;
-  return 0;
-}
-
 int walk_next(struct directory_walk *walk, int64_t until, struct haul_directory_event *event) {
   int code = 0;
   for (bool again = false; code == 0; again = true) {
     if (next_received(walk, event))
       return 0;
-    if (walk->read && !walk->announced)
-      return announce(walk, event);
-    if (again && now() >= until) /* foreign keys may change all the time */
+    if (walk->read && !walk->announced) { /* all entries were returned; events follow */
+      snprintf(walk->from, sizeof walk->from, "%s/", walk->directory->prefix);
+      memset(event, 0, sizeof *event);
+      event->kind = HAUL_DIRECTORY_TOLD;
+      walk->announced = true;
+      return 0;
+    }
+    if (again && http_now() >= until) /* foreign keys may change all the time */
       return walk->directory->library->error(HAUL_ETIMEDOUT, 0, http_member(walk->directory->http),
                                              NULL, "no event arrived in time");
     code = walk->read ? receive_events(walk, until) : read_page(walk, until);

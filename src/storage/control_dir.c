@@ -357,20 +357,14 @@ int control_dir_hold(struct control_dir *dir, const struct control_caller *calle
   return 0;
 }
 
-/* With the lock. */
-static bool has_holder(const struct control_dir *dir, pid_t process) {
-  list_each(item, &dir->holders) {
-    if (list_entry(item, struct holder, link)->process == process)
-      return true;
-  }
-  return false;
-}
-
 void control_dir_release(struct control_dir *dir, uint64_t handle) {
   struct holder *holder = (struct holder *)(uintptr_t)handle;
   pthread_mutex_lock(&dir->lock);
   list_remove(&holder->link);
-  if (!has_holder(dir, holder->process))
+  bool held = false;
+  list_each(item, &dir->holders) held |=
+      list_entry(item, struct holder, link)->process == holder->process;
+  if (!held)
     list_each_safe(item, &dir->entries) {
       struct entry *entry = list_entry(item, struct entry, link);
       if (entry->process == holder->process)
@@ -380,18 +374,16 @@ void control_dir_release(struct control_dir *dir, uint64_t handle) {
   free(holder);
 }
 
-static bool is_dead(pid_t process) {
-  return process > 0 && kill(process, 0) != 0 && errno == ESRCH;
-}
-
 /* With the lock. Consecutive entries mostly belong to one process, which is checked once. */
 static void remove_dead(struct control_dir *dir) {
   pid_t checked = 0;
   bool dead = false;
   list_each_safe(item, &dir->entries) {
     struct entry *entry = list_entry(item, struct entry, link);
-    if (entry->process != checked)
-      dead = is_dead(checked = entry->process);
+    if (entry->process != checked) {
+      checked = entry->process;
+      dead = checked > 0 && kill(checked, 0) != 0 && errno == ESRCH;
+    }
     if (dead)
       remove_left_entry(dir, entry);
   }
@@ -410,14 +402,6 @@ static void *reap_dead(void *argument) {
   }
   pthread_mutex_unlock(&dir->lock);
   return NULL;
-}
-
-static int start_reaper(struct control_dir *dir) {
-  storage_cond_init(&dir->changed);
-  dir->reaping = true;
-  int code = -thread_start(&dir->reaper, reap_dead, dir);
-  dir->reaping = code == 0;
-  return code;
 }
 
 static void stop_reaper(struct control_dir *dir) {
@@ -452,8 +436,12 @@ static int start_parts(struct control_dir *dir, const struct control_config *con
     code = submit_semaphore_open(dir->workers, i, config->others, &dir->semaphores[i]);
   if (code == 0)
     code = device_buffers_open(dir->buffers, &dir->devices);
-  if (code == 0)
-    code = start_reaper(dir);
+  if (code)
+    return code;
+  storage_cond_init(&dir->changed);
+  dir->reaping = true;
+  code = -thread_start(&dir->reaper, reap_dead, dir);
+  dir->reaping = code == 0;
   return code;
 }
 

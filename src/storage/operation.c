@@ -236,20 +236,6 @@ void part_ended_io(struct worker *worker, struct part *part, int result) {
 
 /* ---- Dividing operations into parts ---- */
 
-static struct bounce *new_bounce(haul_node *node) {
-  struct bounce *bounce = malloc(sizeof *bounce);
-  if (!bounce)
-    return NULL;
-  list_init(&bounce->link);
-  if (haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, BOUNCE_BYTES,
-                        HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &bounce->region) == 0) {
-    bounce->address = haul_region_address(bounce->region);
-    return bounce;
-  }
-  free(bounce);
-  return NULL;
-}
-
 /* NULL with *code 0: all are in use. NULL with -ENOMEM: not even one can be allocated. */
 static struct bounce *get_bounce(struct worker *worker, haul_node *node, int *code) {
   struct list *idle = list_take(&worker->free_bounces);
@@ -258,11 +244,17 @@ static struct bounce *get_bounce(struct worker *worker, haul_node *node, int *co
     return list_entry(idle, struct bounce, link);
   if (worker->bounce_count == BOUNCES)
     return NULL;
-  struct bounce *bounce = new_bounce(node);
-  worker->bounce_count += bounce != NULL;
-  if (!bounce && worker->bounce_count == 0)
-    *code = -ENOMEM;
-  return bounce;
+  struct bounce *bounce = malloc(sizeof *bounce);
+  if (bounce && haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, BOUNCE_BYTES,
+                                  HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &bounce->region) == 0) {
+    bounce->address = haul_region_address(bounce->region);
+    list_init(&bounce->link);
+    worker->bounce_count++;
+    return bounce;
+  }
+  free(bounce);
+  *code = worker->bounce_count == 0 ? -ENOMEM : 0;
+  return NULL;
 }
 
 static uint64_t part_max(const struct operation *operation) {

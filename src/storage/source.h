@@ -14,6 +14,7 @@
 #define HAUL_STORAGE_SOURCE_H
 
 #include <errno.h>
+#include <fcntl.h> /* AT_REMOVEDIR */
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -79,6 +80,16 @@ struct source_change {
   struct timespec times[2]; /* as utimensat: access, modification; UTIME_NOW, UTIME_OMIT */
 };
 
+/* A name to create without opening it. */
+enum source_kind { SOURCE_FOLDER, SOURCE_FILE, SOURCE_SYMLINK, SOURCE_LINK };
+
+struct source_new {
+  enum source_kind kind;
+  mode_t mode;        /* of a folder or file */
+  const char *target; /* of a symlink */
+  uint64_t node;      /* that a hard link names */
+};
+
 /* One name in a folder. */
 struct source_name {
   const char *name;
@@ -122,18 +133,12 @@ struct source_ops {
   ssize_t (*readlink)(struct source *source, uint64_t node, char *target, size_t size);
   int (*statfs)(struct source *source, struct statvfs *stat);
 
-  /* Operations that create a name count one lookup for the node. */
-  int (*mkdir)(struct source *source, const struct source_caller *caller, uint64_t folder,
-               const char *name, mode_t mode, struct source_entry *entry);
-  int (*symlink)(struct source *source, const struct source_caller *caller, uint64_t folder,
-                 const char *name, const char *target, struct source_entry *entry);
-  /* A regular file; -EPERM for any other kind. */
-  int (*mknod)(struct source *source, const struct source_caller *caller, uint64_t folder,
-               const char *name, mode_t mode, struct source_entry *entry);
-  int (*link)(struct source *source, const struct source_caller *caller, uint64_t node,
-              uint64_t folder, const char *name, struct source_entry *entry);
-  int (*unlink)(struct source *source, uint64_t folder, const char *name);
-  int (*rmdir)(struct source *source, uint64_t folder, const char *name);
+  /* make and create count one lookup for the node. A file is a regular one: -EPERM if its mode has
+   * another type. */
+  int (*make)(struct source *source, const struct source_caller *caller, uint64_t folder,
+              const char *name, const struct source_new *wanted, struct source_entry *entry);
+  /* `flags` as unlinkat(2): AT_REMOVEDIR removes a folder, 0 anything else. */
+  int (*unlink)(struct source *source, uint64_t folder, const char *name, int flags);
   /* `flags`: RENAME_NOREPLACE, RENAME_EXCHANGE. */
   int (*rename)(struct source *source, uint64_t folder, const char *name, uint64_t new_folder,
                 const char *new_name, unsigned flags);
@@ -173,10 +178,9 @@ struct source_ops {
                  source_each *each, void *user);
 
   /* Optional, all or none. As getxattr(2) and its like: a length, also for size 0; -ERANGE;
-   * -ENODATA. */
+   * -ENODATA. getxattr with `name` NULL: the list of names, as listxattr(2). */
   ssize_t (*getxattr)(struct source *source, uint64_t node, const char *name, void *value,
                       size_t size);
-  ssize_t (*listxattr)(struct source *source, uint64_t node, char *list, size_t size);
   int (*setxattr)(struct source *source, uint64_t node, const char *name, const void *value,
                   size_t size, int flags);
   int (*removexattr)(struct source *source, uint64_t node, const char *name);

@@ -76,13 +76,6 @@ static void drop_ring(struct worker *worker, struct client_ring *ring) {
   client_ring_put(ring);
 }
 
-static void drop_all_rings(struct worker *worker) {
-  take_new_rings(worker);
-  for (unsigned i = 0; i < RING_PRIORITIES; i++)
-    list_each_safe(item, &worker->rings[i])
-        drop_ring(worker, list_entry(item, struct client_ring, link));
-}
-
 bool worker_yields(const struct worker *worker, uint8_t priority) {
   for (unsigned i = 0; i < priority; i++) {
     int64_t used = atomic_load_explicit(&worker->workers->last_used[i], memory_order_relaxed);
@@ -304,7 +297,10 @@ static void close_worker(struct worker *worker) {
   atomic_store(&worker->stopping, true);
   signal_worker(worker);
   pthread_join(worker->thread, NULL);
-  drop_all_rings(worker);
+  take_new_rings(worker);
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
+    list_each_safe(item, &worker->rings[i])
+        drop_ring(worker, list_entry(item, struct client_ring, link));
   io_uring_queue_exit(&worker->uring);
   close(worker->wake_event);
   operations_close(worker);

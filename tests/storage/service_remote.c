@@ -151,7 +151,8 @@ static void writes_reach_the_file(void **state) {
   assert_int_equal(pread(fd, bytes, 10, SIZE), 3);
   close(fd);
   const struct source_caller other = {.checked = false};
-  assert_int_equal(ops->mkdir(source, &other, SOURCE_ROOT, "folder", 0755, &entry), -EPERM);
+  const struct source_new folder = {.kind = SOURCE_FOLDER, .mode = 0755};
+  assert_int_equal(ops->make(source, &other, SOURCE_ROOT, "folder", &folder, &entry), -EPERM);
   ops->release(source, file);
   free(bytes);
 }

@@ -81,19 +81,24 @@ static int finds(uint64_t folder, const char *name) {
   return status;
 }
 
+static const struct source_new new_folder = {.kind = SOURCE_FOLDER, .mode = 0755};
+static const struct source_new new_file = {.kind = SOURCE_FILE, .mode = S_IFREG | 0644};
+
 /* Every operation with a name rejects it alike. */
 static void assert_change_is(int wanted, const char *name) {
   struct source_entry entry;
   struct source_file *file;
   uint64_t node = found(SOURCE_ROOT, "file").node;
-  assert_int_equal(ops->mkdir(source, &me, SOURCE_ROOT, name, 0755, &entry), wanted);
-  assert_int_equal(ops->mknod(source, &me, SOURCE_ROOT, name, S_IFREG | 0644, &entry), wanted);
-  assert_int_equal(ops->symlink(source, &me, SOURCE_ROOT, name, "file", &entry), wanted);
-  assert_int_equal(ops->link(source, &me, node, SOURCE_ROOT, name, &entry), wanted);
+  const struct source_new symlink = {.kind = SOURCE_SYMLINK, .target = "file"};
+  const struct source_new link = {.kind = SOURCE_LINK, .node = node};
+  assert_int_equal(ops->make(source, &me, SOURCE_ROOT, name, &new_folder, &entry), wanted);
+  assert_int_equal(ops->make(source, &me, SOURCE_ROOT, name, &new_file, &entry), wanted);
+  assert_int_equal(ops->make(source, &me, SOURCE_ROOT, name, &symlink, &entry), wanted);
+  assert_int_equal(ops->make(source, &me, SOURCE_ROOT, name, &link, &entry), wanted);
   assert_int_equal(ops->create(source, &me, SOURCE_ROOT, name, 0644, O_RDWR, &entry, &file),
                    wanted);
-  assert_int_equal(ops->unlink(source, SOURCE_ROOT, name), wanted);
-  assert_int_equal(ops->rmdir(source, SOURCE_ROOT, name), wanted);
+  assert_int_equal(ops->unlink(source, SOURCE_ROOT, name, 0), wanted);
+  assert_int_equal(ops->unlink(source, SOURCE_ROOT, name, AT_REMOVEDIR), wanted);
   assert_int_equal(ops->rename(source, SOURCE_ROOT, name, SOURCE_ROOT, "new", 0), wanted);
   assert_int_equal(ops->rename(source, SOURCE_ROOT, "file", SOURCE_ROOT, name, 0), wanted);
   ops->forget(source, node, 1);
@@ -135,7 +140,7 @@ static void symlinks_are_never_followed(void **state) {
   assert_int_equal(ops->open(source, &me, entry.node, O_RDONLY, &file), -ELOOP);
   assert_int_equal(ops->opendir(source, entry.node, &file), -ENOTDIR);
   assert_int_equal(finds(entry.node, "passwd"), -ENOTDIR);
-  assert_int_equal(ops->unlink(source, entry.node, "passwd"), -ENOTDIR);
+  assert_int_equal(ops->unlink(source, entry.node, "passwd", 0), -ENOTDIR);
   ops->forget(source, entry.node, 1);
 }
 
@@ -160,8 +165,10 @@ static void only_regular_files_are_opened(void **state) {
   entry = found(SOURCE_ROOT, "fifo"); /* open(2) would wait for a writer */
   assert_int_equal(ops->open(source, &me, entry.node, O_RDONLY, &file), -ENXIO);
   ops->forget(source, entry.node, 1);
-  assert_int_equal(ops->mknod(source, &me, SOURCE_ROOT, "fifo2", S_IFIFO | 0644, &entry), -EPERM);
-  assert_int_equal(ops->mknod(source, &me, SOURCE_ROOT, "disk", S_IFBLK | 0644, &entry), -EPERM);
+  const struct source_new fifo = {.kind = SOURCE_FILE, .mode = S_IFIFO | 0644};
+  const struct source_new disk = {.kind = SOURCE_FILE, .mode = S_IFBLK | 0644};
+  assert_int_equal(ops->make(source, &me, SOURCE_ROOT, "fifo2", &fifo, &entry), -EPERM);
+  assert_int_equal(ops->make(source, &me, SOURCE_ROOT, "disk", &disk, &entry), -EPERM);
 }
 
 static void assert_stale(uint64_t node) {
@@ -170,19 +177,20 @@ static void assert_stale(uint64_t node) {
   struct stat stat;
   char bytes[8];
   const struct source_change change = {.which = SOURCE_MODE, .mode = 0};
+  const struct source_new link = {.kind = SOURCE_LINK, .node = node};
   assert_int_equal(ops->lookup(source, node, "name", &entry), -ESTALE);
   assert_int_equal(ops->getattr(source, node, NULL, &stat), -ESTALE);
   assert_int_equal(ops->setattr(source, node, NULL, &change, &stat), -ESTALE);
   assert_int_equal(ops->readlink(source, node, bytes, sizeof bytes), -ESTALE);
-  assert_int_equal(ops->mkdir(source, &me, node, "name", 0755, &entry), -ESTALE);
-  assert_int_equal(ops->link(source, &me, node, SOURCE_ROOT, "name", &entry), -ESTALE);
-  assert_int_equal(ops->unlink(source, node, "name"), -ESTALE);
+  assert_int_equal(ops->make(source, &me, node, "name", &new_folder, &entry), -ESTALE);
+  assert_int_equal(ops->make(source, &me, SOURCE_ROOT, "name", &link, &entry), -ESTALE);
+  assert_int_equal(ops->unlink(source, node, "name", 0), -ESTALE);
   assert_int_equal(ops->rename(source, SOURCE_ROOT, "file", node, "name", 0), -ESTALE);
   assert_int_equal(ops->open(source, &me, node, O_RDONLY, &file), -ESTALE);
   assert_int_equal(ops->create(source, &me, node, "name", 0644, O_RDWR, &entry, &file), -ESTALE);
   assert_int_equal(ops->opendir(source, node, &file), -ESTALE);
   assert_int_equal(ops->getxattr(source, node, "user.a", bytes, sizeof bytes), -ESTALE);
-  assert_int_equal(ops->listxattr(source, node, bytes, sizeof bytes), -ESTALE);
+  assert_int_equal(ops->getxattr(source, node, NULL, bytes, sizeof bytes), -ESTALE);
   ops->forget(source, node, UINT64_MAX);
 }
 
@@ -213,7 +221,8 @@ static void hard_links_share_a_node(void **state) {
   (void)state;
   struct source_entry other;
   struct source_entry entry = found(SOURCE_ROOT, "file");
-  assert_int_equal(ops->link(source, &me, entry.node, SOURCE_ROOT, "other", &other), 0);
+  const struct source_new link = {.kind = SOURCE_LINK, .node = entry.node};
+  assert_int_equal(ops->make(source, &me, SOURCE_ROOT, "other", &link, &other), 0);
   assert_int_equal(other.node, entry.node);
   assert_int_equal(other.stat.st_ino, entry.stat.st_ino);
   assert_int_equal(other.stat.st_nlink, 2);
@@ -256,7 +265,7 @@ static void an_open_file_outlives_its_name_and_its_node(void **state) {
   uint64_t node = found(SOURCE_ROOT, "file").node;
   assert_int_equal(ops->open(source, &me, node, O_RDWR, &file), 0);
   ops->forget(source, node, 1);
-  assert_int_equal(ops->unlink(source, SOURCE_ROOT, "file"), 0);
+  assert_int_equal(ops->unlink(source, SOURCE_ROOT, "file", 0), 0);
   assert_int_equal(ops->write(source, file, "HE", 2, 0, 0), 2);
   assert_int_equal(ops->write(source, file, "!", 1, 0, RWF_APPEND), 1);
   assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), 6);
@@ -311,7 +320,8 @@ static void unchecked_callers_have_their_own_rights(void **state) {
   assert_int_equal(opens(&other, O_RDONLY), refused);
   assert_int_equal(opens(&other, O_WRONLY | O_TRUNC), refused);
   uint64_t node = found(SOURCE_ROOT, "file").node;
-  int status = ops->link(source, &other, node, SOURCE_ROOT, "link", &entry);
+  const struct source_new link = {.kind = SOURCE_LINK, .node = node};
+  int status = ops->make(source, &other, SOURCE_ROOT, "link", &link, &entry);
   assert_true(status == -EACCES ||
               status == -EPERM); /* by the folder's mode, or by fs.protected_hardlinks */
   ops->forget(source, node, 1);
@@ -431,7 +441,7 @@ static void *make_and_take(void *argument) {
   for (unsigned i = 0; i < 400; i++) {
     snprintf(name, sizeof name, "t%u", i % 5);
     snprintf(other, sizeof other, "t%u", (i + 1) % 5);
-    if (ops->mknod(source, &me, SOURCE_ROOT, name, S_IFREG | 0644, &entry) == 0)
+    if (ops->make(source, &me, SOURCE_ROOT, name, &new_file, &entry) == 0)
       ops->forget(source, entry.node, 1);
     if (ops->lookup(source, SOURCE_ROOT, other, &entry) == 0) {
       struct stat stat;
@@ -440,7 +450,7 @@ static void *make_and_take(void *argument) {
       ops->forget(source, entry.node, 1);
     }
     ops->rename(source, SOURCE_ROOT, name, SOURCE_ROOT, other, 0);
-    ops->unlink(source, SOURCE_ROOT, other);
+    ops->unlink(source, SOURCE_ROOT, other, 0);
   }
   return NULL;
 }

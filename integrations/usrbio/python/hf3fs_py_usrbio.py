@@ -107,6 +107,12 @@ def _error(code):
     return OSError(code, os.strerror(code))
 
 
+def _check(code):
+    """Raises OSError for a positive errno value."""
+    if code > 0:
+        raise _error(code)
+
+
 def extract_mount_point(path):
     """The mount point above `path`; None: its file system does not speak USRBIO."""
     place = ctypes.create_string_buffer(4096)
@@ -120,9 +126,7 @@ def extract_mount_point(path):
 
 def register_fd(fd, flags=0):
     """Registers an open file for use by rings, until deregister_fd."""
-    status = _CALLS["reg_fd"](fd, flags)
-    if status > 0:
-        raise _error(status)
+    _check(_CALLS["reg_fd"](fd, flags))
 
 
 def deregister_fd(fd):
@@ -138,9 +142,7 @@ def force_fsync(fd):
 
 
 def hardlink(target, link_name):
-    status = _CALLS["hardlink"](os.fsencode(target), os.fsencode(link_name))
-    if status != 0:
-        raise _error(status)
+    _check(_CALLS["hardlink"](os.fsencode(target), os.fsencode(link_name)))
 
 
 def punch_hole(filename, start, end, flags=0):
@@ -155,9 +157,7 @@ def punch_hole(filename, start, end, flags=0):
             os.close(fd)
     count = len(start)
     array = ctypes.c_size_t * count
-    status = _CALLS["punchhole"](filename, count, array(*start), array(*end), flags)
-    if status != 0:
-        raise _error(status)
+    _check(_CALLS["punchhole"](filename, count, array(*start), array(*end), flags))
     return None
 
 
@@ -197,8 +197,7 @@ class iovec:
             block_size,
             numa,
         )
-        if status < 0:
-            raise _error(-status)
+        _check(-status)
 
     def _clear(self):
         self.result = 0
@@ -288,8 +287,7 @@ class ioring:
             status = _CALLS["iorcreate4"](
                 self._ior, mount, entries, for_read, io_depth, wait, numa, flags
             )
-        if status < 0:
-            raise _error(-status)
+        _check(-status)
 
     def __del__(self):
         if "_ior" in self.__dict__:
@@ -310,16 +308,13 @@ class ioring:
             index = _CALLS["prep_io"](
                 self._ior, iov._root._iov, read, iov._address, fd, off, iov._size, self._token
             )
-            if index < 0:
-                raise _error(-index)
+            _check(-index)
             self._pending[self._token] = (iov, userdata)
         return self
 
     def submit(self):
         """Notifies the daemon. Returns the ring."""
-        status = _CALLS["submit_ios"](self._ior)
-        if status < 0:
-            raise _error(-status)
+        _check(-_CALLS["submit_ios"](self._ior))
         return self
 
     def _take(self, room, least, deadline):
@@ -347,8 +342,8 @@ class ioring:
             least = max(0, min_results - len(done))
             deadline = now + _SLICE if end is None else min(end, now + _SLICE)
             more, failure = self._take(room - len(done), least, deadline)
-            if failure and not done:
-                raise _error(failure)
+            if not done:
+                _check(failure)
             done += more
             now = time.time()
             over = least == 0 or (end is not None and now >= end)

@@ -17,18 +17,12 @@ void local_proc_path(char path[PROC_ROOM], int fd) {
 
 /* ---- Lookups ---- */
 
-/* From the kernel's cache, without a request to the file system. */
-static bool is_left_out(const struct local *local, int fd) {
-  struct statx stat;
-  if (!local->left_out || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &stat))
-    return false;
-  return makedev(stat.stx_dev_major, stat.stx_dev_minor) == local->left_out;
-}
-
 /* Makes a node of an O_PATH descriptor, which it takes. */
 static int local_add_fd(struct local *local, int fd, struct source_entry *entry) {
+  struct statx device; /* from the kernel's cache, without a request to the file system */
   int result = 0;
-  if (is_left_out(local, fd))
+  if (local->left_out && statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &device) == 0 &&
+      makedev(device.stx_dev_major, device.stx_dev_minor) == local->left_out)
     result = -ELOOP;
   else if (fstatat(fd, "", &entry->stat, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
     result = -errno;
@@ -170,143 +164,103 @@ static int local_statfs(struct source *source, struct statvfs *stat) {
 
 /* ---- Changes of folders ---- */
 
-/* A name in a folder that is about to change. */
-struct place {
-  struct local *local;
-  struct node *folder; /* a reference */
-  const char *name;
-};
-
-/* Call place_put after success alone. */
-static int place_get(struct place *place, struct source *source, uint64_t folder,
-                     const char *name) {
-  *place = (struct place){.local = local_of(source), .name = name};
+/* A reference to a folder in which a name is about to change. */
+static int get_folder(struct source *source, uint64_t handle, const char *name,
+                      struct node **folder) {
   int result = source_check_name(name);
   if (result)
     return result;
-  if (place->local->read_only)
+  if (local_of(source)->read_only)
     return -EROFS;
-  place->folder = nodes_get(&place->local->nodes, folder);
-  return place->folder ? 0 : -ESTALE;
+  *folder = get_node(source, handle);
+  return *folder ? 0 : -ESTALE;
 }
 
-static void place_put(struct place *place) {
-  nodes_put(&place->local->nodes, place->folder);
-}
-
-/* The kind of node to create. */
-struct creation {
-  const struct node *node; /* a hard link to this */
-  const char *target;      /* else a symlink to this */
-  mode_t mode;             /* else a folder or a file, by its S_IFMT bits */
-};
-
-static int create_at(const struct place *place, const struct creation *creation) {
+/* `linked`: the node that a hard link names. */
+static int make_at(int folder, const char *name, const struct source_new *wanted,
+                   const struct node *linked) {
   char path[PROC_ROOM];
-  int folder = place->folder->fd;
-  if (creation->node) {
-    local_proc_path(path, creation->node->fd);
-    return linkat(AT_FDCWD, path, folder, place->name, AT_SYMLINK_FOLLOW);
+  switch (wanted->kind) {
+  case SOURCE_FOLDER:
+    return mkdirat(folder, name, wanted->mode & 07777);
+  case SOURCE_FILE:
+    return mknodat(folder, name, S_IFREG | (wanted->mode & 07777), 0);
+  case SOURCE_SYMLINK:
+    return symlinkat(wanted->target, folder, name);
+  default:
+    local_proc_path(path, linked->fd);
+    return linkat(AT_FDCWD, path, folder, name, AT_SYMLINK_FOLLOW);
   }
-  if (creation->target)
-    return symlinkat(creation->target, folder, place->name);
-  if (S_ISDIR(creation->mode))
-    return mkdirat(folder, place->name, creation->mode & ~(mode_t)S_IFMT);
-  return mknodat(folder, place->name, creation->mode, 0);
 }
 
-static int create_name(struct source *source, const struct source_caller *caller, uint64_t folder,
-                       const char *name, const struct creation *creation,
-                       struct source_entry *entry) {
-  struct place place;
+static int make_name(struct source *source, const struct source_caller *caller, uint64_t folder,
+                     const char *name, const struct source_new *wanted, const struct node *linked,
+                     struct source_entry *entry) {
+  struct node *parent;
   struct credentials own;
-  int result = place_get(&place, source, folder, name);
+  int result = get_folder(source, folder, name, &parent);
   if (result)
     return result;
   result = credentials_assume(&own, caller);
-  if (!result && create_at(&place, creation))
+  if (!result && make_at(parent->fd, name, wanted, linked))
     result = -errno;
   credentials_restore(&own);
   if (!result)
-    result = local_add_name(place.local, place.folder, name, entry);
-  place_put(&place);
+    result = local_add_name(local_of(source), parent, name, entry);
+  put_node(source, parent);
   return result;
 }
 
-static int local_mkdir(struct source *source, const struct source_caller *caller, uint64_t folder,
-                       const char *name, mode_t mode, struct source_entry *entry) {
-  const struct creation creation = {.mode = S_IFDIR | (mode & 07777)};
-  return create_name(source, caller, folder, name, &creation, entry);
-}
-
-static int local_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
-                         const char *name, const char *target, struct source_entry *entry) {
-  const struct creation creation = {.target = target};
-  return create_name(source, caller, folder, name, &creation, entry);
-}
-
-static int local_mknod(struct source *source, const struct source_caller *caller, uint64_t folder,
-                       const char *name, mode_t mode, struct source_entry *entry) {
-  const struct creation creation = {.mode = S_IFREG | (mode & 07777)};
-  if ((mode & S_IFMT) && !S_ISREG(mode))
+static int local_make(struct source *source, const struct source_caller *caller, uint64_t folder,
+                      const char *name, const struct source_new *wanted,
+                      struct source_entry *entry) {
+  if (wanted->kind == SOURCE_FILE && (wanted->mode & S_IFMT) && !S_ISREG(wanted->mode))
     return -EPERM;
-  return create_name(source, caller, folder, name, &creation, entry);
-}
-
-static int local_link(struct source *source, const struct source_caller *caller, uint64_t handle,
-                      uint64_t folder, const char *name, struct source_entry *entry) {
-  struct node *node = get_node(source, handle);
-  if (!node)
+  if (wanted->kind != SOURCE_LINK)
+    return make_name(source, caller, folder, name, wanted, NULL, entry);
+  struct node *linked = get_node(source, wanted->node);
+  if (!linked)
     return -ESTALE;
-  const struct creation creation = {.node = node};
-  int result = create_name(source, caller, folder, name, &creation, entry);
-  put_node(source, node);
+  int result = make_name(source, caller, folder, name, wanted, linked, entry);
+  put_node(source, linked);
   return result;
 }
 
-static int remove_name(struct source *source, uint64_t folder, const char *name, int flags) {
-  struct place place;
-  int result = place_get(&place, source, folder, name);
+static int local_unlink(struct source *source, uint64_t folder, const char *name, int flags) {
+  struct node *parent;
+  int result = get_folder(source, folder, name, &parent);
   if (result)
     return result;
-  result = unlinkat(place.folder->fd, name, flags) ? -errno : 0;
-  place_put(&place);
+  result = unlinkat(parent->fd, name, flags) ? -errno : 0;
+  put_node(source, parent);
   return result;
-}
-
-static int local_unlink(struct source *source, uint64_t folder, const char *name) {
-  return remove_name(source, folder, name, 0);
-}
-
-static int local_rmdir(struct source *source, uint64_t folder, const char *name) {
-  return remove_name(source, folder, name, AT_REMOVEDIR);
 }
 
 static int local_rename(struct source *source, uint64_t folder, const char *name,
                         uint64_t new_folder, const char *new_name, unsigned flags) {
-  struct place from, to;
+  struct node *from, *to;
   if (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE))
     return -EINVAL;
-  int result = place_get(&from, source, folder, name);
+  int result = get_folder(source, folder, name, &from);
   if (result)
     return result;
-  result = place_get(&to, source, new_folder, new_name);
+  result = get_folder(source, new_folder, new_name, &to);
   if (!result) {
-    result = renameat2(from.folder->fd, name, to.folder->fd, new_name, flags) ? -errno : 0;
-    place_put(&to);
+    result = renameat2(from->fd, name, to->fd, new_name, flags) ? -errno : 0;
+    put_node(source, to);
   }
-  place_put(&from);
+  put_node(source, from);
   return result;
 }
 
 /* Never opens an existing file: the caller was checked for the folder, not for that. */
-static int create_and_open(const struct place *place, const struct source_caller *caller,
+static int create_and_open(int folder, const char *name, const struct source_caller *caller,
                            mode_t mode, int flags) {
   struct credentials own;
   int fd = credentials_assume(&own, caller);
   if (!fd) {
-    fd = openat(place->folder->fd, place->name,
-                (flags & O_ACCMODE) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 07777);
+    fd = openat(folder, name, (flags & O_ACCMODE) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                mode & 07777);
     if (fd < 0)
       fd = -errno;
   }
@@ -334,15 +288,15 @@ static int add_new_file(struct local *local, int fd, struct source_entry *entry,
 static int local_create(struct source *source, const struct source_caller *caller, uint64_t folder,
                         const char *name, mode_t mode, int flags, struct source_entry *entry,
                         struct source_file **file) {
-  struct place place;
-  int result = place_get(&place, source, folder, name);
+  struct node *parent;
+  int result = get_folder(source, folder, name, &parent);
   if (result)
     return result;
-  int fd = create_and_open(&place, caller, mode, flags);
-  result = fd < 0 ? fd : add_new_file(place.local, fd, entry, file);
+  int fd = create_and_open(parent->fd, name, caller, mode, flags);
+  result = fd < 0 ? fd : add_new_file(local_of(source), fd, entry, file);
   if (fd >= 0 && result)
-    unlinkat(place.folder->fd, name, 0);
-  place_put(&place);
+    unlinkat(parent->fd, name, 0);
+  put_node(source, parent);
   return result;
 }
 
@@ -368,13 +322,10 @@ static ssize_t local_getxattr(struct source *source, uint64_t handle, const char
                               size_t size) {
   char path[PROC_ROOM];
   struct node *node = get_with_path(source, handle, path);
-  return node ? put_result(source, node, getxattr(path, name, value, size)) : -ESTALE;
-}
-
-static ssize_t local_listxattr(struct source *source, uint64_t handle, char *list, size_t size) {
-  char path[PROC_ROOM];
-  struct node *node = get_with_path(source, handle, path);
-  return node ? put_result(source, node, listxattr(path, list, size)) : -ESTALE;
+  if (!node)
+    return -ESTALE;
+  return put_result(source, node,
+                    name ? getxattr(path, name, value, size) : listxattr(path, value, size));
 }
 
 static int local_setxattr(struct source *source, uint64_t handle, const char *name,
@@ -412,12 +363,8 @@ static const struct source_ops local_ops = {
     .setattr = local_setattr,
     .readlink = local_readlink,
     .statfs = local_statfs,
-    .mkdir = local_mkdir,
-    .symlink = local_symlink,
-    .mknod = local_mknod,
-    .link = local_link,
+    .make = local_make,
     .unlink = local_unlink,
-    .rmdir = local_rmdir,
     .rename = local_rename,
     .open = local_open,
     .create = local_create,
@@ -431,7 +378,6 @@ static const struct source_ops local_ops = {
     .opendir = local_opendir,
     .readdir = local_readdir,
     .getxattr = local_getxattr,
-    .listxattr = local_listxattr,
     .setxattr = local_setxattr,
     .removexattr = local_removexattr,
 };

@@ -186,12 +186,15 @@ static void file_flush(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 }
 
 /* Also for folders; those of 3fs-virt have no file. */
+static int sync_handle(fuse_req_t request, const struct handle *handle, bool data_only) {
+  struct source *source = source_of(request);
+  return handle->file ? source->ops->fsync(source, handle->file, data_only) : 0;
+}
+
 static void file_fsync(fuse_req_t request, fuse_ino_t node, int data_only,
                        struct fuse_file_info *info) {
-  struct source *source = source_of(request);
-  struct source_file *file = handle_of(info)->file;
   (void)node;
-  reply_status(request, file ? source->ops->fsync(source, file, data_only != 0) : 0);
+  reply_status(request, sync_handle(request, handle_of(info), data_only != 0));
 }
 
 static void file_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset,
@@ -267,13 +270,6 @@ static bool add_bytes(struct names_reply *reply, size_t length) {
   return true;
 }
 
-static bool add_plain(struct names_reply *reply, const struct source_name *name,
-                      const struct stat *stat) {
-  return add_bytes(reply,
-                   fuse_add_direntry(reply->request, reply->bytes + reply->length,
-                                     reply->size - reply->length, name->name, stat, name->next));
-}
-
 static bool add_plus(struct names_reply *reply, const struct source_name *name,
                      const struct source_entry *entry) {
   struct fuse_entry_param param;
@@ -293,7 +289,9 @@ static bool add_name(void *user, const struct source_name *name) {
   if (!control_is_node(reply->folder) && control_is_name(reply->folder, name->name))
     return true;
   if (!reply->plus)
-    return add_plain(reply, name, &entry.stat);
+    return add_bytes(reply, fuse_add_direntry(reply->request, reply->bytes + reply->length,
+                                              reply->size - reply->length, name->name, &entry.stat,
+                                              name->next));
   if (dots || control_is_node(reply->folder))
     return add_plus(reply, name, &entry);
   int status = source->ops->lookup(source, reply->folder, name->name, &entry);
@@ -358,15 +356,10 @@ static void reply_ioctl(fuse_req_t request, int status) {
     fuse_reply_ioctl(request, 0, NULL, 0);
 }
 
-static int ioctl_sync(const struct ioctl_call *call) {
-  struct source *source = source_of(call->request);
-  struct source_file *file = call->handle->file;
-  return file ? source->ops->fsync(source, file, false) : 0;
-}
-
 static int link_in_folder(const struct ioctl_call *call, const struct source_entry *folder,
                           const char *name) {
   struct source *source = source_of(call->request);
+  const struct source_new link = {.kind = SOURCE_LINK, .node = call->node};
   struct source_caller caller;
   struct source_entry entry;
   gid_t *groups;
@@ -376,7 +369,7 @@ static int link_in_folder(const struct ioctl_call *call, const struct source_ent
     return -EPERM;
   int status = caller_unchecked(call->request, &caller, &groups);
   if (!status)
-    status = source->ops->link(source, &caller, call->node, folder->node, name, &entry);
+    status = source->ops->make(source, &caller, folder->node, name, &link, &entry);
   if (!status)
     source->ops->forget(source, entry.node, 1);
   free(groups);
@@ -457,7 +450,7 @@ static void on_ioctl(fuse_req_t request, fuse_ino_t node, unsigned command, void
     fuse_reply_ioctl(request, 0, &version, sizeof version);
     break;
   case IOCTL_SYNC:
-    reply_ioctl(request, ioctl_sync(&call));
+    reply_ioctl(request, sync_handle(request, call.handle, false));
     break;
   case IOCTL_LINK:
     copy = copy_argument(in, in_size, sizeof(struct ioctl_link), &status);

@@ -143,15 +143,6 @@ static int open_parts(struct mount *mount, struct haul_storage_error *error) {
   return 0;
 }
 
-/* Handles use the other three, and the control directory uses the files. */
-static void close_parts(struct mount *mount) {
-  handle_drop_all(mount);
-  control_dir_close(mount->control);
-  files_close(mount->files);
-  if (mount->source)
-    mount->source->ops->close(mount->source);
-}
-
 /* ---- Threads ----
  *
  * Threads that wait in read(2) serve twice as many requests per second as threads that poll for a
@@ -338,7 +329,13 @@ static void free_mount(struct mount *mount) {
   atomic_store(&fuse_messages.config, NULL);
   if (mount->session)
     fuse_session_destroy(mount->session);
-  close_parts(mount);
+  /* Handles use the other three, and the control directory uses the files. */
+  while (!list_empty(&mount->handles))
+    handle_drop(mount, list_entry(mount->handles.next, struct handle, link));
+  control_dir_close(mount->control);
+  files_close(mount->files);
+  if (mount->source)
+    mount->source->ops->close(mount->source);
   close(mount->begun);
   pthread_mutex_destroy(&mount->lock);
   free(mount);

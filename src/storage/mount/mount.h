@@ -79,7 +79,6 @@ int caller_unchecked(fuse_req_t request, struct source_caller *caller, gid_t **g
 struct handle *handle_add(struct mount *mount, struct source_file *file);
 /* Removes its registration, releases the file, and frees it. */
 void handle_drop(struct mount *mount, struct handle *handle);
-void handle_drop_all(struct mount *mount);
 
 /* All take 0 or a negative errno value as `status`. */
 void reply_status(fuse_req_t request, int status);

@@ -47,59 +47,57 @@ static void node_readlink(fuse_req_t request, fuse_ino_t node) {
   fuse_reply_readlink(request, target);
 }
 
-static void node_mkdir(fuse_req_t request, fuse_ino_t folder, const char *name, mode_t mode) {
+/* Creates a name that is not of 3fs-virt. */
+static void make_name(fuse_req_t request, uint64_t folder, const char *name,
+                      const struct source_new *wanted) {
   struct source *source = source_of(request);
   struct source_caller caller = caller_of(request);
   struct source_entry entry = {0};
   int status = -EPERM;
-  if (!control_is_name(folder, name))
-    status = source->ops->mkdir(source, &caller, folder, name, mode, &entry);
+  if (!control_is_name(folder, name) && !control_is_node(wanted->node))
+    status = source->ops->make(source, &caller, folder, name, wanted, &entry);
   reply_entry(request, status, &entry);
+}
+
+static void node_mkdir(fuse_req_t request, fuse_ino_t folder, const char *name, mode_t mode) {
+  const struct source_new wanted = {.kind = SOURCE_FOLDER, .mode = mode};
+  make_name(request, folder, name, &wanted);
 }
 
 static void node_mknod(fuse_req_t request, fuse_ino_t folder, const char *name, mode_t mode,
                        dev_t device) {
-  struct source *source = source_of(request);
-  struct source_caller caller = caller_of(request);
-  struct source_entry entry = {0};
-  int status = -EPERM;
+  const struct source_new wanted = {.kind = SOURCE_FILE, .mode = mode};
   (void)device;
-  if (!control_is_name(folder, name))
-    status = source->ops->mknod(source, &caller, folder, name, mode, &entry);
-  reply_entry(request, status, &entry);
+  make_name(request, folder, name, &wanted);
 }
 
 static void node_symlink(fuse_req_t request, const char *target, fuse_ino_t folder,
                          const char *name) {
-  struct source *source = source_of(request);
-  struct source_caller caller = caller_of(request);
+  const struct source_new wanted = {.kind = SOURCE_SYMLINK, .target = target};
   struct source_entry entry = {0};
-  int status = control_is_name(folder, name)
-                   ? control_symlink(request, folder, name, target, &entry)
-                   : source->ops->symlink(source, &caller, folder, name, target, &entry);
-  reply_entry(request, status, &entry);
+  if (control_is_name(folder, name))
+    reply_entry(request, control_symlink(request, folder, name, target, &entry), &entry);
+  else
+    make_name(request, folder, name, &wanted);
 }
 
 static void node_link(fuse_req_t request, fuse_ino_t node, fuse_ino_t folder, const char *name) {
-  struct source *source = source_of(request);
-  struct source_caller caller = caller_of(request);
-  struct source_entry entry = {0};
-  int status = -EPERM;
-  if (!control_is_node(node) && !control_is_name(folder, name))
-    status = source->ops->link(source, &caller, node, folder, name, &entry);
-  reply_entry(request, status, &entry);
+  const struct source_new wanted = {.kind = SOURCE_LINK, .node = node};
+  make_name(request, folder, name, &wanted);
 }
 
 static void node_unlink(fuse_req_t request, fuse_ino_t folder, const char *name) {
   struct source *source = source_of(request);
-  reply_status(request, control_is_name(folder, name) ? control_unlink(request, folder, name)
-                                                      : source->ops->unlink(source, folder, name));
+  reply_status(request, control_is_name(folder, name)
+                            ? control_unlink(request, folder, name)
+                            : source->ops->unlink(source, folder, name, 0));
 }
 
 static void node_rmdir(fuse_req_t request, fuse_ino_t folder, const char *name) {
   struct source *source = source_of(request);
-  reply_status(request,
-               control_is_name(folder, name) ? -EPERM : source->ops->rmdir(source, folder, name));
+  reply_status(request, control_is_name(folder, name)
+                            ? -EPERM
+                            : source->ops->unlink(source, folder, name, AT_REMOVEDIR));
 }
 
 static void node_rename(fuse_req_t request, fuse_ino_t folder, const char *name,
@@ -187,11 +185,9 @@ static ssize_t read_xattr(struct source *source, uint64_t node, const char *name
                           size_t size) {
   if (control_is_node(node) || !source->ops->getxattr)
     return name ? -ENODATA : 0;
-  if (!name)
-    return source->ops->listxattr(source, node, value, size);
   ssize_t length = source->ops->getxattr(source, node, name, value, size);
   /* The kernel reads ACLs before it grants access, and fails the access with any other error. */
-  if (length == -EOPNOTSUPP && strncmp(name, "system.posix_acl_", 17) == 0)
+  if (length == -EOPNOTSUPP && name && strncmp(name, "system.posix_acl_", 17) == 0)
     return -ENODATA;
   return length;
 }

@@ -68,11 +68,6 @@ void handle_drop(struct mount *mount, struct handle *handle) {
   free(handle);
 }
 
-void handle_drop_all(struct mount *mount) {
-  while (!list_empty(&mount->handles))
-    handle_drop(mount, list_entry(mount->handles.next, struct handle, link));
-}
-
 /* ---- Replies ---- */
 
 void reply_status(fuse_req_t request, int status) {

@@ -145,46 +145,47 @@ static int handle_statfs(struct service_job *job, const struct protocol_fields *
 
 /* ---- Names ---- */
 
+static int make_name(struct service_job *job, uint64_t folder, const struct source_new *wanted) {
+  return job->source->ops->make(job->source, &job->caller, folder, job->request.fields.name, wanted,
+                                &job->response.entry);
+}
+
 static int handle_mkdir(struct service_job *job, const struct protocol_fields *fields) {
-  if (grants_rights(fields->mode, true))
-    return -EPERM;
-  return job->source->ops->mkdir(job->source, &job->caller, fields->node, fields->name,
-                                 fields->mode, &job->response.entry);
+  const struct source_new wanted = {.kind = SOURCE_FOLDER, .mode = fields->mode};
+  return grants_rights(fields->mode, true) ? -EPERM : make_name(job, fields->node, &wanted);
 }
 
 static int handle_symlink(struct service_job *job, const struct protocol_fields *fields) {
   char target[PATH_MAX];
+  const struct source_new wanted = {.kind = SOURCE_SYMLINK, .target = target};
   if (fields->size >= sizeof target)
     return -ENAMETOOLONG;
   if (fields->size == 0 || memchr(fields->bytes, 0, fields->size))
     return -EINVAL;
   memcpy(target, fields->bytes, fields->size);
   target[fields->size] = '\0';
-  return job->source->ops->symlink(job->source, &job->caller, fields->node, fields->name, target,
-                                   &job->response.entry);
+  return make_name(job, fields->node, &wanted);
 }
 
 static int handle_mknod(struct service_job *job, const struct protocol_fields *fields) {
-  if (grants_rights(fields->mode, false))
-    return -EPERM;
-  return job->source->ops->mknod(job->source, &job->caller, fields->node, fields->name,
-                                 fields->mode, &job->response.entry);
+  const struct source_new wanted = {.kind = SOURCE_FILE, .mode = fields->mode};
+  return grants_rights(fields->mode, false) ? -EPERM : make_name(job, fields->node, &wanted);
 }
 
 static int handle_link(struct service_job *job, const struct protocol_fields *fields) {
-  return job->source->ops->link(job->source, &job->caller, fields->node, fields->folder,
-                                fields->name, &job->response.entry);
+  const struct source_new wanted = {.kind = SOURCE_LINK, .node = fields->node};
+  return make_name(job, fields->folder, &wanted);
 }
 
 static int handle_unlink(struct service_job *job, const struct protocol_fields *fields) {
-  int status = job->source->ops->unlink(job->source, fields->node, fields->name);
+  int status = job->source->ops->unlink(job->source, fields->node, fields->name, 0);
   if (!status)
     session_drop_temporary(job->session, fields->node, fields->name);
   return status;
 }
 
 static int handle_rmdir(struct service_job *job, const struct protocol_fields *fields) {
-  return job->source->ops->rmdir(job->source, fields->node, fields->name);
+  return job->source->ops->unlink(job->source, fields->node, fields->name, AT_REMOVEDIR);
 }
 
 static int handle_rename(struct service_job *job, const struct protocol_fields *fields) {
@@ -229,7 +230,7 @@ static int handle_create(struct service_job *job, const struct protocol_fields *
   if (temporary && (status = session_add_temporary(job->session, fields->node, fields->name))) {
     job->source->ops->release(job->source, file);
     job->source->ops->forget(job->source, job->response.node, 1);
-    job->source->ops->unlink(job->source, fields->node, fields->name);
+    job->source->ops->unlink(job->source, fields->node, fields->name, 0);
     return status;
   }
   status = return_file(job, file);
@@ -340,26 +341,16 @@ static int handle_readdir(struct service_job *job, const struct protocol_fields 
 
 /* ---- Extended attributes ---- */
 
-static int return_value(struct service_job *job, ssize_t length, size_t size) {
+static int handle_getxattr(struct service_job *job, const struct protocol_fields *fields) {
+  const char *name = job->request.operation == PROTOCOL_GETXATTR ? fields->name : NULL;
+  size_t size = fields->length < sizeof job->bytes ? (size_t)fields->length : sizeof job->bytes;
+  ssize_t length = job->source->ops->getxattr(job->source, fields->node, name, job->bytes, size);
   if (length < 0)
     return (int)length;
   job->response.length = (uint64_t)length;
   job->response.bytes = job->bytes;
   job->response.size = size ? (size_t)length : 0;
   return 0;
-}
-
-static int handle_getxattr(struct service_job *job, const struct protocol_fields *fields) {
-  size_t size = fields->length < sizeof job->bytes ? (size_t)fields->length : sizeof job->bytes;
-  ssize_t length =
-      job->source->ops->getxattr(job->source, fields->node, fields->name, job->bytes, size);
-  return return_value(job, length, size);
-}
-
-static int handle_listxattr(struct service_job *job, const struct protocol_fields *fields) {
-  size_t size = fields->length < sizeof job->bytes ? (size_t)fields->length : sizeof job->bytes;
-  ssize_t length = job->source->ops->listxattr(job->source, fields->node, (char *)job->bytes, size);
-  return return_value(job, length, size);
 }
 
 /* Other attributes change rights on the server's host: capabilities, ACLs, labels. */
@@ -420,24 +411,15 @@ static const struct row {
     [PROTOCOL_OPENDIR] = {.plain = handle_opendir},
     [PROTOCOL_READDIR] = {.with_file = handle_readdir},
     [PROTOCOL_GETXATTR] = {.plain = handle_getxattr},
-    [PROTOCOL_LISTXATTR] = {.plain = handle_listxattr},
+    [PROTOCOL_LISTXATTR] = {.plain = handle_getxattr},
     [PROTOCOL_SETXATTR] = {.plain = handle_setxattr},
     [PROTOCOL_REMOVEXATTR] = {.plain = handle_removexattr},
 };
 
-static int handle_with_file(struct service_job *job, const struct row *row) {
-  const struct protocol_fields *fields = &job->request.fields;
-  struct source_file *file = session_get_file(job->session, fields->file);
-  if (!file)
-    return -ESTALE;
-  int status = row->with_file(job, fields, file);
-  session_put_file(job->session, fields->file);
-  return status;
-}
-
 int handle_request(struct service_job *job) {
   struct session *session = job->session;
   const struct row *row = &rows[job->request.operation];
+  const struct protocol_fields *fields = &job->request.fields;
   pthread_mutex_lock(&session->lock);
   bool greeted = session->greeted;
   job->source = session->source;
@@ -445,8 +427,15 @@ int handle_request(struct service_job *job) {
   if (!greeted && job->request.operation != PROTOCOL_GREET)
     return -EPROTO;
   if (row->any)
-    return row->any(job, &job->request.fields);
+    return row->any(job, fields);
   if (!job->source)
     return -ENOTCONN;
-  return row->plain ? row->plain(job, &job->request.fields) : handle_with_file(job, row);
+  if (row->plain)
+    return row->plain(job, fields);
+  struct source_file *file = session_get_file(session, fields->file);
+  if (!file)
+    return -ESTALE;
+  int status = row->with_file(job, fields, file);
+  session_put_file(session, fields->file);
+  return status;
 }

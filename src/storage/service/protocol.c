@@ -85,7 +85,7 @@ static const struct number {
     {'v', 4, FIELD(space.f_namemax)},
 };
 
-#undef NUMBER
+#undef FIELD
 
 #define NUMBERS (sizeof numbers / sizeof *numbers)
 

@@ -144,67 +144,34 @@ static int stat_system(struct source *source, struct statvfs *stat) {
  * The server acts as its own user. It does not know this host's users, so a caller whose rights are
  * not checked yet is -EPERM. */
 
-/* Sends a request that creates a name. */
-static int create_name(struct source *source, struct remote_call *call,
-                       struct source_entry *entry) {
-  return get_entry(call, remote_call(source, call), entry);
-}
-
-static int make_folder(struct source *source, const struct source_caller *caller, uint64_t folder,
-                       const char *name, mode_t mode, struct source_entry *entry) {
+static int make_name(struct source *source, const struct source_caller *caller, uint64_t folder,
+                     const char *name, const struct source_new *wanted,
+                     struct source_entry *entry) {
+  static const uint16_t operations[] = {[SOURCE_FOLDER] = PROTOCOL_MKDIR,
+                                        [SOURCE_FILE] = PROTOCOL_MKNOD,
+                                        [SOURCE_SYMLINK] = PROTOCOL_SYMLINK,
+                                        [SOURCE_LINK] = PROTOCOL_LINK};
   struct remote_call call;
-  int status = begin_change(source, caller, &call, PROTOCOL_MKDIR, folder, name);
-  if (status)
-    return status;
-  call.request.fields.mode = mode;
-  return create_name(source, &call, entry);
-}
-
-static int make_symlink(struct source *source, const struct source_caller *caller, uint64_t folder,
-                        const char *name, const char *target, struct source_entry *entry) {
-  struct remote_call call;
-  int status = begin_change(source, caller, &call, PROTOCOL_SYMLINK, folder, name);
-  if (status)
-    return status;
-  call.request.fields.bytes = target;
-  call.request.fields.size = strlen(target);
-  return create_name(source, &call, entry);
-}
-
-static int make_node(struct source *source, const struct source_caller *caller, uint64_t folder,
-                     const char *name, mode_t mode, struct source_entry *entry) {
-  struct remote_call call;
-  if ((mode & S_IFMT) && !S_ISREG(mode))
+  bool links = wanted->kind == SOURCE_LINK;
+  if (wanted->kind == SOURCE_FILE && (wanted->mode & S_IFMT) && !S_ISREG(wanted->mode))
     return -EPERM;
-  int status = begin_change(source, caller, &call, PROTOCOL_MKNOD, folder, name);
+  int status = begin_change(source, caller, &call, operations[wanted->kind],
+                            links ? wanted->node : folder, name);
+  if (!status && links)
+    status = remote_add_folder(&call, folder);
   if (status)
     return status;
-  call.request.fields.mode = mode;
-  return create_name(source, &call, entry);
+  call.request.fields.mode = wanted->mode;
+  call.request.fields.bytes = wanted->target;
+  call.request.fields.size = wanted->target ? strlen(wanted->target) : 0;
+  return get_entry(&call, remote_call(source, &call), entry);
 }
 
-static int make_link(struct source *source, const struct source_caller *caller, uint64_t node,
-                     uint64_t folder, const char *name, struct source_entry *entry) {
+static int unlink_name(struct source *source, uint64_t folder, const char *name, int flags) {
   struct remote_call call;
-  int status = begin_change(source, caller, &call, PROTOCOL_LINK, node, name);
-  if (!status)
-    status = remote_add_folder(&call, folder);
-  return status ? status : create_name(source, &call, entry);
-}
-
-static int remove_name(struct source *source, uint16_t operation, uint64_t folder,
-                       const char *name) {
-  struct remote_call call;
+  uint16_t operation = flags & AT_REMOVEDIR ? PROTOCOL_RMDIR : PROTOCOL_UNLINK;
   int status = begin_change(source, NULL, &call, operation, folder, name);
   return status ? status : remote_call(source, &call);
-}
-
-static int unlink_file(struct source *source, uint64_t folder, const char *name) {
-  return remove_name(source, PROTOCOL_UNLINK, folder, name);
-}
-
-static int remove_folder(struct source *source, uint64_t folder, const char *name) {
-  return remove_name(source, PROTOCOL_RMDIR, folder, name);
 }
 
 static int rename_node(struct source *source, uint64_t folder, const char *name,
@@ -236,30 +203,19 @@ static int take_value(void *user, const struct protocol_fields *response) {
   return 0;
 }
 
-static ssize_t read_extended(struct source *source, struct remote_call *call, char *bytes,
-                             size_t size) {
-  struct text text = {bytes, size, 0};
-  call->request.fields.length = size;
-  int status = remote_call_bytes(source, call, take_value, &text);
-  return status ? status : text.length;
-}
-
 static ssize_t get_extended(struct source *source, uint64_t node, const char *name, void *value,
                             size_t size) {
   struct remote_call call;
-  int status = remote_begin(&call, PROTOCOL_GETXATTR, node);
-  if (!status && strlen(name) > NAME_MAX)
+  struct text text = {value, size, 0};
+  int status = remote_begin(&call, name ? PROTOCOL_GETXATTR : PROTOCOL_LISTXATTR, node);
+  if (!status && name && strlen(name) > NAME_MAX)
     status = -ERANGE;
   if (status)
     return status;
-  strcpy(call.request.fields.name, name);
-  return read_extended(source, &call, value, size);
-}
-
-static ssize_t list_extended(struct source *source, uint64_t node, char *list, size_t size) {
-  struct remote_call call;
-  int status = remote_begin(&call, PROTOCOL_LISTXATTR, node);
-  return status ? status : read_extended(source, &call, list, size);
+  strcpy(call.request.fields.name, name ? name : "");
+  call.request.fields.length = size;
+  status = remote_call_bytes(source, &call, take_value, &text);
+  return status ? status : text.length;
 }
 
 static int change_extended(struct source *source, uint64_t node, const char *name,
@@ -305,7 +261,7 @@ static int make_file(struct remote_source *remote, struct remote_call *call, uin
   }
   call->request.operation = PROTOCOL_RELEASE;
   call->request.fields = (struct protocol_fields){.file = call->response.file};
-  rpc_call(remote->rpc, &call->generation, &call->request, &call->response);
+  remote_call(&remote->source, call);
   return -ENOMEM;
 }
 
@@ -455,12 +411,8 @@ static const struct source_ops ops = {
     .setattr = set_attributes,
     .readlink = read_link,
     .statfs = stat_system,
-    .mkdir = make_folder,
-    .symlink = make_symlink,
-    .mknod = make_node,
-    .link = make_link,
-    .unlink = unlink_file,
-    .rmdir = remove_folder,
+    .make = make_name,
+    .unlink = unlink_name,
     .rename = rename_node,
     .open = open_file,
     .create = create_file,
@@ -474,7 +426,6 @@ static const struct source_ops ops = {
     .opendir = open_folder,
     .readdir = read_folder,
     .getxattr = get_extended,
-    .listxattr = list_extended,
     .setxattr = set_extended,
     .removexattr = remove_extended,
 };

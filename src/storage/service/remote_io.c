@@ -40,21 +40,13 @@ int remote_add_folder(struct remote_call *call, uint64_t folder) {
 }
 
 int remote_call(struct source *source, struct remote_call *call) {
-  return rpc_call(remote_of(source)->rpc, &call->generation, &call->request, &call->response);
+  return remote_call_bytes(source, call, NULL, NULL);
 }
 
 int remote_call_bytes(struct source *source, struct remote_call *call,
                       int (*take)(void *user, const struct protocol_fields *response), void *user) {
-  struct rpc *rpc = remote_of(source)->rpc;
-  struct rpc_call *sent;
-  int status = rpc_start(rpc, &call->generation, &call->request, &sent);
-  if (status)
-    return status;
-  status = rpc_wait(rpc, &sent, &call->response, NULL, NULL);
-  if (!status)
-    status = take(user, &call->response);
-  rpc_end(sent);
-  return status;
+  return rpc_call(remote_of(source)->rpc, &call->generation, &call->request, &call->response, take,
+                  user);
 }
 
 /* ---- Client buffers ---- */
@@ -79,7 +71,7 @@ void client_buffer_close(struct client_buffer *buffer) {
   struct protocol_fields response;
   uint64_t generation = buffer->generation;
   if (generation) /* may fail: the end of the connection has the same effect */
-    rpc_call(buffer->rpc, &generation, &request, &response);
+    rpc_call(buffer->rpc, &generation, &request, &response, NULL, NULL);
   withdraw(buffer);
   pthread_mutex_destroy(&buffer->lock);
 }
@@ -108,7 +100,7 @@ static int register_buffer(struct client_buffer *buffer, uint64_t *generation) {
   if (status)
     return status;
   snprintf(request.fields.name, sizeof request.fields.name, "%s", buffer->name);
-  status = rpc_call(buffer->rpc, generation, &request, &response);
+  status = rpc_call(buffer->rpc, generation, &request, &response, NULL, NULL);
   if (status)
     return status;
   buffer->number = response.region;
@@ -237,92 +229,62 @@ static char *slot_bytes(const struct slot *slot) {
 
 /* ---- Reading and writing ---- */
 
-/* *in_use: the server may still use the slot. */
-static ssize_t do_io(struct slot *slot, struct buffer_io *io, bool *in_use) {
-  struct client_buffer *buffer = &slot->area->buffer;
+/* Reads to `in`, or writes from `out`; the other one is NULL. At most REMOTE_SLOT bytes. */
+static ssize_t move_part(struct bounce_area *area, struct buffer_io *io, void *in,
+                         const void *out) {
   struct rpc_call *call;
-  *in_use = false;
+  struct slot *slot;
+  bool in_use = false;
+  ssize_t moved = get_slot(area, &slot);
+  if (moved < 0)
+    return moved;
+  if (out)
+    memcpy(slot_bytes(slot), out, io->length);
   io->at = slot->number * REMOTE_SLOT;
-  int status = client_buffer_start(buffer, io, &call);
-  return status ? status : client_buffer_wait(buffer, io, call, put_slot, slot, in_use);
-}
-
-static ssize_t read_part(struct remote_source *remote, const struct remote_open_file *file,
-                         char *bytes, size_t length, off_t offset) {
-  struct buffer_io io = {.operation = PROTOCOL_READ,
-                         .generation = file->generation,
-                         .file = file->handle,
-                         .offset = offset,
-                         .length = length};
-  struct slot *slot;
-  bool in_use;
-  int status = get_slot(&remote->in, &slot);
-  if (status)
-    return status;
-  ssize_t got = do_io(slot, &io, &in_use);
-  if (got > 0)
-    copy_shared(bytes, slot_bytes(slot), (size_t)got);
+  moved = client_buffer_start(&area->buffer, io, &call);
+  if (moved == 0)
+    moved = client_buffer_wait(&area->buffer, io, call, put_slot, slot, &in_use);
+  if (in && moved > 0)
+    copy_shared(in, slot_bytes(slot), (size_t)moved);
   if (!in_use)
     put_slot(slot);
-  return got;
+  return moved;
 }
 
-static ssize_t write_part(struct remote_source *remote, const struct remote_open_file *file,
-                          const char *bytes, size_t length, off_t offset, int flags) {
-  struct buffer_io io = {.operation = PROTOCOL_WRITE,
-                         .generation = file->generation,
-                         .file = file->handle,
-                         .offset = offset,
-                         .length = length,
-                         .flags = protocol_write_flags(flags)};
-  struct slot *slot;
-  bool in_use;
-  int status = get_slot(&remote->out, &slot);
-  if (status)
-    return status;
-  memcpy(slot_bytes(slot), bytes, length);
-  ssize_t put = do_io(slot, &io, &in_use);
-  if (!in_use)
-    put_slot(slot);
-  return put;
-}
-
-static size_t part_of(size_t left) {
-  return left < REMOTE_SLOT ? left : REMOTE_SLOT;
+/* As move_part, for any length. `like` has operation and flags. */
+static ssize_t move_bytes(struct bounce_area *area, const struct remote_open_file *file,
+                          const struct buffer_io *like, char *in, const char *out, size_t length,
+                          off_t offset) {
+  size_t done = 0;
+  while (done < length) {
+    struct buffer_io io = *like;
+    io.generation = file->generation;
+    io.file = file->handle;
+    io.offset = offset + (off_t)done;
+    io.length = length - done < REMOTE_SLOT ? length - done : REMOTE_SLOT;
+    ssize_t moved = move_part(area, &io, in ? in + done : NULL, out ? out + done : NULL);
+    if (moved < 0 && !done)
+      return moved;
+    if (moved > 0)
+      done += (size_t)moved;
+    if (moved < (ssize_t)io.length)
+      break;
+  }
+  return (ssize_t)done;
 }
 
 ssize_t remote_read(struct source *source, struct source_file *file, void *bytes, size_t length,
                     off_t offset) {
-  size_t done = 0;
-  while (done < length) {
-    size_t part = part_of(length - done);
-    ssize_t got = read_part(remote_of(source), open_of(file), (char *)bytes + done, part,
-                            offset + (off_t)done);
-    if (got < 0 && !done)
-      return got;
-    if (got > 0)
-      done += (size_t)got;
-    if (got < (ssize_t)part)
-      break;
-  }
-  return (ssize_t)done;
+  const struct buffer_io read = {.operation = PROTOCOL_READ};
+  return move_bytes(&remote_of(source)->in, open_of(file), &read, bytes, NULL, length, offset);
 }
 
 ssize_t remote_write(struct source *source, struct source_file *file, const void *bytes,
                      size_t length, off_t offset, int flags) {
-  size_t done = 0;
-  if (remote_of(source)->read_only)
+  struct remote_source *remote = remote_of(source);
+  const struct buffer_io write = {.operation = PROTOCOL_WRITE,
+                                  .flags = protocol_write_flags(flags)};
+  if (remote->read_only)
     return -EROFS;
-  while (done < length) {
-    size_t part = part_of(length - done);
-    ssize_t put = write_part(remote_of(source), open_of(file), (const char *)bytes + done, part,
-                             offset + (off_t)done, flags);
-    if (put < 0 && !done)
-      return put;
-    if (put > 0)
-      done += (size_t)put;
-    if (put < (ssize_t)part)
-      break;
-  }
-  return (ssize_t)done;
+  return move_bytes(&remote->out, open_of(file), &write, NULL, bytes, length, offset);
 }

@@ -100,7 +100,79 @@ static void discard_call(struct rpc_call *call) {
   free_call(call);
 }
 
-static void send_detached(struct rpc *rpc, uint64_t generation, struct protocol_request *request);
+/* ---- Sending ---- */
+
+/* With the lock. Moves as many forgets to the request as fit. */
+static void load_forgets(struct rpc *rpc, struct protocol_request *request) {
+  size_t count = rpc->forget_count;
+  if (count > PROTOCOL_FORGETS_MAX)
+    count = PROTOCOL_FORGETS_MAX;
+  rpc->forget_count -= count;
+  request->forget_count = (uint16_t)count;
+  if (count)
+    memcpy(request->forgets, rpc->forgets + rpc->forget_count, count * sizeof *rpc->forgets);
+}
+
+/* With the lock. Without memory the server keeps the node until the connection ends. */
+static void add_forget(struct rpc *rpc, uint64_t node, uint64_t count) {
+  if (rpc->forget_count == rpc->forget_room) {
+    size_t room = rpc->forget_room ? 2 * rpc->forget_room : 256;
+    struct protocol_forget *more = realloc(rpc->forgets, room * sizeof *more);
+    if (!more)
+      return;
+    rpc->forgets = more;
+    rpc->forget_room = room;
+  }
+  rpc->forgets[rpc->forget_count++] = (struct protocol_forget){node, count};
+}
+
+static int send_request(haul_peer *peer, const struct rpc_call *call,
+                        const struct protocol_request *request, int64_t until) {
+  uint8_t bytes[PROTOCOL_REQUEST_ROOM];
+  size_t length = protocol_put_request(request, bytes);
+  if (!length)
+    return -E2BIG;
+  return protocol_errno(haul_message_send(peer, PROTOCOL_TAG | call->number, bytes, length, until));
+}
+
+/* With the lock, which it releases to send. rpc->peer is not NULL. */
+static int post_call(struct rpc *rpc, struct protocol_request *request, int64_t until,
+                     struct rpc_call **out) {
+  uint64_t generation = rpc->generation;
+  struct rpc_call *call = add_call(rpc, request->operation);
+  if (!call)
+    return -ENOMEM;
+  load_forgets(rpc, request);
+  haul_peer *peer = haul_peer_retain(rpc->peer);
+  pthread_mutex_unlock(&rpc->lock);
+  int status = send_request(peer, call, request, until);
+  haul_peer_close(peer);
+  pthread_mutex_lock(&rpc->lock);
+  if (!status) {
+    *out = call;
+    return 0;
+  }
+  for (unsigned i = 0; rpc->generation == generation && i < request->forget_count; i++)
+    add_forget(rpc, request->forgets[i].node, request->forgets[i].count);
+  if (!call->ended)
+    end_call(rpc, call);
+  free_call(call);
+  return status;
+}
+
+/* Sends a request whose response is ignored. If it cannot be sent at once it is dropped: the end of
+ * the connection has the same effect. */
+static void send_detached(struct rpc *rpc, uint64_t generation, struct protocol_request *request) {
+  struct rpc_call *call = NULL;
+  pthread_mutex_lock(&rpc->lock);
+  if (rpc->state == UP && rpc->generation == generation && rpc->under_way < rpc->depth &&
+      post_call(rpc, request, HAUL_NO_WAIT, &call) == 0 && !call->ended) {
+    call->abandoned = true;
+    call = NULL;
+  }
+  pthread_mutex_unlock(&rpc->lock);
+  rpc_end(call);
+}
 
 /* ---- Receiving ---- */
 
@@ -192,65 +264,7 @@ static void *receive_messages(void *argument) {
   return NULL;
 }
 
-/* ---- Sending ---- */
-
-/* With the lock. Moves as many forgets to the request as fit. */
-static void load_forgets(struct rpc *rpc, struct protocol_request *request) {
-  size_t count = rpc->forget_count;
-  if (count > PROTOCOL_FORGETS_MAX)
-    count = PROTOCOL_FORGETS_MAX;
-  rpc->forget_count -= count;
-  request->forget_count = (uint16_t)count;
-  if (count)
-    memcpy(request->forgets, rpc->forgets + rpc->forget_count, count * sizeof *rpc->forgets);
-}
-
-/* With the lock. Without memory the server keeps the node until the connection ends. */
-static void add_forget(struct rpc *rpc, uint64_t node, uint64_t count) {
-  if (rpc->forget_count == rpc->forget_room) {
-    size_t room = rpc->forget_room ? 2 * rpc->forget_room : 256;
-    struct protocol_forget *more = realloc(rpc->forgets, room * sizeof *more);
-    if (!more)
-      return;
-    rpc->forgets = more;
-    rpc->forget_room = room;
-  }
-  rpc->forgets[rpc->forget_count++] = (struct protocol_forget){node, count};
-}
-
-static int send_request(haul_peer *peer, const struct rpc_call *call,
-                        const struct protocol_request *request, int64_t until) {
-  uint8_t bytes[PROTOCOL_REQUEST_ROOM];
-  size_t length = protocol_put_request(request, bytes);
-  if (!length)
-    return -E2BIG;
-  return protocol_errno(haul_message_send(peer, PROTOCOL_TAG | call->number, bytes, length, until));
-}
-
-/* With the lock, which it releases to send. rpc->peer is not NULL. */
-static int post_call(struct rpc *rpc, struct protocol_request *request, int64_t until,
-                     struct rpc_call **out) {
-  uint64_t generation = rpc->generation;
-  struct rpc_call *call = add_call(rpc, request->operation);
-  if (!call)
-    return -ENOMEM;
-  load_forgets(rpc, request);
-  haul_peer *peer = haul_peer_retain(rpc->peer);
-  pthread_mutex_unlock(&rpc->lock);
-  int status = send_request(peer, call, request, until);
-  haul_peer_close(peer);
-  pthread_mutex_lock(&rpc->lock);
-  if (!status) {
-    *out = call;
-    return 0;
-  }
-  for (unsigned i = 0; rpc->generation == generation && i < request->forget_count; i++)
-    add_forget(rpc, request->forgets[i].node, request->forgets[i].count);
-  if (!call->ended)
-    end_call(rpc, call);
-  free_call(call);
-  return status;
-}
+/* ---- Waiting ---- */
 
 int rpc_wait(struct rpc *rpc, struct rpc_call **waited, struct protocol_fields *response,
              void (*late)(void *user), void *user) {
@@ -379,28 +393,17 @@ int rpc_start(struct rpc *rpc, uint64_t *generation, struct protocol_request *re
 }
 
 int rpc_call(struct rpc *rpc, uint64_t *generation, struct protocol_request *request,
-             struct protocol_fields *response) {
+             struct protocol_fields *response,
+             int (*take)(void *user, const struct protocol_fields *response), void *user) {
   struct rpc_call *call;
   int status = rpc_start(rpc, generation, request, &call);
   if (status)
     return status;
   status = rpc_wait(rpc, &call, response, NULL, NULL);
+  if (!status && take)
+    status = take(user, response);
   rpc_end(call);
   return status;
-}
-
-/* Sends a request whose response is ignored. If it cannot be sent at once it is dropped: the end of
- * the connection has the same effect. */
-static void send_detached(struct rpc *rpc, uint64_t generation, struct protocol_request *request) {
-  struct rpc_call *call = NULL;
-  pthread_mutex_lock(&rpc->lock);
-  if (rpc->state == UP && rpc->generation == generation && rpc->under_way < rpc->depth &&
-      post_call(rpc, request, HAUL_NO_WAIT, &call) == 0 && !call->ended) {
-    call->abandoned = true;
-    call = NULL;
-  }
-  pthread_mutex_unlock(&rpc->lock);
-  rpc_end(call);
 }
 
 void rpc_forget(struct rpc *rpc, uint64_t generation, uint64_t node, uint64_t count) {

@@ -41,9 +41,10 @@ int rpc_wait(struct rpc *rpc, struct rpc_call **call, struct protocol_fields *re
              void (*late)(void *user), void *user);
 void rpc_end(struct rpc_call *call);
 
-/* All three, for responses without bytes. */
+/* All three. `take`, unless NULL, gets the response after success while its bytes are valid. */
 int rpc_call(struct rpc *rpc, uint64_t *generation, struct protocol_request *request,
-             struct protocol_fields *response);
+             struct protocol_fields *response,
+             int (*take)(void *user, const struct protocol_fields *response), void *user);
 
 /* Whether this connection is up. */
 bool rpc_is_up(struct rpc *rpc, uint64_t generation);

@@ -106,40 +106,26 @@ static struct session *find_session(struct service *service, const haul_peer *pe
   return NULL;
 }
 
-static void peer_left(struct service *service, const haul_peer *peer) {
-  struct session *session = find_session(service, peer);
-  if (!session)
-    return;
-  list_remove(&session->link);
-  session_end(session);
-}
-
-/* Does not block: a peer that does not receive gets no second response. */
-static void reject(const struct haul_message *message, int status) {
-  uint8_t bytes[PROTOCOL_RESPONSE_ROOM];
-  size_t length = protocol_put_response(PROTOCOL_GREET, status, NULL, bytes);
-  haul_message_send(message->peer, message->tag, bytes, length, HAUL_NO_WAIT);
-}
-
 static struct session *admit(struct service *service, const struct haul_message *message) {
   pthread_mutex_lock(&service->lock);
   bool full = service->session_count == SERVICE_SESSIONS;
   pthread_mutex_unlock(&service->lock);
   struct session *session = full ? NULL : session_open(service, message->peer);
-  if (session)
+  if (session) {
     list_append(&service->sessions, &session->link);
-  else
-    reject(message, full ? -EUSERS : -ENOMEM);
-  return session;
-}
-
-static bool is_ours(const struct haul_message *message) {
-  return message->kind == HAUL_MESSAGE && message->tag / PROTOCOL_NUMBERS == PROTOCOL_TAG >> 48;
+    return session;
+  }
+  /* Does not block: a peer that does not receive gets no second response. */
+  uint8_t bytes[PROTOCOL_RESPONSE_ROOM];
+  size_t length = protocol_put_response(PROTOCOL_GREET, full ? -EUSERS : -ENOMEM, NULL, bytes);
+  haul_message_send(message->peer, message->tag, bytes, length, HAUL_NO_WAIT);
+  return NULL;
 }
 
 static void dispatch(struct service *service, struct haul_message *message) {
-  if (is_ours(message)) {
-    struct session *session = find_session(service, message->peer);
+  struct session *session;
+  if (message->kind == HAUL_MESSAGE && message->tag / PROTOCOL_NUMBERS == PROTOCOL_TAG >> 48) {
+    session = find_session(service, message->peer);
     if (!session)
       session = admit(service, message);
     if (session) {
@@ -147,7 +133,11 @@ static void dispatch(struct service *service, struct haul_message *message) {
       return;
     }
   } else if (message->kind == HAUL_PEER_LEFT) {
-    peer_left(service, message->peer);
+    session = find_session(service, message->peer);
+    if (session) {
+      list_remove(&session->link);
+      session_end(session);
+    }
   } else if (message->kind == HAUL_MESSAGE && service->other) {
     service->other(service->user, message);
   }

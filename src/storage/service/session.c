@@ -172,7 +172,7 @@ static void close_handles(struct session *session) {
   for (unsigned i = 0; i < SERVICE_TEMPORARIES; i++) {
     const struct session_temporary *temporary = &session->temporaries[i];
     if (*temporary->name)
-      session->source->ops->unlink(session->source, temporary->folder, temporary->name);
+      session->source->ops->unlink(session->source, temporary->folder, temporary->name, 0);
   }
   for (unsigned i = 0; i < SERVICE_FILES; i++)
     if (session->files[i].object)

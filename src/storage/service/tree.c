@@ -302,42 +302,37 @@ static int start_lane(struct pipeline *pipeline, struct lane *lane, const struct
   return client_buffer_start(&pipeline->buffer, &lane->io, &lane->call);
 }
 
-struct get_job {
-  uint64_t at, end; /* in the file */
-  const struct haul_storage_stream *stream;
-};
-
-static int write_lane(struct pipeline *pipeline, struct lane *lane, const struct get_job *job,
-                      bool *end) {
+static int write_lane(struct pipeline *pipeline, struct lane *lane, bool *truncated) {
+  const struct haul_storage_stream *stream = pipeline->stream;
   ssize_t got = wait_lane(pipeline, lane);
   if (got < 0)
     return (int)got;
-  *end = (uint64_t)got < lane->io.length; /* truncated meanwhile */
-  return job->stream->write(job->stream->user, lane_bytes(pipeline, lane), (size_t)got)
-             ? 0
-             : -ECANCELED;
+  *truncated = (uint64_t)got < lane->io.length;
+  return stream->write(stream->user, lane_bytes(pipeline, lane), (size_t)got) ? 0 : -ECANCELED;
 }
 
-static int get_bytes(struct pipeline *pipeline, const struct source_file *file,
-                     struct get_job *job) {
-  bool end = false;
+static int get_bytes(struct pipeline *pipeline, const struct source_file *file, uint64_t at,
+                     uint64_t end) {
+  bool truncated = false; /* meanwhile */
   int status = 0;
-  for (unsigned turn = 0; !status && !end; turn++) {
+  for (unsigned turn = 0; !status && !truncated; turn++) {
     struct lane *lane = &pipeline->lanes[turn % SLOTS];
     if (lane->call)
-      status = write_lane(pipeline, lane, job, &end);
-    else if (job->at == job->end && turn >= SLOTS)
+      status = write_lane(pipeline, lane, &truncated);
+    else if (at == end && turn >= SLOTS)
       break;
-    if (status || end || job->at == job->end)
+    if (status || truncated || at == end)
       continue;
-    uint64_t length = job->end - job->at < SLOT ? job->end - job->at : SLOT;
-    status = start_lane(pipeline, lane, file, PROTOCOL_READ, job->at, length);
-    job->at += length;
+    uint64_t length = end - at < SLOT ? end - at : SLOT;
+    status = start_lane(pipeline, lane, file, PROTOCOL_READ, at, length);
+    at += length;
   }
-  return !status && end ? -ESTALE : status;
+  return !status && truncated ? -ESTALE : status;
 }
 
-static int get_file(struct tree *tree, const struct source_entry *entry, struct get_job *job) {
+/* `end` 0: the end of the file. */
+static int get_file(struct tree *tree, const struct source_entry *entry, uint64_t at, uint64_t end,
+                    const struct haul_storage_stream *stream) {
   struct source *source = tree->source;
   struct source_file *file;
   uint64_t size = (uint64_t)entry->stat.st_size;
@@ -345,15 +340,15 @@ static int get_file(struct tree *tree, const struct source_entry *entry, struct 
   int status = source->ops->open(source, &caller, entry->node, O_RDONLY, &file);
   if (status)
     return status;
-  if (job->at > size || job->end > size)
+  if (at > size || end > size)
     status = -ERANGE;
-  job->end = job->end ? job->end : size;
-  if (!status && !job->stream->begin(job->stream->user, job->end - job->at))
+  end = end ? end : size;
+  if (!status && !stream->begin(stream->user, end - at))
     status = -ECANCELED;
   if (!status)
-    status = open_pipeline(tree, job->stream);
+    status = open_pipeline(tree, stream);
   if (!status) {
-    status = get_bytes(&tree->pipeline, file, job);
+    status = get_bytes(&tree->pipeline, file, at, end);
     finish_pipeline(&tree->pipeline);
   }
   source->ops->release(source, file);
@@ -362,7 +357,6 @@ static int get_file(struct tree *tree, const struct source_entry *entry, struct 
 
 static int tree_get(struct tree *tree, const char *path, uint64_t offset, uint64_t length,
                     const struct haul_storage_stream *stream, struct haul_storage_error *error) {
-  struct get_job job = {.at = offset, .end = length ? offset + length : 0, .stream = stream};
   struct source_entry entry;
   if (offset > INT64_MAX || length > INT64_MAX)
     return explain(tree, path, -ERANGE, error);
@@ -371,7 +365,7 @@ static int tree_get(struct tree *tree, const char *path, uint64_t offset, uint64
     return explain(tree, path, status, error);
   status = check_regular(entry.stat.st_mode);
   if (!status)
-    status = get_file(tree, &entry, &job);
+    status = get_file(tree, &entry, offset, length ? offset + length : 0, stream);
   tree->source->ops->forget(tree->source, entry.node, 1);
   return status ? explain(tree, path, status, error) : 0;
 }
@@ -479,7 +473,7 @@ static int put_file(struct tree *tree, struct target *target,
     status = source->ops->rename(source, target->folder, target->temporary, target->folder,
                                  target->name, 0);
   if (status)
-    source->ops->unlink(source, target->folder, target->temporary);
+    source->ops->unlink(source, target->folder, target->temporary, 0);
   return status;
 }
 

@@ -20,13 +20,6 @@
 #define KEPT_MAX 64u /* mappings of the process are limited by vm.max_map_count */
 #define KEPT_NS  INT64_C(5000000000)
 
-/* Removed from the list. */
-static void free_view(struct view *view) {
-  sigbus_unwatch(&view->watch);
-  haul_region_release(view->region);
-  free(view);
-}
-
 bool view_is_spoiled(const struct view *view) {
   return atomic_load(&view->watch.lost);
 }
@@ -59,7 +52,9 @@ static void *reap_views(void *argument) {
       continue;
     }
     pthread_mutex_unlock(&views->lock);
-    free_view(view);
+    sigbus_unwatch(&view->watch);
+    haul_region_release(view->region);
+    free(view);
     pthread_mutex_lock(&views->lock);
   }
   pthread_mutex_unlock(&views->lock);
@@ -108,12 +103,6 @@ static bool has_pages(int fd, const struct stat *stat) {
   }
 }
 
-/* A view needs a descriptor that may read. */
-static bool may_read(int fd) {
-  int flags = fcntl(fd, F_GETFL);
-  return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY;
-}
-
 /* Maps the whole file; has one user. */
 static struct view *new_view(struct service *service, int fd, const struct stat *stat) {
   struct view *view = calloc(1, sizeof *view);
@@ -135,17 +124,13 @@ static struct view *new_view(struct service *service, int fd, const struct stat 
   return view;
 }
 
-static bool shows(const struct view *view, const struct stat *stat, uint64_t end) {
-  return view->inode == stat->st_ino && view->device == stat->st_dev &&
-         end <= haul_region_length(view->region) && !view_is_spoiled(view);
-}
-
 static struct view *find_view(struct views *views, const struct stat *stat, uint64_t end) {
   struct view *found = NULL;
   pthread_mutex_lock(&views->lock);
   list_each(item, &views->all) {
     struct view *view = list_entry(item, struct view, link);
-    if (shows(view, stat, end)) {
+    if (view->inode == stat->st_ino && view->device == stat->st_dev &&
+        end <= haul_region_length(view->region) && !view_is_spoiled(view)) {
       view->users++;
       found = view;
       break;
@@ -158,8 +143,9 @@ static struct view *find_view(struct views *views, const struct stat *stat, uint
 struct view *view_get(struct service *service, int fd, uint64_t end) {
   struct views *views = &service->views;
   struct stat stat;
-  if (fd < 0 || !may_read(fd) || fstat(fd, &stat) != 0 || end > (uint64_t)stat.st_size ||
-      !has_pages(fd, &stat))
+  int flags = fcntl(fd, F_GETFL); /* a view needs a descriptor that may read */
+  if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || fstat(fd, &stat) != 0 ||
+      end > (uint64_t)stat.st_size || !has_pages(fd, &stat))
     return NULL;
   struct view *view = find_view(views, &stat, end);
   if (view)
