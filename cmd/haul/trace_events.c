@@ -209,10 +209,6 @@ void timeline_name(struct timeline *timeline, const struct haul_peer_stats *peer
 
 /* ---- Writing ---- */
 
-static int64_t since_start(const struct timeline *timeline, uint64_t at) {
-  return (int64_t)(at - timeline->start);
-}
-
 static void write_head(struct timeline *timeline, const char *phase, const char *name, uint64_t at,
                        uint32_t track) {
   struct json *json = &timeline->json;
@@ -222,7 +218,7 @@ static void write_head(struct timeline *timeline, const char *phase, const char 
   json_text(json, "cat", "haul");
   json_number(json, "pid", PROCESS);
   json_number(json, "tid", (uint64_t)track + 1);
-  json_micros(json, "ts", since_start(timeline, at));
+  json_micros(json, "ts", (int64_t)(at - timeline->start));
 }
 
 static void write_arguments(struct json *json, const struct haul_trace_event *event,
