@@ -55,10 +55,6 @@ static uint32_t *new_heads(uint32_t *old, uint32_t room) {
 
 /* ---- Open events ---- */
 
-static bool is_served(enum haul_trace_kind kind) {
-  return kind == HAUL_TRACE_SERVE || kind == HAUL_TRACE_SERVED;
-}
-
 static bool belongs(const struct haul_trace_event *began, enum haul_trace_kind kind,
                     const struct haul_trace_event *ends) {
   return began->kind == kind && began->transfer == ends->transfer && began->peer == ends->peer &&
@@ -180,7 +176,8 @@ static uint32_t add_track(struct timeline *timeline, const struct track *track) 
  * come in the order of their ends, so `busy` is final. */
 static uint32_t find_track(struct timeline *timeline, const struct haul_trace_event *event,
                            uint64_t from) {
-  struct track wanted = {.peer = event->peer, .served = is_served(event->kind)};
+  bool served = event->kind == HAUL_TRACE_SERVE || event->kind == HAUL_TRACE_SERVED;
+  struct track wanted = {.peer = event->peer, .served = served};
   snprintf(wanted.path, sizeof wanted.path, "%s", event->path);
   uint32_t free = NONE, soonest = NONE, index = NONE;
   if (timeline->track_room > 0)
