@@ -78,14 +78,6 @@ static bool table_insert(struct comm *comm) {
   return found;
 }
 
-static void init_requests(struct comm *comm, bool sends) {
-  comm->sends = sends;
-  comm->request_count = sends ? SENDS_MAX : GROUPS_MAX;
-  comm->requests = calloc(comm->request_count, sizeof comm->requests[0]);
-  for (unsigned i = 0; i < comm->request_count && comm->requests; i++)
-    comm->requests[i] = (struct request){.comm = comm, .group = sends ? NULL : &comm->groups[i]};
-}
-
 static void free_comm(struct comm *comm) {
   pthread_cond_destroy(&comm->idle);
   pthread_mutex_destroy(&comm->lock);
@@ -98,7 +90,11 @@ struct comm *comm_new(bool sends) {
   if (!comm)
     return NULL;
   init_locks(comm);
-  init_requests(comm, sends);
+  comm->sends = sends;
+  comm->request_count = sends ? SENDS_MAX : GROUPS_MAX;
+  comm->requests = calloc(comm->request_count, sizeof comm->requests[0]);
+  for (unsigned i = 0; i < comm->request_count && comm->requests; i++)
+    comm->requests[i] = (struct request){.comm = comm, .group = sends ? NULL : &comm->groups[i]};
   list_init(&comm->link);
   list_init(&comm->waiting);
   list_init(&comm->memories);
