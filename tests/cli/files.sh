@@ -166,7 +166,7 @@ stop "$server"
 holds "SIGTERM is its normal end" test "$status" = 0
 
 serve --region r=host:1M
-limit=10 # seconds; less than the timeout of a file request
+limit=25 # seconds; less than the timeout of a file request
 expect 1 "get from a node without exports" "$HAUL" get "$tcp/tree/large" "$work/copy"
 complains "exports no files"
 complains "^hint: start it with \`haul serve --export"
@@ -178,11 +178,11 @@ for path in / /tree /tree/folder; do
   complains "exports no files"
   complains_briefly
 done
-unset limit
 stop "$server"
 serve --region r=host:1M --echo
-expect 1 "a node that echoes is no file server" "$HAUL" ls "$tcp/" --timeout 5
+expect 1 "a node that echoes is no file server" "$HAUL" ls "$tcp/"
 complains "exports no files"
+unset limit
 stop "$server"
 serve --region r=host:1M
 kill -STOP "$server"
