@@ -97,16 +97,12 @@ static int judge_all(const struct checks *checks, const struct text_list *names)
   return status;
 }
 
-static bool is_known(const struct checks *checks, const char *name) {
-  return checks_know_backend(checks, name) || checks_know(checks, name);
-}
-
 /* Unknown names are errors: a misspelt --require must not pass. */
 static int check_names(const struct command *self, const struct checks *checks, const char *shown,
                        const struct text_list *names) {
-  const char *unknown = shown && !is_known(checks, shown) ? shown : NULL;
+  const char *unknown = shown && !checks_know(checks, shown) ? shown : NULL;
   for (size_t i = 0; i < names->count && !unknown; i++)
-    if (!is_known(checks, names->items[i]))
+    if (!checks_know(checks, names->items[i]))
       unknown = names->items[i];
   return unknown ? options_wrong(self, "unknown check or backend '%s'", unknown) : EXIT_DONE;
 }

@@ -75,17 +75,11 @@ struct explanation {
   struct curve curve; /* no points for an atomic operation */
 };
 
-static void copies_text(const struct haul_path *path, char *text, size_t size) {
-  if (path->open)
-    snprintf(text, size, "cpu %u, kernel %u, dma %u", path->copies_cpu, path->copies_kernel,
-             path->copies_dma);
-  else
-    snprintf(text, size, "-");
-}
-
 static void add_row(struct table *table, const struct haul_path *path, uint64_t bytes) {
-  char copies[64], note[sizeof(path->detail) + sizeof(path->reason) + 4];
-  copies_text(path, copies, sizeof(copies));
+  char copies[64] = "-", note[sizeof(path->detail) + sizeof(path->reason) + 4];
+  if (path->open)
+    snprintf(copies, sizeof(copies), "cpu %u, kernel %u, dma %u", path->copies_cpu,
+             path->copies_kernel, path->copies_dma);
   snprintf(note, sizeof(note), "%s%s%s", path->open ? path->detail : "",
            path->open && *path->detail && *path->reason ? "; " : "", path->reason);
   table_row(table, path->name, path_state(path), path->open ? time_text(path->cost_ns).text : "-",
@@ -106,15 +100,11 @@ static void heading(const struct explanation *result, char *text, size_t size) {
              place_text(result->here).text);
 }
 
-static void print_heading(const struct explanation *result) {
+static void print_explain_table(const struct explanation *result) {
   char ends[512];
+  struct table table;
   heading(result, ends, sizeof(ends));
   printf("%s %s, %s\n", result->operation, size_text(result->size).text, ends);
-}
-
-static void print_explain_table(const struct explanation *result) {
-  struct table table;
-  print_heading(result);
   table_init(&table, "llrrlll");
   table_row(&table, "PATH", "STATE", "COST", "RATE", "COPIES", "ZERO-COPY", "WHY");
   for (size_t i = 0; i < result->count; i++)
@@ -138,12 +128,6 @@ static void print_explain_json(const struct explanation *result) {
   if (result->curve.points)
     curve_to_json(&result->curve, &json);
   json_end_object(&json);
-}
-
-static int fail_size(const struct explanation *result, uint64_t length) {
-  return fail_because("`haul ls` shows the sizes of regions",
-                      "cannot explain %llu bytes: %s has %llu", (unsigned long long)result->size,
-                      result->target, (unsigned long long)length);
 }
 
 static int explain_size(const struct curve_input *input, struct explanation *result) {
@@ -190,7 +174,9 @@ static int explain_region(const struct session *session, struct explanation *res
   result->there = haul_remote_place(session->remote);
   result->size = given.size ? given.size : input.most < usual ? input.most : usual;
   if (result->size > input.most)
-    return fail_size(result, input.most);
+    return fail_because("`haul ls` shows the sizes of regions",
+                        "cannot explain %llu bytes: %s has %llu", (unsigned long long)result->size,
+                        result->target, (unsigned long long)input.most);
   uint64_t needed = bytes_needed(result, given.measure, input.most);
   if (haul_region_alloc(session->node, result->here, (size_t)needed, 0, &input.local))
     return fail_library("cannot allocate %s at %s", size_text(needed).text,

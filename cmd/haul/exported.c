@@ -232,12 +232,9 @@ struct listing {
 
 static void add_name(void *user, const struct haul_storage_name *name) {
   struct listing *listing = user;
-  if (listing->count == listing->room) {
-    listing->room = listing->room ? 2 * listing->room : 64;
-    listing->list = must_realloc(listing->list, listing->room * sizeof *listing->list);
-  }
-  struct listed *listed = &listing->list[listing->count++];
-  *listed = (struct listed){must_strdup(name->name), name->mode, name->size};
+  listing->list = must_grow(listing->list, listing->count, &listing->room, sizeof *listing->list);
+  listing->list[listing->count++] =
+      (struct listed){must_strdup(name->name), name->mode, name->size};
 }
 
 static int by_name(const void *one, const void *other) {

@@ -47,11 +47,6 @@ static int list_devices(void *node, void *list, size_t *count) {
   return haul_device_list(node, list, count);
 }
 
-static int load_devices(struct state *state, haul_node *node) {
-  state->devices = load_list(list_devices, node, sizeof(*state->devices), &state->device_count);
-  return state->devices ? EXIT_DONE : fail_library("cannot list the devices");
-}
-
 /* A backend is a place, whose name the library can parse, or a path. */
 static bool is_place(const char *backend) {
   char first[32];
@@ -86,7 +81,8 @@ static int load(struct state *state) {
   haul_node *node = open_quiet_node();
   if (!node)
     return EXIT_FAILED;
-  int status = load_devices(state, node);
+  state->devices = load_list(list_devices, node, sizeof(*state->devices), &state->device_count);
+  int status = state->devices ? EXIT_DONE : fail_library("cannot list the devices");
   if (status == EXIT_DONE)
     status = checks_load(&state->checks, node);
   if (status == EXIT_DONE)

@@ -103,14 +103,6 @@ static int compare_entries(const void *one, const void *other) {
   return order ? order : strcmp(a->node, b->node);
 }
 
-static void keep(struct listing *listing, const struct haul_directory_entry *entry) {
-  if (listing->count == listing->room) {
-    listing->room = listing->room ? listing->room * 2 : 64;
-    listing->entries = must_realloc(listing->entries, listing->room * sizeof *listing->entries);
-  }
-  listing->entries[listing->count++] = *entry;
-}
-
 static int collect(struct listing *listing, haul_deadline until) {
   struct haul_directory_event event;
   do {
@@ -118,8 +110,11 @@ static int collect(struct listing *listing, haul_deadline until) {
       return fail_because(NULL, "interrupted");
     if (haul_directory_next(listing->handle, until, &event))
       return fail_library("cannot read the directory");
-    if (event.kind == HAUL_DIRECTORY_HOLDS)
-      keep(listing, &event.entry);
+    if (event.kind != HAUL_DIRECTORY_HOLDS)
+      continue;
+    listing->entries =
+        must_grow(listing->entries, listing->count, &listing->room, sizeof *listing->entries);
+    listing->entries[listing->count++] = event.entry;
   } while (event.kind != HAUL_DIRECTORY_TOLD);
   if (listing->count > 0)
     qsort(listing->entries, listing->count, sizeof *listing->entries, compare_entries);

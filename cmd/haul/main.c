@@ -64,12 +64,6 @@ static int help(int argc, char **argv) {
   return EXIT_DONE;
 }
 
-static int print_version(void) {
-  printf("haul %d.%d.%d (libhaul %s)\n", HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR, HAUL_VERSION_PATCH,
-         haul_version());
-  return EXIT_DONE;
-}
-
 static bool is_either(const char *text, const char *one, const char *other) {
   return strcmp(text, one) == 0 || strcmp(text, other) == 0;
 }
@@ -79,8 +73,11 @@ static int dispatch(int argc, char **argv) {
     print_overview(stderr);
     return EXIT_USAGE;
   }
-  if (is_either(argv[1], "--version", "-V"))
-    return print_version();
+  if (is_either(argv[1], "--version", "-V")) {
+    printf("haul %d.%d.%d (libhaul %s)\n", HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR,
+           HAUL_VERSION_PATCH, haul_version());
+    return EXIT_DONE;
+  }
   if (is_either(argv[1], "--help", "-h") || strcmp(argv[1], "help") == 0)
     return help(argc - 1, argv + 1);
   const struct command *command = find_command(argv[1]);

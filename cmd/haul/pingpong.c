@@ -178,13 +178,6 @@ static int play(struct side *side, const char *address, struct haul_place place)
   return status;
 }
 
-static void close_side(struct side *side) {
-  haul_remote_release(side->remote);
-  memory_release(side);
-  haul_peer_close(side->peer);
-  haul_node_close(side->node);
-}
-
 static int check_values(const struct command *self, char **operands) {
   if (given.server && operands[0])
     return options_wrong(self, "--server takes --listen ADDRESS instead of an operand");
@@ -218,7 +211,10 @@ static int run_pingpong(const struct command *self, char **operands) {
   status = open_node(&side, given.insecure);
   if (status == EXIT_DONE)
     status = play(&side, address, place);
-  close_side(&side);
+  haul_remote_release(side.remote);
+  memory_release(&side);
+  haul_peer_close(side.peer);
+  haul_node_close(side.node);
   return status;
 }
 

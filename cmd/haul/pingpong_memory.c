@@ -25,20 +25,15 @@ static int allocate(struct side *side, struct haul_place place) {
   return allocate(side, host);
 }
 
-/* Finds the device of the memory; false: the list does not have it. */
-static bool find_device(const struct side *side, struct haul_device *device) {
+/* The device of the memory; zeroed: the list does not have it. */
+static struct haul_device find_device(const struct side *side, struct haul_place place) {
   struct haul_device list[64];
-  struct haul_place place = haul_region_place(side->memory);
   size_t count = 64;
-  if (haul_device_list(side->node, list, &count))
-    return false;
-  for (size_t i = 0; i < count && i < 64; i++) {
-    if (list[i].place.kind != place.kind || list[i].place.device != place.device)
-      continue;
-    *device = list[i];
-    return true;
-  }
-  return false;
+  if (haul_device_list(side->node, list, &count) == 0)
+    for (size_t i = 0; i < count && i < 64; i++)
+      if (list[i].place.kind == place.kind && list[i].place.device == place.device)
+        return list[i];
+  return (struct haul_device){0};
 }
 
 static void note_export(struct side *side, const struct haul_device *device) {
@@ -55,9 +50,8 @@ static void note_export(struct side *side, const struct haul_device *device) {
 }
 
 static void describe(struct side *side) {
-  struct haul_device device = {0};
   struct haul_place place = haul_region_place(side->memory);
-  find_device(side, &device);
+  struct haul_device device = find_device(side, place);
   note_export(side, &device);
   narrate(side, "memory: %s at %s (%s), address %p, %s", size_text(side->size).text,
           place_text(place).text, *device.name ? device.name : "unknown",

@@ -186,10 +186,6 @@ struct step {
   step_function *client, *server;
 };
 
-static struct haul_piece whole(const struct side *side) {
-  return (struct haul_piece){0, 0, side->size};
-}
-
 /* ---- Two-sided: the client sends 100·i + k, the server replies 200·i + k ---- */
 
 static int exchange_client(struct side *side, unsigned i, struct pingpong_result *result) {
@@ -220,7 +216,7 @@ static int exchange_server(struct side *side, unsigned i, struct pingpong_result
  * allowed. */
 static int transfer(struct side *side, enum haul_operation operation, haul_region *local,
                     struct pingpong_result *result) {
-  struct haul_piece piece = whole(side);
+  struct haul_piece piece = {0, 0, side->size};
   struct haul_report report = {.size = sizeof(report)};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   haul_transfer *transfer = NULL;

@@ -30,8 +30,9 @@
 #define REGISTER_SLICE_NS INT64_C(2000000000) /* between two checks for signals */
 #define LEASE_LEAST_NS    INT64_C(2000000000) /* haul/directory.h */
 #define LEASE_MOST_NS     INT64_C(3600000000000)
-#define MESSAGES_A_TURN   256  /* before the next check for signals */
-#define ROUNDS_A_TURN     1024 /* polls before the next check for signals */
+#define FILE_TAG          UINT64_C(0xf11e) /* upper 16 bits of the tag of a file request */
+#define MESSAGES_A_TURN   256              /* before the next check for signals */
+#define ROUNDS_A_TURN     1024             /* polls before the next check for signals */
 
 struct values {
   struct text_list listen, region, file, allow, export;
@@ -193,13 +194,22 @@ static void echo(const struct haul_message *message) {
                haul_peer_name(message->peer));
 }
 
+/* Responds to a file request (docs/protocol.md) for lack of an export, so that the client need not
+ * wait for its timeout. A client that reads no responses gets none. */
+static void reject_file_request(const struct haul_message *message) {
+  static const uint8_t response[4] = {EOPNOTSUPP}; /* little endian */
+  haul_message_send(message->peer, message->tag, response, sizeof response, HAUL_NO_WAIT);
+}
+
 /* Receives messages; true: more may be queued. */
 static bool receive_messages(const struct server *server) {
   for (int i = 0; i < MESSAGES_A_TURN; i++) {
     struct haul_message message;
     if (haul_message_receive(server->node, &message, HAUL_NO_WAIT))
       return false;
-    if (given.echo && message.kind == HAUL_MESSAGE)
+    if (message.kind == HAUL_MESSAGE && message.tag >> 48 == FILE_TAG)
+      reject_file_request(&message);
+    else if (message.kind == HAUL_MESSAGE && given.echo)
       echo(&message);
     haul_message_release(&message);
   }

@@ -46,19 +46,16 @@ static int parse_region(const struct command *command, const char *text, struct 
   return options_place(command, offer->rest, &offer->place) ? EXIT_DONE : EXIT_USAGE;
 }
 
-static int parse_file(const struct command *command, const char *text, struct offer *offer) {
-  int status = parse_common(command, text, offer);
-  offer->path = offer->rest;
-  return status;
-}
-
 int offers_parse(const struct command *command, struct offers *offers,
                  const struct text_list *regions, const struct text_list *files) {
   int status = EXIT_DONE;
   for (size_t i = 0; i < regions->count && status == EXIT_DONE; i++)
     status = parse_region(command, regions->items[i], &offers->list[offers->count++]);
-  for (size_t i = 0; i < files->count && status == EXIT_DONE; i++)
-    status = parse_file(command, files->items[i], &offers->list[offers->count++]);
+  for (size_t i = 0; i < files->count && status == EXIT_DONE; i++) {
+    struct offer *offer = &offers->list[offers->count++];
+    status = parse_common(command, files->items[i], offer);
+    offer->path = offer->rest;
+  }
   return status;
 }
 

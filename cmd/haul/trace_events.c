@@ -55,10 +55,6 @@ static uint32_t *new_heads(uint32_t *old, uint32_t room) {
 
 /* ---- Open events ---- */
 
-static bool is_served(enum haul_trace_kind kind) {
-  return kind == HAUL_TRACE_SERVE || kind == HAUL_TRACE_SERVED;
-}
-
 static bool belongs(const struct haul_trace_event *began, enum haul_trace_kind kind,
                     const struct haul_trace_event *ends) {
   return began->kind == kind && began->transfer == ends->transfer && began->peer == ends->peer &&
@@ -180,7 +176,8 @@ static uint32_t add_track(struct timeline *timeline, const struct track *track) 
  * come in the order of their ends, so `busy` is final. */
 static uint32_t find_track(struct timeline *timeline, const struct haul_trace_event *event,
                            uint64_t from) {
-  struct track wanted = {.peer = event->peer, .served = is_served(event->kind)};
+  bool served = event->kind == HAUL_TRACE_SERVE || event->kind == HAUL_TRACE_SERVED;
+  struct track wanted = {.peer = event->peer, .served = served};
   snprintf(wanted.path, sizeof wanted.path, "%s", event->path);
   uint32_t free = NONE, soonest = NONE, index = NONE;
   if (timeline->track_room > 0)
@@ -209,10 +206,6 @@ void timeline_name(struct timeline *timeline, const struct haul_peer_stats *peer
 
 /* ---- Writing ---- */
 
-static int64_t since_start(const struct timeline *timeline, uint64_t at) {
-  return (int64_t)(at - timeline->start);
-}
-
 static void write_head(struct timeline *timeline, const char *phase, const char *name, uint64_t at,
                        uint32_t track) {
   struct json *json = &timeline->json;
@@ -222,7 +215,7 @@ static void write_head(struct timeline *timeline, const char *phase, const char 
   json_text(json, "cat", "haul");
   json_number(json, "pid", PROCESS);
   json_number(json, "tid", (uint64_t)track + 1);
-  json_micros(json, "ts", since_start(timeline, at));
+  json_micros(json, "ts", (int64_t)(at - timeline->start));
 }
 
 static void write_arguments(struct json *json, const struct haul_trace_event *event,

@@ -102,20 +102,15 @@ static const struct block *find_inside(const struct shard *shard, const char *ad
   return NULL;
 }
 
-static const struct block *find_start(struct block *const *chain, const char *address) {
-  const struct block *block = *chain;
-  while (block && block->address != address)
-    block = block->next;
-  return block;
-}
-
 int blocks_use(const void *address, int (*use)(void *user, const struct block *block), void *user) {
   struct block **chain;
   struct shard *home = find_chain(address, &chain);
   if (!atomic_load(&used))
     return HAUL_EINVAL;
   pthread_mutex_lock(&home->lock);
-  const struct block *block = find_start(chain, address);
+  const struct block *block = *chain;
+  while (block && block->address != (const char *)address)
+    block = block->next;
   int code = block ? use(user, block) : HAUL_EINVAL;
   pthread_mutex_unlock(&home->lock);
   for (struct shard *shard = shards; shard < shards + SHARDS && !block; shard++) {

@@ -47,25 +47,19 @@ static bool is_bytes(const char *text, size_t *bytes) {
   return *text >= '0' && *text <= '9' && !*end && errno == 0;
 }
 
-static void read_minimum(const char *text) {
+/* Runs in every program that is started with the hook, so it only reads. */
+static __attribute__((constructor)) void read_settings(void) {
+  const char *text = setting("HAUL_CUDAHOOK_MINIMUM");
   size_t bytes;
   if (text && is_bytes(text, &bytes))
     minimum = bytes;
   else
     bad_minimum = text;
-}
-
-static void read_rights(const char *text) {
+  text = setting("HAUL_CUDAHOOK_RIGHTS");
   if (text && strcmp(text, "rw") == 0)
     rights = HAUL_READ | HAUL_WRITE;
   else if (text && strcmp(text, "r") != 0)
     bad_rights = text;
-}
-
-/* Runs in every program that is started with the hook, so it only reads. */
-static __attribute__((constructor)) void read_settings(void) {
-  read_minimum(setting("HAUL_CUDAHOOK_MINIMUM"));
-  read_rights(setting("HAUL_CUDAHOOK_RIGHTS"));
   prefix = setting("HAUL_CUDAHOOK_PUBLISH");
 }
 

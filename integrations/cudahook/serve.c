@@ -85,14 +85,6 @@ static bool pending_wait(const struct runtime *calls) {
   return all != NULL;
 }
 
-static void pending_insert(struct pending *made) {
-  pthread_mutex_lock(&lock);
-  made->next = first;
-  first = made;
-  atomic_fetch_add(&count, 1);
-  pthread_mutex_unlock(&lock);
-}
-
 /* The event belongs to the current device, which may be another than the stream's: then it fails.
  */
 static cudaError_t mark_stream(const struct runtime *calls, cudaStream_t stream,
@@ -110,7 +102,6 @@ static cudaError_t mark_stream(const struct runtime *calls, cudaStream_t stream,
  * After an error the caller still owns the block. */
 static cudaError_t pending_add(const struct runtime *calls, struct block *block,
                                cudaStream_t stream) {
-  cudaError_t error = cudaSuccess;
   cudaEvent_t event = NULL;
   if (atomic_load(&count) >= PENDING_MAX)
     pending_wait(calls);
@@ -119,12 +110,15 @@ static cudaError_t pending_add(const struct runtime *calls, struct block *block,
   bool marked = made && mark_stream(calls, stream, &event) == cudaSuccess;
   saved_end(calls, &saved);
   if (marked) {
-    *made = (struct pending){.block = block, .event = event};
-    pending_insert(made);
+    pthread_mutex_lock(&lock);
+    *made = (struct pending){.next = first, .block = block, .event = event};
+    first = made;
+    atomic_fetch_add(&count, 1);
+    pthread_mutex_unlock(&lock);
     return cudaSuccess;
   }
   free(made);
-  error = calls->stream_wait(stream);
+  cudaError_t error = calls->stream_wait(stream);
   if (error == cudaSuccess)
     block_release(block);
   return error;

@@ -78,14 +78,6 @@ static bool table_insert(struct comm *comm) {
   return found;
 }
 
-static void init_requests(struct comm *comm, bool sends) {
-  comm->sends = sends;
-  comm->request_count = sends ? SENDS_MAX : GROUPS_MAX;
-  comm->requests = calloc(comm->request_count, sizeof comm->requests[0]);
-  for (unsigned i = 0; i < comm->request_count && comm->requests; i++)
-    comm->requests[i] = (struct request){.comm = comm, .group = sends ? NULL : &comm->groups[i]};
-}
-
 static void free_comm(struct comm *comm) {
   pthread_cond_destroy(&comm->idle);
   pthread_mutex_destroy(&comm->lock);
@@ -98,7 +90,11 @@ struct comm *comm_new(bool sends) {
   if (!comm)
     return NULL;
   init_locks(comm);
-  init_requests(comm, sends);
+  comm->sends = sends;
+  comm->request_count = sends ? SENDS_MAX : GROUPS_MAX;
+  comm->requests = calloc(comm->request_count, sizeof comm->requests[0]);
+  for (unsigned i = 0; i < comm->request_count && comm->requests; i++)
+    comm->requests[i] = (struct request){.comm = comm, .group = sends ? NULL : &comm->groups[i]};
   list_init(&comm->link);
   list_init(&comm->waiting);
   list_init(&comm->memories);
@@ -146,12 +142,6 @@ static bool wait_idle(struct comm *comm) {
   return true;
 }
 
-static void cancel_all(struct comm *comm) {
-  for (unsigned i = 0; i < comm->request_count; i++)
-    if (comm->requests[i].transfer)
-      haul_transfer_cancel(comm->requests[i].transfer);
-}
-
 static void release_all(struct comm *comm) {
   list_each(item, &comm->memories) {
     struct memory *memory = list_entry(item, struct memory, link);
@@ -179,7 +169,9 @@ int comm_close(void *handle) {
   pthread_mutex_lock(&comm->lock); /* a thread that found it before has unlocked it */
   pthread_mutex_unlock(&plugin.lock);
   comm->closing = true;
-  cancel_all(comm);
+  for (unsigned i = 0; i < comm->request_count; i++)
+    if (comm->requests[i].transfer)
+      haul_transfer_cancel(comm->requests[i].transfer);
   if (!wait_idle(comm)) {
     WARN("NET/haul: a connection did not close in time, its memory leaks");
     pthread_mutex_unlock(&comm->lock);
@@ -234,18 +226,6 @@ int comm_listen(int device, void *out, void **listening) {
   return NCCL_SUCCESS;
 }
 
-/* The comm with the oldest HELLO, or NULL. */
-static struct comm *take_waiting(struct listener *listener) {
-  struct comm *comm = NULL;
-  pthread_mutex_lock(&plugin.lock);
-  if (!list_empty(&listener->waiting)) {
-    comm = list_entry(listener->waiting.next, struct comm, waiting);
-    list_remove(&comm->waiting);
-  }
-  pthread_mutex_unlock(&plugin.lock);
-  return comm;
-}
-
 int comm_close_listen(void *handle) {
   struct listener *listener = handle;
   if (!listener)
@@ -258,9 +238,18 @@ int comm_close_listen(void *handle) {
   return NCCL_SUCCESS;
 }
 
-int comm_accept(void *listener, void **comm) {
+/* Returns the comm with the oldest HELLO, or NULL. */
+int comm_accept(void *handle, void **out) {
+  struct listener *listener = handle;
+  struct comm *comm = NULL;
   messages_pump();
-  *comm = take_waiting(listener);
+  pthread_mutex_lock(&plugin.lock);
+  if (!list_empty(&listener->waiting)) {
+    comm = list_entry(listener->waiting.next, struct comm, waiting);
+    list_remove(&comm->waiting);
+  }
+  pthread_mutex_unlock(&plugin.lock);
+  *out = comm;
   return NCCL_SUCCESS;
 }
 

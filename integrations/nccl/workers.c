@@ -51,14 +51,6 @@ static void route_free(struct route *route) {
   free(route);
 }
 
-static int route_connect(struct route *route) {
-  haul_deadline until = haul_deadline_in(SET_UP_NS);
-  int code = haul_peer_connect(plugin.node, route->address, until, &route->messages);
-  if (code == 0)
-    code = haul_peer_connect(plugin.node, route->address, until, &route->bytes);
-  return code;
-}
-
 struct route *route_acquire(const char *address, int *result) {
   struct route *route = route_reuse(address);
   if (route)
@@ -69,7 +61,9 @@ struct route *route_acquire(const char *address, int *result) {
     return NULL;
   }
   memcpy(route->address, address, sizeof route->address);
-  if (route_connect(route)) {
+  haul_deadline until = haul_deadline_in(SET_UP_NS);
+  if (haul_peer_connect(plugin.node, address, until, &route->messages) ||
+      haul_peer_connect(plugin.node, address, until, &route->bytes)) {
     warn_library("cannot connect");
     *result = NCCL_REMOTE_ERROR;
     route_free(route);

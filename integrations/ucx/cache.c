@@ -18,13 +18,6 @@ void cache_open(struct cache *cache, unsigned most, void (*drop)(void *value)) {
 
 /* ---- With the lock ---- */
 
-static struct cache_entry **link_of(struct cache *cache, const struct cache_entry *entry) {
-  struct cache_entry **link = &cache->buckets[bucket_of(entry->key)];
-  while (*link != entry)
-    link = &(*link)->next;
-  return link;
-}
-
 static void lru_insert(struct cache *cache, struct cache_entry *entry) {
   entry->older = cache->newest;
   entry->newer = NULL;
@@ -38,9 +31,12 @@ static void lru_remove(struct cache *cache, struct cache_entry *entry) {
 }
 
 static void remove_entry(struct cache *cache, struct cache_entry *entry) {
+  struct cache_entry **link = &cache->buckets[bucket_of(entry->key)];
   if (!entry->listed)
     return;
-  *link_of(cache, entry) = entry->next;
+  while (*link != entry)
+    link = &(*link)->next;
+  *link = entry->next;
   lru_remove(cache, entry);
   entry->listed = false;
   cache->counters.entries--;

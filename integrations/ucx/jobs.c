@@ -100,15 +100,6 @@ static struct gaudi_job *first_job(gaudi_iface_t *iface) {
              : ucs_queue_head_elem_non_empty(&iface->queue, struct gaudi_job, link);
 }
 
-/* The completion may start other jobs. */
-static void finish(gaudi_iface_t *iface, struct gaudi_job *job, ucs_status_t status) {
-  uct_completion_t *completion = job->completion;
-  ucs_queue_pull(&iface->queue);
-  job_free(job);
-  if (completion)
-    uct_invoke_completion(completion, status);
-}
-
 static unsigned progress(uct_iface_h base) {
   gaudi_iface_t *iface = (gaudi_iface_t *)base;
   struct gaudi_job *job;
@@ -119,7 +110,11 @@ static unsigned progress(uct_iface_h base) {
     ucs_status_t status = job_poll(job);
     if (status == UCS_INPROGRESS)
       break;
-    finish(iface, job, status);
+    uct_completion_t *completion = job->completion;
+    ucs_queue_pull(&iface->queue);
+    job_free(job);
+    if (completion)
+      uct_invoke_completion(completion, status); /* may start other jobs */
     ended++;
   }
   return ended;

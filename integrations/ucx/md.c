@@ -403,11 +403,6 @@ static void init_devices(struct gaudi_md *md, size_t wanted) {
   }
 }
 
-static ucs_status_t no_device(const struct gaudi_md_config *config) {
-  ucs_error("gaudi: UCX_GAUDI_DEVICE=%zu: no such device", config->device);
-  return UCS_ERR_NO_DEVICE;
-}
-
 static ucs_status_t open_md(uct_component_t *component, const char *name,
                             const uct_md_config_t *base, uct_md_h *out) {
   const struct gaudi_md_config *config = (const struct gaudi_md_config *)base;
@@ -426,7 +421,8 @@ static ucs_status_t open_md(uct_component_t *component, const char *name,
   init_devices(md, config->device);
   if (md->count == 0 || (config->device != UCS_ULUNITS_AUTO && md->chosen == md->count)) {
     close_md(&md->super);
-    return no_device(config);
+    ucs_error("gaudi: UCX_GAUDI_DEVICE=%zu: no such device", config->device);
+    return UCS_ERR_NO_DEVICE;
   }
   if (config->measure && !md->ipc)
     md_measure(md);

@@ -262,11 +262,6 @@ void gaudi_memory_free(struct gaudi_memh *memh) {
 
 /* ---- Parts ---- */
 
-static ucs_status_t not_within(const void *address, size_t length) {
-  ucs_error("gaudi: %p+%zu exceeds the memory of its handle", address, length);
-  return UCS_ERR_INVALID_PARAM;
-}
-
 ucs_status_t gaudi_part_acquire(const void *address, size_t length, const struct gaudi_memh *memh,
                                 struct gaudi_part *part) {
   uint64_t start = (uintptr_t)address;
@@ -274,8 +269,11 @@ ucs_status_t gaudi_part_acquire(const void *address, size_t length, const struct
   ucs_status_t status = UCS_OK;
   *part = (struct gaudi_part){0};
   if (memh) {
-    if (start < memh->start || length > memh->length || start - memh->start > memh->length - length)
-      return not_within(address, length);
+    if (start < memh->start || length > memh->length ||
+        start - memh->start > memh->length - length) {
+      ucs_error("gaudi: %p+%zu exceeds the memory of its handle", address, length);
+      return UCS_ERR_INVALID_PARAM;
+    }
     part->region = memh->region;
     part->offset = start - memh->start;
     return UCS_OK;

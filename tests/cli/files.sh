@@ -166,9 +166,30 @@ stop "$server"
 holds "SIGTERM is its normal end" test "$status" = 0
 
 serve --region r=host:1M
-expect 1 "a node without exports" "$HAUL" get "$tcp/tree/large" "$work/copy" --timeout 1
-complains "does not respond to file requests"
+limit=25 # seconds; less than the timeout of a file request
+expect 1 "get from a node without exports" "$HAUL" get "$tcp/tree/large" "$work/copy"
+complains "exports no files"
+complains "^hint: start it with \`haul serve --export"
 complains_briefly
+expect 1 "put to a node without exports" "$HAUL" put "$work/tree/empty" "$tcp/tree/new"
+complains "exports no files"
+for path in / /tree /tree/folder; do
+  expect 1 "list $path of a node without exports" "$HAUL" ls "$unix$path"
+  complains "exports no files"
+  complains_briefly
+done
+stop "$server"
+serve --region r=host:1M --echo
+expect 1 "a node that echoes is no file server" "$HAUL" ls "$tcp/"
+complains "exports no files"
+unset limit
+stop "$server"
+serve --region r=host:1M
+kill -STOP "$server"
+expect 1 "a stopped node" "$HAUL" ls "$tcp/" --timeout 1
+complains_briefly
+kill -CONT "$server"
+stop "$server"
 
 section "for some alone"
 for who in alice bob; do "$HAUL" key new "$work/$who" --name $who >"$work/out" 2>&1; done

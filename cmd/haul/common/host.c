@@ -33,14 +33,7 @@ void checks_free(struct checks *checks) {
 
 bool checks_know(const struct checks *checks, const char *name) {
   for (size_t i = 0; i < checks->count; i++)
-    if (strcmp(checks->list[i].name, name) == 0)
-      return true;
-  return false;
-}
-
-bool checks_know_backend(const struct checks *checks, const char *backend) {
-  for (size_t i = 0; i < checks->count; i++)
-    if (strcmp(checks->list[i].backend, backend) == 0)
+    if (strcmp(checks->list[i].name, name) == 0 || strcmp(checks->list[i].backend, name) == 0)
       return true;
   return false;
 }
@@ -122,27 +115,24 @@ static int list_ports(void *context, void *list, size_t *count) {
   return haul_port_list(query->node, query->place, list, count);
 }
 
-static int load_seen(struct ports *ports, haul_node *node, size_t device) {
-  struct port_query query = {node, ports->devices[device].place};
-  ports->seen[device] =
-      load_list(list_ports, &query, sizeof(struct haul_port), &ports->seen_counts[device]);
-  return ports->seen[device] ? EXIT_DONE : fail_library("cannot list the ports");
-}
-
 int ports_load(struct ports *ports, haul_node *node, const struct haul_device *devices,
                size_t count) {
-  int status = EXIT_DONE;
   *ports = (struct ports){.devices = devices, .device_count = count};
   if (count == 0)
-    return status;
+    return EXIT_DONE;
   ports->seen = must_realloc(NULL, count * sizeof(struct haul_port *));
   ports->seen_counts = must_realloc(NULL, count * sizeof(size_t));
   memset(ports->seen, 0, count * sizeof(struct haul_port *));
   memset(ports->seen_counts, 0, count * sizeof(size_t));
-  for (size_t i = 0; i < count && status == EXIT_DONE; i++)
-    status = load_seen(ports, node, i);
+  for (size_t i = 0; i < count; i++) {
+    struct port_query query = {node, devices[i].place};
+    ports->seen[i] =
+        load_list(list_ports, &query, sizeof(struct haul_port), &ports->seen_counts[i]);
+    if (!ports->seen[i])
+      return fail_library("cannot list the ports");
+  }
   ports->count = ports->seen_counts[0];
-  return status;
+  return EXIT_DONE;
 }
 
 void ports_free(struct ports *ports) {

@@ -21,8 +21,8 @@ struct checks {
 int checks_load(struct checks *checks, haul_node *node);
 void checks_free(struct checks *checks);
 
+/* Whether a check or a backend has the name. */
 bool checks_know(const struct checks *checks, const char *name);
-bool checks_know_backend(const struct checks *checks, const char *backend);
 
 /* "ok", "limited", "missing". */
 const char *check_state_text(int state);

@@ -9,17 +9,8 @@
 #include "fail.h"
 #include "text.h"
 
-#define OPTIONS_MAX 32
-#define FIRST_OPTION                                                                               \
-  256 /* the code of the first table entry for getopt_long: above all letters                      \
-       */
-
-static size_t count_options(const struct command *command) {
-  size_t count = 0;
-  while (command->options[count].name)
-    count++;
-  return count;
-}
+#define OPTIONS_MAX  32
+#define FIRST_OPTION 256 /* code of the first table entry for getopt_long: above all letters */
 
 /* The option that the letter abbreviates, or NULL. */
 static const struct option_spec *of_letter(const struct command *command, int letter) {
@@ -29,10 +20,6 @@ static const struct option_spec *of_letter(const struct command *command, int le
   while (spec->name && spec->name[0] != letter)
     spec++;
   return spec->name ? spec : NULL;
-}
-
-static bool has_letter(const struct command *command, const struct option_spec *spec) {
-  return of_letter(command, spec->name[0]) == spec;
 }
 
 /* The letters in the form of getopt: ":h" and those of the command. */
@@ -48,11 +35,10 @@ static void fill_letters(const struct command *command, char text[OPTIONS_MAX * 
 }
 
 static void fill_long_options(const struct command *command, struct option *list) {
-  size_t count = count_options(command);
-  for (size_t i = 0; i < count; i++) {
-    const struct option_spec *spec = &command->options[i];
+  int count = 0;
+  for (const struct option_spec *spec = command->options; spec->name; spec++, count++) {
     int argument = spec->type == OPTION_FLAG ? no_argument : required_argument;
-    list[i] = (struct option){spec->name, argument, NULL, FIRST_OPTION + (int)i};
+    list[count] = (struct option){spec->name, argument, NULL, FIRST_OPTION + count};
   }
   list[count] = (struct option){"help", no_argument, NULL, 'h'};
   list[count + 1] = (struct option){NULL, 0, NULL, 0};
@@ -109,10 +95,6 @@ static bool parse_count(const char *text, unsigned *count) {
   return true;
 }
 
-static bool parse_length(const char *text, uint64_t *length) {
-  return size_parse(text, length) && *length > 0;
-}
-
 static const char *expected_value(enum option_type type) {
   switch (type) {
   case OPTION_SIZE:
@@ -144,7 +126,7 @@ static int store(const struct command *command, const struct option_spec *spec, 
     good = size_parse(text, field);
     break;
   case OPTION_LENGTH:
-    good = parse_length(text, field);
+    good = size_parse(text, field) && *(uint64_t *)field > 0;
     break;
   case OPTION_COUNT:
     good = parse_count(text, field);
@@ -212,7 +194,7 @@ bool options_parse(const struct command *command, int argc, char **argv, char **
 static void print_option(const struct command *command, const struct option_spec *spec, FILE *out) {
   char column[64];
   char letter[8] = "";
-  if (has_letter(command, spec))
+  if (of_letter(command, spec->name[0]) == spec)
     snprintf(letter, sizeof letter, ", -%c", spec->name[0]);
   snprintf(column, sizeof(column), "--%s%s%s%s", spec->name, letter, spec->value ? " " : "",
            spec->value ? spec->value : "");

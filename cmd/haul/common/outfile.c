@@ -57,11 +57,6 @@ static int reserve(const struct outfile *file, uint64_t length) {
   return EXIT_DONE;
 }
 
-static int open_in_place(struct outfile *file) {
-  file->descriptor = open(file->path, O_WRONLY | O_CLOEXEC);
-  return file->descriptor < 0 ? fail_open(file) : EXIT_DONE;
-}
-
 int outfile_open(struct outfile *file, const char *path, uint64_t length) {
   struct stat old;
   *file = (struct outfile){.descriptor = STDOUT_FILENO, .label = path};
@@ -84,8 +79,10 @@ int outfile_open(struct outfile *file, const char *path, uint64_t length) {
     snprintf(file->path, sizeof(file->path), "%s", path);
   else if (!realpath(path, file->path))
     return fail_open(file);
-  if (exists && !S_ISREG(old.st_mode))
-    return open_in_place(file);
+  if (exists && !S_ISREG(old.st_mode)) {
+    file->descriptor = open(file->path, O_WRONLY | O_CLOEXEC);
+    return file->descriptor < 0 ? fail_open(file) : EXIT_DONE;
+  }
   int status = open_temporary(file, exists ? &old : NULL);
   return status ? status : reserve(file, length);
 }

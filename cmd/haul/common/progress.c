@@ -22,13 +22,6 @@ void progress_begin(struct progress *progress, const char *label, uint64_t total
   progress->shown = !quiet && isatty(STDERR_FILENO);
 }
 
-static int terminal_columns(void) {
-  struct winsize size;
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || size.ws_col < COLUMNS_LEAST)
-    return 80;
-  return size.ws_col;
-}
-
 struct bar {
   char text[BAR_CELLS + 1];
 };
@@ -49,7 +42,9 @@ static struct unit_text remaining_text(double part, int64_t elapsed) {
 }
 
 static void show(const char *line) {
-  fprintf(stderr, "\r\033[K%.*s", terminal_columns() - 1, line);
+  struct winsize size;
+  bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= COLUMNS_LEAST;
+  fprintf(stderr, "\r\033[K%.*s", (known ? size.ws_col : 80) - 1, line);
   on_screen = true;
 }
 

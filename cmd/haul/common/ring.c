@@ -63,19 +63,16 @@ int ring_settle(struct ring *ring, struct slot *slot) {
   return EXIT_DONE;
 }
 
-static void cancel(struct slot *slot) {
-  if (!slot->transfer)
-    return;
-  haul_transfer_cancel(slot->transfer);
-  haul_transfer_wait(slot->transfer, haul_deadline_in(CANCEL_WAIT_NS));
-  haul_transfer_release(slot->transfer);
-}
-
 void ring_close(struct ring *ring) {
   for (int i = 0; i < RING_SLOTS; i++) {
-    cancel(&ring->slots[i]);
-    haul_region_release(ring->slots[i].buffer);
-    ring->slots[i] = (struct slot){NULL, NULL, NULL, {0, 0, 0}};
+    struct slot *slot = &ring->slots[i];
+    if (slot->transfer) {
+      haul_transfer_cancel(slot->transfer);
+      haul_transfer_wait(slot->transfer, haul_deadline_in(CANCEL_WAIT_NS));
+      haul_transfer_release(slot->transfer);
+    }
+    haul_region_release(slot->buffer);
+    *slot = (struct slot){NULL, NULL, NULL, {0, 0, 0}};
   }
   progress_hide();
 }

@@ -75,13 +75,6 @@ void tally_print(const struct tally *tally, FILE *out) {
   fputc('\n', out);
 }
 
-static void bytes_by_path(const struct tally *tally, struct json *json) {
-  json_object(json, "bytes_by_path");
-  for (size_t i = 0; i < tally->path_count; i++)
-    json_number(json, tally->paths[i].name, tally->paths[i].bytes);
-  json_end_object(json);
-}
-
 void tally_to_json(const struct tally *tally, struct json *json) {
   const struct haul_report *sum = &tally->sum;
   int64_t elapsed = sum->queued_ns + sum->wire_ns;
@@ -94,7 +87,10 @@ void tally_to_json(const struct tally *tally, struct json *json) {
   json_text(json, "path", sum->path_count ? sum->paths[0].name : "");
   if (sum->path_count)
     path_copies_to_json(json, &sum->paths[0]);
-  bytes_by_path(tally, json);
+  json_object(json, "bytes_by_path");
+  for (size_t i = 0; i < tally->path_count; i++)
+    json_number(json, tally->paths[i].name, tally->paths[i].bytes);
+  json_end_object(json);
   json_number(json, "slices", sum->slices);
   json_number(json, "retries", sum->retries);
   json_bool(json, "checksum_verified", sum->checksum != 0);

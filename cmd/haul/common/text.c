@@ -63,6 +63,13 @@ void *must_realloc(void *memory, size_t size) {
   return bigger;
 }
 
+void *must_grow(void *list, size_t count, size_t *room, size_t size) {
+  if (count < *room)
+    return list;
+  *room = *room ? 2 * *room : 64;
+  return must_realloc(list, *room * size);
+}
+
 char *must_strdup(const char *text) {
   size_t size = strlen(text) + 1;
   return memcpy(must_realloc(NULL, size), text, size);

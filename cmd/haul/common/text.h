@@ -20,6 +20,8 @@ bool text_cut_end(char *text, const char *end);
 
 /* Like realloc, but ends the command if memory is exhausted. */
 void *must_realloc(void *memory, size_t size);
+/* Doubles the room of a list if it is full. */
+void *must_grow(void *list, size_t count, size_t *room, size_t size);
 char *must_strdup(const char *text);
 
 /* Fills `list`, which has room for *count entries, and sets *count to their number, which may be

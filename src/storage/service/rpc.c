@@ -442,6 +442,9 @@ static int explain_refusal(const struct rpc *rpc, int status, struct haul_storag
   case -ENOENT:
     return storage_fail(error, status, "`haul ls NODE/` lists the exports of a node",
                         "%s has no export '%s'", rpc->address, rpc->export);
+  case -EOPNOTSUPP:
+    return storage_fail(error, status, "start it with `haul serve --export NAME=DIR`",
+                        "%s exports no files", rpc->address);
   case -ETIMEDOUT:
     return storage_fail(error, status, "start it with `haul serve --export NAME=DIR`",
                         "%s does not respond to file requests", rpc->address);

@@ -104,14 +104,6 @@ static void *refuse(const char *why) {
   return NULL;
 }
 
-static bool refuse_place(struct haul_place place) {
-  char text[32];
-  PyErr_Format(PyExc_BufferError,
-               "DLPack has no device for %s: copy the region to host memory first",
-               haul_place_format(place, text, sizeof text));
-  return false;
-}
-
 static struct export *export_new(struct region *region, const struct haul_tensor *layout,
                                  struct dl_tensor *tensor) {
   char *address;
@@ -213,7 +205,13 @@ static bool place_now(struct region *region, struct haul_place *place) {
   *place = haul_region_place(handle);
   object_leave(&region->base);
   int32_t type, number;
-  return device_of(*place, &type, &number) || refuse_place(*place);
+  if (device_of(*place, &type, &number))
+    return true;
+  char text[32];
+  PyErr_Format(PyExc_BufferError,
+               "DLPack has no device for %s: copy the region to host memory first",
+               haul_place_format(*place, text, sizeof text));
+  return false;
 }
 
 static void *refuse_older(const struct region *region) {

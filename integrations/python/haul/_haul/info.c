@@ -4,13 +4,6 @@
 
 #include "haulpy.h"
 
-static PyObject *device_object(const struct haul_device *device) {
-  return data_make("Device", Py_BuildValue("(O&O&OiKO&O&)", PLACE(device->place),
-                                           TEXT(device->name), TRUTH(device->emulated),
-                                           device->numa, (unsigned long long)device->memory,
-                                           TEXT(device->pci), TEXT(device->exports)));
-}
-
 static PyObject *check_object(const struct haul_check *check) {
   static const char *const states[] = {"ok", "limited", "missing"};
   const char *state = check->state >= 0 && check->state <= 2 ? states[check->state] : "missing";
@@ -27,8 +20,13 @@ PyObject *devices_of(void *node) {
   code = haul_device_list(node, devices, &count);
   Py_END_ALLOW_THREADS;
   PyObject *list = code ? raise_last() : PyList_New(0);
-  for (size_t i = 0; list && i < count && i < room; i++)
-    list_append(&list, device_object(&devices[i]));
+  for (size_t i = 0; list && i < count && i < room; i++) {
+    const struct haul_device *device = &devices[i];
+    PyObject *values = Py_BuildValue(
+        "(O&O&OiKO&O&)", PLACE(device->place), TEXT(device->name), TRUTH(device->emulated),
+        device->numa, (unsigned long long)device->memory, TEXT(device->pci), TEXT(device->exports));
+    list_append(&list, data_make("Device", values));
+  }
   return list;
 }
 

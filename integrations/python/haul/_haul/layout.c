@@ -126,14 +126,6 @@ static const struct type *type_of(const struct haul_tensor *layout) {
   return NULL;
 }
 
-static PyObject *dtype_object(const struct haul_tensor *layout) {
-  const struct type *type = type_of(layout);
-  if (type)
-    return PyUnicode_FromString(type->name);
-  return PyUnicode_FromFormat("dlpack:%u:%u:%u", (unsigned)layout->type, (unsigned)layout->bits,
-                              (unsigned)layout->lanes);
-}
-
 static bool parse_number(const char **text, unsigned most, unsigned *number) {
   *number = 0;
   if (**text < '0' || **text > '9')
@@ -174,15 +166,11 @@ static bool parse_dtype(const char *name, struct haul_tensor *layout) {
   return parse_dlpack(name, layout);
 }
 
-static void list_names(char *text, size_t size) {
-  size_t used = 0;
-  for (size_t i = 0; i < TYPES && used < size; i++)
-    used += (size_t)PyOS_snprintf(text + used, size - used, "%s%s", i ? ", " : "", types[i].name);
-}
-
 static void raise_unknown(PyObject *dtype) {
   char names[512];
-  list_names(names, sizeof names);
+  for (size_t i = 0, used = 0; i < TYPES && used < sizeof names; i++)
+    used += (size_t)PyOS_snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                  types[i].name);
   PyErr_Format(PyExc_ValueError, "invalid dtype %R: expected %s, or dlpack:TYPE:BITS:LANES", dtype,
                names);
 }
@@ -250,7 +238,12 @@ static PyObject *numbers(const int64_t *values, uint32_t count) {
 }
 
 static PyObject *dtype_item(void *layout) {
-  return dtype_object(layout);
+  const struct haul_tensor *tensor = layout;
+  const struct type *type = type_of(tensor);
+  if (type)
+    return PyUnicode_FromString(type->name);
+  return PyUnicode_FromFormat("dlpack:%u:%u:%u", (unsigned)tensor->type, (unsigned)tensor->bits,
+                              (unsigned)tensor->lanes);
 }
 
 static PyObject *shape_item(void *layout) {

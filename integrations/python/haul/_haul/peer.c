@@ -117,19 +117,17 @@ static PyObject *rights_item(void *rights) {
   return rights_of(*(const unsigned *)rights);
 }
 
-static PyObject *published(const struct haul_published *entry) {
-  return data_make("Published",
-                   Py_BuildValue("(O&KO&O&)", TEXT(entry->name), (unsigned long long)entry->length,
-                                 PLACE(entry->place), rights_item,
-                                 (void *)(uintptr_t)&entry->rights));
-}
-
 static PyObject *list_of(const struct listing *listing) {
   if (!listing->entries)
     return PyErr_NoMemory();
   PyObject *list = PyList_New(0);
-  for (size_t i = 0; list && i < listing->count; i++)
-    list_append(&list, published(&listing->entries[i]));
+  for (size_t i = 0; list && i < listing->count; i++) {
+    const struct haul_published *entry = &listing->entries[i];
+    PyObject *values =
+        Py_BuildValue("(O&KO&O&)", TEXT(entry->name), (unsigned long long)entry->length,
+                      PLACE(entry->place), rights_item, (void *)(uintptr_t)&entry->rights);
+    list_append(&list, data_make("Published", values));
+  }
   return list;
 }
 
