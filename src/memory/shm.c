@@ -30,13 +30,6 @@
 
 const char *shm_udmabuf = "/dev/udmabuf";
 
-static int create_memfd(const char *name) {
-  int fd = sys_ops.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-  if (fd < 0 && errno == EINVAL) /* before 6.3 */
-    fd = sys_ops.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  return fd;
-}
-
 /* Sets the size and seals it: an importer can neither shrink the file, which would raise SIGBUS in
  * others, nor add seals. */
 static int size_and_seal(int fd, size_t size) {
@@ -72,26 +65,24 @@ int shm_create(const char *name, size_t length, struct shm *shm) {
   *shm = (struct shm){.fd = -1};
   if (!page_round(length, &shm->length))
     return error_length(length);
-  shm->fd = create_memfd(name);
+  shm->fd = sys_ops.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  if (shm->fd < 0 && errno == EINVAL) /* before 6.3 */
+    shm->fd = sys_ops.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (shm->fd < 0)
     return error_system(errno, NULL, "memfd_create");
   int status = size_and_seal(shm->fd, shm->length + page_size());
   if (status == 0)
     status = read_identity(shm->fd, shm->file);
-  if (status != 0)
-    goto unprepared;
-  status = map_footer(shm->fd, shm->length, PROT_READ | PROT_WRITE, &shm->footer);
-  if (status != 0)
-    goto unprepared;
+  if (status == 0)
+    status = map_footer(shm->fd, shm->length, PROT_READ | PROT_WRITE, &shm->footer);
+  if (status != 0) {
+    shm_close(shm);
+    return status;
+  }
   *shm->footer = (struct shm_footer){
       .magic = SHM_MAGIC, .alive = 1, .version = SHM_VERSION, .length = shm->length};
   random_bytes(shm->footer->capability, sizeof shm->footer->capability);
   return 0;
-
-unprepared:
-  close(shm->fd);
-  shm->fd = -1;
-  return status;
 }
 
 static int bad_descriptor(int system, const char *why) {
@@ -205,6 +196,16 @@ int shm_map(int fd, const struct shm *shm, int protection, void *at, void **view
   return 0;
 }
 
+int shm_create_mapped(const char *name, size_t length, struct shm *shm, void **view) {
+  int status = shm_create(name, length, shm);
+  if (status != 0)
+    return status;
+  status = shm_map(shm->fd, shm, PROT_READ | PROT_WRITE, NULL, view);
+  if (status != 0)
+    shm_close(shm);
+  return status;
+}
+
 int shm_descriptor(const struct shm *shm, bool writable, int *descriptor) {
   if (writable) {
     *descriptor = fcntl(shm->fd, F_DUPFD_CLOEXEC, 3);
@@ -278,14 +279,6 @@ int shm_dmabuf_check(void) {
   return shm_has_dmabuf() ? 0 : error_udmabuf(errno);
 }
 
-/* The other causes of EINVAL are excluded: the memfd is sealed, and the size is whole pages. */
-static int error_dmabuf_size(size_t length) {
-  return error_set(HAUL_ELIMIT, EINVAL, "/dev/udmabuf",
-                   error_hint("echo %zu | sudo tee /sys/module/udmabuf/parameters/size_limit_mb",
-                              (length + ((1u << 20) - 1)) >> 20),
-                   "the kernel makes no dma-buf of %zu bytes", length);
-}
-
 int shm_dmabuf(const struct shm *shm, int *descriptor) {
   int device = open(shm_udmabuf, O_RDWR | O_CLOEXEC);
   if (device < 0)
@@ -298,8 +291,11 @@ int shm_dmabuf(const struct shm *shm, int *descriptor) {
   close(device);
   if (*descriptor >= 0)
     return 0;
-  if (system == EINVAL)
-    return error_dmabuf_size(shm->length);
+  if (system == EINVAL) /* no other cause: the memfd is sealed, and the size is whole pages */
+    return error_set(HAUL_ELIMIT, EINVAL, "/dev/udmabuf",
+                     error_hint("echo %zu | sudo tee /sys/module/udmabuf/parameters/size_limit_mb",
+                                (shm->length + ((1u << 20) - 1)) >> 20),
+                     "the kernel makes no dma-buf of %zu bytes", shm->length);
   return error_system(system, "/dev/udmabuf", "UDMABUF_CREATE");
 }
 

@@ -62,13 +62,8 @@ static int map_private(struct block *block, size_t length, void **address) {
 }
 
 static int map_shared(struct block *block, size_t length, void **address) {
-  int status = shm_create("haul-host", length, &block->shm);
-  if (status != 0)
-    return status;
+  int status = shm_create_mapped("haul-host", length, &block->shm, address);
   block->mapped = block->shm.length;
-  status = shm_map(block->shm.fd, &block->shm, PROT_READ | PROT_WRITE, NULL, address);
-  if (status != 0)
-    shm_close(&block->shm);
   return status;
 }
 
