@@ -192,14 +192,11 @@ static bool is_stale(const struct address *address) {
   return stale;
 }
 
-static bool is_no_socket(const struct address *address) {
-  struct stat status;
-  return address->path[0] && stat(address->path, &status) == 0 && !S_ISSOCK(status.st_mode);
-}
-
 static int bind_error(const struct address *address, int system, const char *object) {
-  if (system == ENOTSOCK)
-    return error_set(HAUL_EADDRINUSE, system, object, "choose another path, or remove the file",
+  struct stat status;
+  if (system == EADDRINUSE && address->path[0] && stat(address->path, &status) == 0 &&
+      !S_ISSOCK(status.st_mode))
+    return error_set(HAUL_EADDRINUSE, ENOTSOCK, object, "choose another path, or remove the file",
                      "the file exists and is no socket");
   if (system == EADDRINUSE)
     return error_set(HAUL_EADDRINUSE, system, object,
@@ -264,8 +261,7 @@ int sock_listen(struct address *address, int *descriptor) {
     failed = bind(fd, name, address->length);
   }
   if (failed || listen(fd, 128) != 0) {
-    int code =
-        bind_error(address, errno == EADDRINUSE && is_no_socket(address) ? ENOTSOCK : errno, text);
+    int code = bind_error(address, errno, text);
     close(fd);
     return code;
   }
@@ -492,12 +488,6 @@ ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *des
   return got;
 }
 
-static bool is_local(int fd) {
-  int domain = 0;
-  socklen_t size = sizeof domain;
-  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
-}
-
 /* Reads the remaining data. False: closing may block. */
 static bool drain_socket(int fd) {
   char bytes[4096];
@@ -515,7 +505,9 @@ static bool drain_socket(int fd) {
 
 /* Unread descriptors would be closed with the socket. */
 void sock_close(int descriptor) {
-  if (!is_local(descriptor)) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  if (getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX) {
     close(descriptor);
     return;
   }

@@ -204,14 +204,6 @@ static int error_auth(const struct tls *tls, const char *object, const char *rea
       "the peer and this side do not accept each other: %s", reason);
 }
 
-static int error_handshake(const struct tls *tls, const char *object, int error) {
-  if (error == OPENSSL_ERROR_SSL)
-    return error_auth(tls, object, openssl_reason(tls->context->openssl));
-  return error_set(HAUL_EPEER, tls->system, object,
-                   tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
-                   "the connection ended during authentication");
-}
-
 /* Sets the identity from the peer's certificate; psk_find or psk_use set it for a key. */
 static int name_peer(struct tls *tls, const char *object) {
   const struct openssl *openssl = tls->context->openssl;
@@ -244,7 +236,13 @@ int tls_handshake(struct tls *tls, const char *object) {
     return TLS_BARE;
   if (error == OPENSSL_WANT_READ)
     return TLS_READ;
-  return error == OPENSSL_WANT_WRITE ? TLS_WRITE : error_handshake(tls, object, error);
+  if (error == OPENSSL_WANT_WRITE)
+    return TLS_WRITE;
+  if (error == OPENSSL_ERROR_SSL)
+    return error_auth(tls, object, openssl_reason(openssl));
+  return error_set(HAUL_EPEER, tls->system, object,
+                   tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
+                   "the connection ended during authentication");
 }
 
 /* ---- Sending ---- */
