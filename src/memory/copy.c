@@ -11,9 +11,10 @@
 #include "core/tune.h"
 #include "memory/staging.h"
 
-#define CPU_SLICE ((uint64_t)16 << 20) /* between two checks of the deadline: a few milliseconds   \
-                                        */
-#define POLL_NS 5000                   /* between two polls of an engine without callbacks */
+#define CPU_SLICE                                                                                  \
+  ((uint64_t)16 << 20) /* between two checks of the deadline: a few milliseconds                   \
+                        */
+#define POLL_NS 5000   /* between two polls of an engine without callbacks */
 
 enum copy_method copy_method(const struct memory *to, const struct memory *from,
                              const struct provider **engine) {
@@ -197,11 +198,6 @@ static int stage_fill(struct staged *copy, unsigned i, uint64_t at) {
                      copy->from_offset + at, bytes);
 }
 
-static int stage_drain(struct staged *copy, unsigned i, uint64_t at) {
-  return stage_start(&copy->out, &copy->draining, copy->to, copy->to_offset + at,
-                     &copy->stages[i]->region->memory, 0, slice_at(copy, at));
-}
-
 static int stage_finish(struct copy_pending *pending, bool *busy, haul_deadline until) {
   if (!*busy)
     return 0;
@@ -217,7 +213,8 @@ static int stage_move(struct staged *copy) {
     if (status == 0)
       status = stage_finish(&copy->out, &copy->draining, copy->until);
     if (status == 0)
-      status = stage_drain(copy, i, at);
+      status = stage_start(&copy->out, &copy->draining, copy->to, copy->to_offset + at,
+                           &copy->stages[i]->region->memory, 0, slice_at(copy, at));
     if (status != 0)
       break;
     at += slice_at(copy, at);

@@ -34,12 +34,6 @@ static void start_all(void) {
   }
 }
 
-static void stop_all(void) {
-  for (size_t i = COUNT; i-- > 0;)
-    if (atomic_exchange(&usable[i], false) && providers[i]->stop)
-      providers[i]->stop();
-}
-
 int providers_start(void) {
   int system = fork_watch();
   if (system != 0)
@@ -56,8 +50,10 @@ void providers_stop(void) {
   if (fork_is_child())
     return;
   pthread_mutex_lock(&lock);
-  if (--users == 0)
-    stop_all();
+  users--;
+  for (size_t i = COUNT; users == 0 && i-- > 0;)
+    if (atomic_exchange(&usable[i], false) && providers[i]->stop)
+      providers[i]->stop();
   pthread_mutex_unlock(&lock);
 }
 

@@ -199,13 +199,6 @@ static int partly(const void *address, size_t length) {
                      "the range lies only partly within one GPU's memory");
 }
 
-/* The range begins outside device memory; does it end in it? */
-static int look_at_end(const struct cuda_driver *driver, const void *address, size_t length) {
-  struct cuda_pointer end;
-  cuda_pointer(driver, (const char *)address + length - 1, &end);
-  return is_device(&end) ? partly(address, length) : 0;
-}
-
 /* A range may span adjacent mappings, as of growing segments. */
 int cuda_owns(const void *address, size_t length, struct haul_place *place) {
   const struct cuda_driver *driver = library_loaded(&cuda_library);
@@ -213,8 +206,10 @@ int cuda_owns(const void *address, size_t length, struct haul_place *place) {
   if (!driver)
     return 0;
   cuda_pointer(driver, address, &first);
-  if (!is_device(&first))
-    return look_at_end(driver, address, length);
+  if (!is_device(&first)) { /* does the range end in device memory? */
+    cuda_pointer(driver, (const char *)address + length - 1, &next);
+    return is_device(&next) ? partly(address, length) : 0;
+  }
   uintptr_t end = (uintptr_t)address + length, at = (uintptr_t)(first.start + first.size);
   for (; at < end; at = (uintptr_t)(next.start + next.size)) {
     cuda_pointer(driver, (void *)at, &next);

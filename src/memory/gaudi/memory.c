@@ -10,6 +10,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/list.h"
 #include "core/ranges.h"
 #include "memory/gaudi/gaudi.h"
 #include "memory/gaudi/suballoc.h"
@@ -44,10 +45,6 @@ static struct ranges blocks; /* under gaudi_lock */
 
 static bool is_device_address(uint64_t address) {
   return address >= SPACE_START && address < SPACE_END;
-}
-
-static struct block *block_of(struct range *range) {
-  return (struct block *)(void *)((char *)range - offsetof(struct block, range));
 }
 
 /* ---- pages; all with gaudi_lock ---- */
@@ -297,7 +294,7 @@ static int error_no_block(const void *address, size_t length) {
 /* With gaudi_lock. The block that contains the range, or NULL. */
 static struct block *find_block(uint64_t address, uint64_t length) {
   struct range *range = ranges_cover(&blocks, 0, address, address + length);
-  return range ? block_of(range) : NULL;
+  return range ? list_entry(range, struct block, range) : NULL;
 }
 
 /* With gaudi_lock. Can it be memory of the framework whose descriptor is used? The driver does not

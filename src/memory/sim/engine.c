@@ -180,17 +180,12 @@ bool sim_reaches(const struct memory *other) {
   return other->view || other->provider == &provider_sim;
 }
 
-/* The destination's engine if it has one, else the source's. */
-static struct engine *engine_for(const struct copy *copy) {
-  const struct memory *own = copy->to->provider == &provider_sim ? copy->to : copy->from;
-  return &engines[own->place.device];
-}
-
 int sim_copy_start(struct copy *copy) {
   int status = copy_may_start(copy, &provider_sim);
   if (status != 0)
     return status;
-  struct engine *engine = engine_for(copy);
+  const struct memory *own = copy->to->provider == &provider_sim ? copy->to : copy->from;
+  struct engine *engine = &engines[own->place.device];
   struct job *job = job_of(copy);
   job->engine = engine;
   job->due =
