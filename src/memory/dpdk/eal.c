@@ -11,6 +11,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/sys.h"
 #include "core/thread.h"
 #include "memory/dpdk/dpdk.h"
 #include "memory/pages.h"
@@ -53,13 +54,8 @@ int dpdk_eal_errno(void) {
 /* ---- what the host has ---- */
 
 static uint64_t read_number(const char *path) {
-  char text[32] = "";
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return 0;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  return got > 0 ? strtoull(text, NULL, 10) : 0;
+  char text[32];
+  return file_read(path, text, sizeof text) > 0 ? strtoull(text, NULL, 10) : 0;
 }
 
 unsigned dpdk_nodes(void) {
