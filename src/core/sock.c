@@ -18,7 +18,6 @@
 
 #include "core/deferred_close.h"
 #include "core/error.h"
-#include "core/resolve.h"
 #include "core/sys.h"
 
 #ifndef SO_PASSRIGHTS
@@ -239,21 +238,29 @@ static int take_inherited(const struct address *address, int *descriptor) {
   return 0;
 }
 
+static int open_socket(const struct address *address, const char *object, int *descriptor) {
+  int fd =
+      sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return error_system(errno, object, "socket");
+  if (address->local)
+    pass_descriptors(fd, 0);
+  choose_congestion(address, fd);
+  *descriptor = fd;
+  return 0;
+}
+
 int sock_listen(struct address *address, int *descriptor) {
   char text[160];
   if (address->inherited)
     return take_inherited(address, descriptor);
   address_format(address, text, sizeof text);
-  int fd =
-      sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
-    return error_system(errno, text, "socket");
+  int fd, code = open_socket(address, text, &fd); /* accepted sockets inherit its options */
+  if (code)
+    return code;
   int one = 1;
-  if (address->local)
-    pass_descriptors(fd, 0); /* accepted sockets inherit it */
-  else
+  if (!address->local)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  choose_congestion(address, fd); /* inherited, too */
   const struct sockaddr *name = (const struct sockaddr *)&address->storage;
   int failed = bind(fd, name, address->length);
   if (failed && errno == EADDRINUSE && is_stale(address)) {
@@ -261,7 +268,7 @@ int sock_listen(struct address *address, int *descriptor) {
     failed = bind(fd, name, address->length);
   }
   if (failed || listen(fd, 128) != 0) {
-    int code = bind_error(address, errno, text);
+    code = bind_error(address, errno, text);
     close(fd);
     return code;
   }
@@ -305,13 +312,9 @@ int sock_connect(const struct address *address, const char *object, int64_t unti
                  int *descriptor) {
   if (address->inherited)
     return error_set(HAUL_EADDRESS, 0, object, NULL, "a listening socket is nothing to connect to");
-  int fd =
-      sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
-    return error_system(errno, object, "socket");
-  if (address->local)
-    pass_descriptors(fd, 0);
-  choose_congestion(address, fd);
+  int fd, code = open_socket(address, object, &fd);
+  if (code)
+    return code;
   int system = 0;
   while (connect(fd, (const struct sockaddr *)&address->storage, address->length) != 0) {
     if (errno == EAGAIN && address->local) { /* the Unix listener's queue is full */
