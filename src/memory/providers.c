@@ -283,9 +283,13 @@ int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket,
 }
 
 int error_range(const void *address, size_t length, const char *hint, const char *text) {
-  char object[64];
-  snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(HAUL_EINVAL, 0, object, hint, "%s", text);
+  return error_set(HAUL_EINVAL, 0, error_object("%p+%zu", address, length), hint, "%s", text);
+}
+
+int error_descriptor(int system, const char *why) {
+  return error_set(HAUL_ETICKET, system, NULL,
+                   "send the descriptor that haul_region_export gave together with this ticket",
+                   "%s", why);
 }
 
 int error_length(size_t length) {

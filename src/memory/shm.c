@@ -85,12 +85,6 @@ int shm_create(const char *name, size_t length, struct shm *shm) {
   return 0;
 }
 
-static int bad_descriptor(int system, const char *why) {
-  return error_set(HAUL_ETICKET, system, NULL,
-                   "send the descriptor that haul_region_export gave together with this ticket",
-                   "%s", why);
-}
-
 /* Only a sealed memfd on tmpfs cannot raise SIGBUS: hugetlbfs may run out of pages, and other files
  * may be truncated. */
 static int check_descriptor(int fd, size_t size) {
@@ -98,15 +92,15 @@ static int check_descriptor(int fd, size_t size) {
   struct stat file;
   int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 && errno == EBADF)
-    return bad_descriptor(errno, "the descriptor is not open");
+    return error_descriptor(errno, "the descriptor is not open");
   /* Do not call into another file system, such as FUSE, which may block. */
   if (seals < 0 || fstatfs(fd, &system) != 0 || fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||
       (uint64_t)system.f_type != TMPFS_MAGIC)
-    return bad_descriptor(0, "the descriptor is not shared memory");
+    return error_descriptor(0, "the descriptor is not shared memory");
   if (!(seals & F_SEAL_SHRINK))
-    return bad_descriptor(0, "the memory behind the descriptor is not sealed against shrinking");
+    return error_descriptor(0, "the memory behind the descriptor is not sealed against shrinking");
   if (file.st_size < 0 || (uint64_t)file.st_size < size)
-    return bad_descriptor(0, "the memory behind the descriptor is smaller than the ticket says");
+    return error_descriptor(0, "the memory behind the descriptor is smaller than the ticket says");
   return 0;
 }
 
@@ -116,11 +110,11 @@ static int check_footer(const struct shm_footer *footer, size_t length,
   uint8_t found[sizeof footer->capability];
   memcpy(found, footer->capability, sizeof found);
   if (footer->magic != SHM_MAGIC || footer->version != SHM_VERSION)
-    return bad_descriptor(0, "the memory behind the descriptor was not made by haul");
+    return error_descriptor(0, "the memory behind the descriptor was not made by haul");
   if (memcmp(found, capability, sizeof found) != 0)
-    return bad_descriptor(0, "ticket and descriptor do not belong together");
+    return error_descriptor(0, "ticket and descriptor do not belong together");
   if (footer->length != length)
-    return bad_descriptor(0, "the ticket names another length than the memory has");
+    return error_descriptor(0, "the ticket names another length than the memory has");
   if (atomic_load_explicit(&footer->alive, memory_order_acquire) != 1)
     return error_released(NULL);
   return 0;
@@ -129,7 +123,7 @@ static int check_footer(const struct shm_footer *footer, size_t length,
 int shm_attach(int fd, size_t length, const uint8_t capability[16], struct shm *shm) {
   *shm = (struct shm){.fd = -1};
   if (length == 0 || !page_round(length, &shm->length))
-    return bad_descriptor(0, "the ticket names an impossible length");
+    return error_descriptor(0, "the ticket names an impossible length");
   int status = check_descriptor(fd, shm->length + page_size());
   if (status != 0)
     return status;
@@ -155,12 +149,12 @@ int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm) {
   uint64_t length = wire_get64(&wire);
   uint64_t device = wire_get64(&wire), inode = wire_get64(&wire);
   if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length)
-    return bad_descriptor(0, "the ticket names an impossible range");
+    return error_descriptor(0, "the ticket names an impossible range");
   int status = shm_attach(fd, length, ticket->capability, shm);
   if (status == 0)
     status = read_identity(fd, shm->file);
   if (status == 0 && (shm->file[0] != device || shm->file[1] != inode))
-    status = bad_descriptor(0, "the descriptor is of other memory than the ticket");
+    status = error_descriptor(0, "the descriptor is of other memory than the ticket");
   if (status != 0)
     shm_close(shm);
   return status;
@@ -188,7 +182,7 @@ int shm_map(int fd, const struct shm *shm, int protection, void *at, void **view
   void *got = at ? sys_ops.mmap(at, shm->length, protection, MAP_SHARED | MAP_FIXED, fd, 0)
                  : map_aligned(fd, shm->length, protection);
   if (got == MAP_FAILED && errno == EACCES)
-    return bad_descriptor(errno, "the descriptor does not allow what the ticket says");
+    return error_descriptor(errno, "the descriptor does not allow what the ticket says");
   if (got == MAP_FAILED)
     return error_system(errno, NULL, "mmap of a memfd");
   pages_want_huge(got, shm->length);

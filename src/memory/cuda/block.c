@@ -15,11 +15,6 @@
 
 /* ---- Allocation ---- */
 
-static const char *name_of(unsigned device, char *text, size_t size) {
-  snprintf(text, size, "cuda:%u", device);
-  return text;
-}
-
 struct block *block_new(unsigned device) {
   struct block *block = alloc_zero(1, sizeof *block);
   if (!block)
@@ -290,9 +285,8 @@ static int make_descriptor(const struct block *block, size_t length, int *descri
 /* The driver's descriptor always permits writing. */
 int cuda_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   struct block *block = memory->state;
-  char object[24];
   if (!(rights & HAUL_WRITE))
-    return error_set(HAUL_ENOTSUP, 0, name_of(block->device, object, sizeof object),
+    return error_set(HAUL_ENOTSUP, 0, error_object("cuda:%u", block->device),
                      "share it with HAUL_READ | HAUL_WRITE, or let the peer read over tcp or rdma",
                      "NVIDIA's driver cannot share GPU memory read-only");
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
@@ -326,12 +320,6 @@ int cuda_locate(const struct ticket *ticket, uint16_t *device) {
                    "the memory is on a GPU that is not visible to this process");
 }
 
-static int bad_descriptor(const char *why) {
-  return error_set(HAUL_ETICKET, 0, NULL,
-                   "send the descriptor that haul_region_export gave together with this ticket",
-                   "%s", why);
-}
-
 /* In the device's context. */
 static int attach(struct block *block, int descriptor, bool writable) {
   CUresult result = cuda_driver->import_handle(&block->handle, (void *)(intptr_t)descriptor,
@@ -339,7 +327,7 @@ static int attach(struct block *block, int descriptor, bool writable) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
     return cuda_failed(block->device, result, "cuMemImportFromShareableHandle");
   if (result != CUDA_SUCCESS)
-    return bad_descriptor("the descriptor is not GPU memory");
+    return error_descriptor(0, "the descriptor is not GPU memory");
   block->mapped = true;
   result =
       map(block, writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ);
@@ -347,7 +335,7 @@ static int attach(struct block *block, int descriptor, bool writable) {
     return 0;
   cuda_driver->release(block->handle);
   return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE
-             ? bad_descriptor("the GPU memory is not what the ticket says")
+             ? error_descriptor(0, "the GPU memory is not what the ticket says")
              : cuda_failed(block->device, result, "cuMemMap");
 }
 
@@ -358,7 +346,7 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
   read_extra(ticket, &length, uuid);
   if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length ||
       !device->granularity || length % device->granularity != 0 || length > PTRDIFF_MAX)
-    return bad_descriptor("the ticket names an impossible range");
+    return error_descriptor(0, "the ticket names an impossible range");
   struct block *block = block_new(memory->place.device);
   if (!block)
     return HAUL_ENOMEM;
@@ -396,8 +384,7 @@ uint64_t cuda_buffer(const struct memory *memory) {
 /* ---- dma-bufs ---- */
 
 static int no_dmabuf(unsigned device, const char *why, const char *hint) {
-  char object[24];
-  return error_set(HAUL_ENOTSUP, 0, name_of(device, object, sizeof object), hint, "%s", why);
+  return error_set(HAUL_ENOTSUP, 0, error_object("cuda:%u", device), hint, "%s", why);
 }
 
 int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {

@@ -103,22 +103,13 @@ static bool needs_device(struct haul_check *check) {
   return true;
 }
 
-static unsigned first_without(bool (*can)(const struct cuda_device *device)) {
-  unsigned i = 0;
-  while (i < cuda_devices() && can(cuda_device(i)))
-    i++;
-  return i;
-}
-
-static bool can_share(const struct cuda_device *device) {
-  return device->shares;
-}
-
 static void check_sharing(struct haul_check *check) {
   if (needs_device(check))
     return;
-  unsigned bad = first_without(can_share);
-  if (bad == cuda_devices())
+  unsigned bad = 0, count = cuda_devices();
+  while (bad < count && cuda_device(bad)->shares)
+    bad++;
+  if (bad == count)
     check_set(check, HAUL_CHECK_OK, "GPU memory can be shared through descriptors");
   else
     check_set(
@@ -128,15 +119,13 @@ static void check_sharing(struct haul_check *check) {
         bad);
 }
 
-static bool can_dmabuf(const struct cuda_device *device) {
-  return device->dmabuf;
-}
-
 static void check_rdma(struct haul_check *check) {
   if (needs_device(check))
     return;
-  unsigned bad = first_without(can_dmabuf);
-  if (bad == cuda_devices()) {
+  unsigned bad = 0, count = cuda_devices();
+  while (bad < count && cuda_device(bad)->dmabuf)
+    bad++;
+  if (bad == count) {
     check_set(check, HAUL_CHECK_OK, "GPU memory becomes dma-bufs, which NICs read and write");
   } else if (has_module("nvidia_peermem")) {
     check_set(check, HAUL_CHECK_OK,

@@ -50,8 +50,7 @@ static bool is_device_address(uint64_t address) {
 /* ---- pages; all with gaudi_lock ---- */
 
 static int no_memory(const struct gaudi_device *device, uint64_t length, int system) {
-  char object[32];
-  snprintf(object, sizeof object, "gaudi:%u", device->number);
+  const char *object = error_object("gaudi:%u", device->number);
   if (system && system != ENOMEM)
     return error_system(system, object, "hlthunk_device_memory_alloc");
   return error_set(HAUL_ENOMEM, system, object,
@@ -370,8 +369,7 @@ int gaudi_wrap(void *pointer, size_t length, struct memory *memory) {
 /* ---- dma-buf ---- */
 
 static int not_exported(const struct block *block, int system) {
-  char object[32];
-  snprintf(object, sizeof object, "gaudi:%u", block->device->number);
+  const char *object = error_object("gaudi:%u", block->device->number);
   if (!block->page)
     return error_set(
         HAUL_ENOTSUP, system, object,
