@@ -18,7 +18,7 @@
 #include "node/directory.h"
 #include "node/listen.h"
 #include "node/message.h"
-#include "node/requests.h"
+#include "node/peer.h"
 
 HAUL_API const char *haul_version(void) {
 #define TEXT_OF(x)            #x

@@ -10,7 +10,7 @@
 #include "core/wire.h"
 #include "memory/copy.h"
 #include "memory/ticket.h"
-#include "node/requests.h"
+#include "node/peer.h"
 
 #define PAGE 24 /* entries of NAMES: at most 24 * 273 bytes, which fit CONTROL_BODY_MAX */
 
