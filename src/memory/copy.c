@@ -240,17 +240,6 @@ static struct tune *tune_for(const struct staged *copy) {
                                                                                 : &tunes[from][to];
 }
 
-static int stage_measured(struct staged *copy) {
-  struct tune *tune = tune_for(copy);
-  unsigned way = tune ? tune_next(tune) : 0;
-  int64_t began = clock_now();
-  copy->slice = BOUNCE_BYTES >> way;
-  int status = stage_move(copy);
-  if (tune && status == 0)
-    tune_record(tune, way, copy->length, clock_now() - began);
-  return status;
-}
-
 static int copy_staged(struct staging *staging, struct staged *copy) {
   struct staging_user user;
   if (!staging || !can_stage(copy->to) || !can_stage(copy->from))
@@ -258,7 +247,13 @@ static int copy_staged(struct staging *staging, struct staged *copy) {
   int status = get_bounces(staging, &user, copy->to, copy->stages, copy->until);
   if (status != 0)
     return status;
-  status = stage_measured(copy);
+  struct tune *tune = tune_for(copy);
+  unsigned way = tune ? tune_next(tune) : 0;
+  int64_t began = clock_now();
+  copy->slice = BOUNCE_BYTES >> way;
+  status = stage_move(copy);
+  if (tune && status == 0)
+    tune_record(tune, way, copy->length, clock_now() - began);
   put_bounces(&user, copy->stages);
   return status;
 }

@@ -337,26 +337,6 @@ static int error_start(const struct start *start) {
       "EAL does not start: %s", words);
 }
 
-/* With the lock. */
-static enum dpdk_state start_now(struct start *start) {
-  pthread_t thread;
-  int system = thread_start(&thread, start_thread, start);
-  if (system != 0) {
-    error_system(system, NULL, "a thread for EAL");
-    return DPDK_IDLE;
-  }
-  pthread_join(thread, NULL);
-  if (start->result >= 0)
-    return start->huge ? DPDK_OURS : DPDK_SMALL;
-  if (start->system == EALREADY) { /* started since the check */
-    table.open_log(NULL);
-    return DPDK_FOREIGN;
-  }
-  error_start(start);
-  error_save(&eal.why);
-  return DPDK_FAILED;
-}
-
 /* With the lock. EAL counts nodes first when it starts, so a running EAL has some. */
 static enum dpdk_state start_once(void) {
   static struct start start;
@@ -366,7 +346,22 @@ static enum dpdk_state start_once(void) {
   eal.nodes = dpdk_nodes();
   plan(&start);
   divert_log();
-  return start_now(&start);
+  pthread_t thread;
+  int system = thread_start(&thread, start_thread, &start);
+  if (system != 0) {
+    error_system(system, NULL, "a thread for EAL");
+    return DPDK_IDLE;
+  }
+  pthread_join(thread, NULL);
+  if (start.result >= 0)
+    return start.huge ? DPDK_OURS : DPDK_SMALL;
+  if (start.system == EALREADY) { /* started since the check */
+    table.open_log(NULL);
+    return DPDK_FOREIGN;
+  }
+  error_start(&start);
+  error_save(&eal.why);
+  return DPDK_FAILED;
 }
 
 const struct dpdk_eal *dpdk_eal_start(void) {

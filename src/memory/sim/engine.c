@@ -156,21 +156,19 @@ void engines_open(unsigned count) {
   engine_count = count;
 }
 
-static void close_engine(struct engine *engine) {
-  pthread_mutex_lock(&engine->lock);
-  engine->stopping = true;
-  pthread_cond_signal(&engine->work);
-  pthread_mutex_unlock(&engine->lock);
-  if (engine->running)
-    pthread_join(engine->thread, NULL);
-  pthread_cond_destroy(&engine->done);
-  pthread_cond_destroy(&engine->work);
-  pthread_mutex_destroy(&engine->lock);
-}
-
 void engines_close(void) {
-  for (unsigned i = 0; i < engine_count; i++)
-    close_engine(&engines[i]);
+  for (unsigned i = 0; i < engine_count; i++) {
+    struct engine *engine = &engines[i];
+    pthread_mutex_lock(&engine->lock);
+    engine->stopping = true;
+    pthread_cond_signal(&engine->work);
+    pthread_mutex_unlock(&engine->lock);
+    if (engine->running)
+      pthread_join(engine->thread, NULL);
+    pthread_cond_destroy(&engine->done);
+    pthread_cond_destroy(&engine->work);
+    pthread_mutex_destroy(&engine->lock);
+  }
   engine_count = 0;
 }
 
