@@ -40,15 +40,6 @@ static void *close_main(void *unused) {
   return unused;
 }
 
-/* With the lock. If no thread can be started, the descriptors wait for the next call. */
-static void start_closer(void) {
-  pthread_t thread;
-  if (threads == THREADS_MAX || thread_start(&thread, close_main, NULL) != 0)
-    return;
-  pthread_detach(thread);
-  threads++;
-}
-
 /* With the lock. */
 static bool queue_has_room(void) {
   if (atomic_load(&count) < room)
@@ -61,11 +52,16 @@ static bool queue_has_room(void) {
   return true;
 }
 
+/* If no thread can be started, the descriptors wait for the next call. */
 void close_deferred(int descriptor) {
+  pthread_t thread;
   pthread_mutex_lock(&lock);
   if (queue_has_room())
     waiting[atomic_fetch_add(&count, 1)] = descriptor;
-  start_closer();
+  if (threads < THREADS_MAX && thread_start(&thread, close_main, NULL) == 0) {
+    pthread_detach(thread);
+    threads++;
+  }
   pthread_mutex_unlock(&lock);
 }
 

@@ -10,7 +10,7 @@
 #include "core/fork.h"
 
 static _Thread_local struct haul_error last;
-static _Thread_local char formatted_hint[sizeof last.hint];
+static _Thread_local char formatted_hint[sizeof last.hint], formatted_object[sizeof last.object];
 /* Set by every public call. initial-exec saves a call to __tls_get_addr; eight bytes fit the static
  * TLS that the loader reserves for dlopen, `last` would not. */
 static _Thread_local __attribute__((tls_model("initial-exec"))) const char *current_call = "";
@@ -65,6 +65,14 @@ const char *error_hint(const char *format, ...) {
   vsnprintf(formatted_hint, sizeof formatted_hint, format, arguments);
   va_end(arguments);
   return formatted_hint;
+}
+
+const char *error_object(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(formatted_object, sizeof formatted_object, format, arguments);
+  va_end(arguments);
+  return formatted_object;
 }
 
 int error_set(int code, int system, const char *object, const char *hint, const char *format, ...) {

@@ -18,6 +18,9 @@ int error_set(int code, int system, const char *object, const char *hint, const 
 /* Formats a hint for error_set, in a buffer of the thread that the next call overwrites. */
 const char *error_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Formats an object, likewise. */
+const char *error_object(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Sets the detail to the code's default text and hint, and returns `code`. */
 int error_code(int code, const char *object);
 

@@ -40,13 +40,6 @@ static int fill_table(const struct library *library, void *from) {
                    missing, missing == 1 ? "" : "s");
 }
 
-static int cannot_open(const struct library *library, const char *words) {
-  return error_set(HAUL_ENOTSUP, ENOENT, library->names[0],
-                   error_hint("sudo apt-get install %s%s", library->packages,
-                              library->note ? library->note : ""),
-                   "%s cannot be opened: %s", library->title, words);
-}
-
 /* Opens the first name that the loader finds. On failure the detail is about the first name. */
 static void *open_any(const struct library *library) {
   char words[120] = "";
@@ -58,7 +51,10 @@ static void *open_any(const struct library *library) {
     if (i == 0)
       snprintf(words, sizeof words, "%s", why ? why : "the loader gives no reason");
   }
-  cannot_open(library, words);
+  error_set(HAUL_ENOTSUP, ENOENT, library->names[0],
+            error_hint("sudo apt-get install %s%s", library->packages,
+                       library->note ? library->note : ""),
+            "%s cannot be opened: %s", library->title, words);
   return NULL;
 }
 

@@ -82,12 +82,6 @@ static void call_application(struct deferred *deferred) {
   alloc_free(line);
 }
 
-static int64_t wall_clock(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (int64_t)now.tv_sec * SECOND + now.tv_nsec;
-}
-
 static bool is_given(const struct haul_log_field *field) {
   return field->value && field->value[0];
 }
@@ -114,20 +108,15 @@ static void make_line(struct log *log, enum log_event event, const struct haul_l
   line->line.event = events[event].name;
   line->line.text = events[event].text;
   line->line.node = log->node;
-  line->line.time_ns = wall_clock();
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  line->line.time_ns = (int64_t)now.tv_sec * SECOND + now.tv_nsec;
   line->line.fields = line->fields;
   line->deferred.run = call_application;
   loop_defer(log->loop, &line->deferred);
 }
 
 /* ---- Rate limit ---- */
-
-static void make_summary(struct log *log, enum log_event event, unsigned count) {
-  char number[16], reason[48];
-  snprintf(number, sizeof number, "%u", count);
-  snprintf(reason, sizeof reason, "%u more like this", count);
-  make_line(log, event, (struct haul_log_field[]){{"reason", reason}, {"more", number}, {0}});
-}
 
 /* Makes a line for each event that was suppressed. */
 static void report_suppressed(struct log *log) {
@@ -137,8 +126,13 @@ static void report_suppressed(struct log *log) {
     log->events[i].suppressed = 0;
     log->waiting += suppressed > 0;
     pthread_mutex_unlock(&log->lock);
-    if (suppressed > 0)
-      make_summary(log, (enum log_event)i, suppressed);
+    if (suppressed == 0)
+      continue;
+    char number[16], reason[48];
+    snprintf(number, sizeof number, "%u", suppressed);
+    snprintf(reason, sizeof reason, "%u more like this", suppressed);
+    make_line(log, (enum log_event)i,
+              (struct haul_log_field[]){{"reason", reason}, {"more", number}, {0}});
   }
 }
 

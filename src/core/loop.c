@@ -354,11 +354,6 @@ static bool arm_pollers(struct loop *loop) {
   return again;
 }
 
-/* The application polls the loop's descriptor between two runs. */
-static bool must_arm_timer(struct loop *loop) {
-  return !loop->own_thread && atomic_load_explicit(&loop->polled, memory_order_relaxed);
-}
-
 /* Runs timers and pollers. Pollers are armed before a sleep. *due becomes earlier when something is
  * due before it. */
 static int run_callbacks(struct loop *loop, int64_t now, bool may_sleep, int64_t *due) {
@@ -378,37 +373,29 @@ static int run_callbacks(struct loop *loop, int64_t now, bool may_sleep, int64_t
   return handled;
 }
 
-/* Yields when idle: the thread that makes progress may need this CPU, as a software NIC's kernel
- * thread or a peer on a busy host. */
-static int poll_and_yield(struct loop *loop, int64_t now, int handled) {
-  handled = poll_descriptors(loop, now, 0, NULL) + handled;
-  if (!handled)
-    sched_yield();
-  return handled;
-}
-
-/* Called before the callbacks, which then see what the wake was for. A later wake counts for the
- * next round or run. */
-static bool consume_wake(struct loop *loop) {
-  return atomic_load_explicit(&loop->woken, memory_order_relaxed) &&
-         atomic_exchange(&loop->woken, 0);
-}
-
 static int run_rounds(struct loop *loop, int64_t until, const uint32_t *seen) {
   int64_t began = clock_now();
   int64_t now = began;
   for (;;) {
     loop->next_at = HAUL_FOREVER;
-    bool woken = consume_wake(loop);
+    /* Before the callbacks, which then see what the wake was for. A later wake counts for the next
+     * round or run. */
+    bool woken = atomic_load_explicit(&loop->woken, memory_order_relaxed) &&
+                 atomic_exchange(&loop->woken, 0);
     woken = has_notification(loop, seen) || woken;
     bool spin = now - began < loop->spin_ns;
     int handled = run_callbacks(loop, now, !spin && !woken && now < until, &loop->next_at);
     int64_t sleep_until = loop->next_at < until ? loop->next_at : until;
     spin |= handled > 0;
-    if (!spin)
+    if (!spin) {
       handled += poll_descriptors(loop, now, woken ? now : sleep_until, seen);
-    else if (++loop->round % ROUNDS_PER_EPOLL == 0)
-      handled = poll_and_yield(loop, now, handled);
+    } else if (++loop->round % ROUNDS_PER_EPOLL == 0) {
+      handled += poll_descriptors(loop, now, 0, NULL);
+      /* The thread that makes progress may need this CPU, as a software NIC's kernel thread or a
+       * peer on a busy host. */
+      if (!handled)
+        sched_yield();
+    }
     if (handled || woken || atomic_load_explicit(&loop->ended, memory_order_relaxed))
       return handled;
     if (until > now) /* else the call ends anyway, without a clock read */
@@ -462,12 +449,11 @@ static int run_until(struct loop *loop, int64_t until, const uint32_t *seen) {
     return 0;
   }
   int handled = run_rounds(loop, until, seen);
-  if (must_arm_timer(loop))
-    arm_timer_fd(loop);
+  if (!loop->own_thread && atomic_load_explicit(&loop->polled, memory_order_relaxed))
+    arm_timer_fd(loop); /* the application polls the loop's descriptor between two runs */
   atomic_store(&loop->running, 0);
-  if (atomic_load(&loop->woken) && !loop->own_thread &&
-      has_outside_waiter(loop)) /* see loop_wake */
-    signal_eventfd(loop->wake_fd);
+  if (atomic_load(&loop->woken) && !loop->own_thread && atomic_load(&loop->polled))
+    signal_eventfd(loop->wake_fd); /* see loop_wake */
   /* A waiter may run next, or its condition may be met. */
   if (loop->own_thread && handled)
     loop_notify(loop);
@@ -478,10 +464,6 @@ static int run_until(struct loop *loop, int64_t until, const uint32_t *seen) {
 
 int loop_run(struct loop *loop, int64_t until) {
   return run_until(loop, until, NULL);
-}
-
-static bool may_wait(struct loop *loop, int64_t until) {
-  return !atomic_load_explicit(&loop->ended, memory_order_relaxed) && clock_now() < until;
 }
 
 static void sleep_until_notified(struct loop *loop, bool (*done)(void *user), void *user,
@@ -501,7 +483,7 @@ bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *u
     uint32_t seen = atomic_load(&loop->notifications); /* before `done` is called */
     if (done(user))
       return true;
-    if (!may_wait(loop, until))
+    if (atomic_load_explicit(&loop->ended, memory_order_relaxed) || clock_now() >= until)
       return done(user);
     if (help && help(user))
       continue;

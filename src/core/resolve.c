@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "core/resolve.h"
+#include "core/sock.h"
 
 #include <errno.h>
 #include <netdb.h>

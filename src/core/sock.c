@@ -18,7 +18,6 @@
 
 #include "core/deferred_close.h"
 #include "core/error.h"
-#include "core/resolve.h"
 #include "core/sys.h"
 
 #ifndef SO_PASSRIGHTS
@@ -192,14 +191,11 @@ static bool is_stale(const struct address *address) {
   return stale;
 }
 
-static bool is_no_socket(const struct address *address) {
-  struct stat status;
-  return address->path[0] && stat(address->path, &status) == 0 && !S_ISSOCK(status.st_mode);
-}
-
 static int bind_error(const struct address *address, int system, const char *object) {
-  if (system == ENOTSOCK)
-    return error_set(HAUL_EADDRINUSE, system, object, "choose another path, or remove the file",
+  struct stat status;
+  if (system == EADDRINUSE && address->path[0] && stat(address->path, &status) == 0 &&
+      !S_ISSOCK(status.st_mode))
+    return error_set(HAUL_EADDRINUSE, ENOTSOCK, object, "choose another path, or remove the file",
                      "the file exists and is no socket");
   if (system == EADDRINUSE)
     return error_set(HAUL_EADDRINUSE, system, object,
@@ -242,21 +238,29 @@ static int take_inherited(const struct address *address, int *descriptor) {
   return 0;
 }
 
+static int open_socket(const struct address *address, const char *object, int *descriptor) {
+  int fd =
+      sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return error_system(errno, object, "socket");
+  if (address->local)
+    pass_descriptors(fd, 0);
+  choose_congestion(address, fd);
+  *descriptor = fd;
+  return 0;
+}
+
 int sock_listen(struct address *address, int *descriptor) {
   char text[160];
   if (address->inherited)
     return take_inherited(address, descriptor);
   address_format(address, text, sizeof text);
-  int fd =
-      sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
-    return error_system(errno, text, "socket");
+  int fd, code = open_socket(address, text, &fd); /* accepted sockets inherit its options */
+  if (code)
+    return code;
   int one = 1;
-  if (address->local)
-    pass_descriptors(fd, 0); /* accepted sockets inherit it */
-  else
+  if (!address->local)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  choose_congestion(address, fd); /* inherited, too */
   const struct sockaddr *name = (const struct sockaddr *)&address->storage;
   int failed = bind(fd, name, address->length);
   if (failed && errno == EADDRINUSE && is_stale(address)) {
@@ -264,8 +268,7 @@ int sock_listen(struct address *address, int *descriptor) {
     failed = bind(fd, name, address->length);
   }
   if (failed || listen(fd, 128) != 0) {
-    int code =
-        bind_error(address, errno == EADDRINUSE && is_no_socket(address) ? ENOTSOCK : errno, text);
+    code = bind_error(address, errno, text);
     close(fd);
     return code;
   }
@@ -309,13 +312,9 @@ int sock_connect(const struct address *address, const char *object, int64_t unti
                  int *descriptor) {
   if (address->inherited)
     return error_set(HAUL_EADDRESS, 0, object, NULL, "a listening socket is nothing to connect to");
-  int fd =
-      sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
-    return error_system(errno, object, "socket");
-  if (address->local)
-    pass_descriptors(fd, 0);
-  choose_congestion(address, fd);
+  int fd, code = open_socket(address, object, &fd);
+  if (code)
+    return code;
   int system = 0;
   while (connect(fd, (const struct sockaddr *)&address->storage, address->length) != 0) {
     if (errno == EAGAIN && address->local) { /* the Unix listener's queue is full */
@@ -492,12 +491,6 @@ ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *des
   return got;
 }
 
-static bool is_local(int fd) {
-  int domain = 0;
-  socklen_t size = sizeof domain;
-  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
-}
-
 /* Reads the remaining data. False: closing may block. */
 static bool drain_socket(int fd) {
   char bytes[4096];
@@ -515,7 +508,9 @@ static bool drain_socket(int fd) {
 
 /* Unread descriptors would be closed with the socket. */
 void sock_close(int descriptor) {
-  if (!is_local(descriptor)) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  if (getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX) {
     close(descriptor);
     return;
   }

@@ -19,6 +19,12 @@ struct address {
   char path[108]; /* a Unix socket's file, removed on close; else empty */
 };
 
+/* The first address of a host, given as IP address or name, and a port. A thread resolves names and
+ * is abandoned at `until`, as getaddrinfo has no deadline. HAUL_EADDRESS, HAUL_ETIMEDOUT,
+ * HAUL_ELIMIT; `object` names the address in errors. */
+int resolve(const char *host, const char *port, const char *object, int64_t until,
+            struct sockaddr_storage *storage, socklen_t *length);
+
 /* Resolves host names by `until`. HAUL_EADDRESS, HAUL_ETIMEDOUT, HAUL_ELIMIT with the detail. */
 int address_parse(const char *text, int64_t until, struct address *address);
 /* Formats an address for address_parse. */

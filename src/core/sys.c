@@ -31,16 +31,24 @@ static long bind_memory(void *address, size_t length, int mode, const unsigned l
   return syscall(SYS_mbind, address, length, mode, nodes, bits, flags);
 }
 
+ssize_t file_read(const char *path, char *text, size_t size) {
+  ssize_t got = -1;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    got = read(fd, text, size - 1);
+    close(fd);
+  }
+  text[got > 0 ? got : 0] = '\0';
+  return got;
+}
+
 /* The file holds "0", or a list such as "0-1" or "0,2". */
 static bool has_nodes(void) {
   static _Atomic int known;
   if (known == 0) {
-    char text[64] = "";
-    int fd = open("/sys/devices/system/node/online", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-      close(fd);
-    known = got > 0 && strpbrk(text, ",-") ? 2 : 1;
+    char text[64];
+    file_read("/sys/devices/system/node/online", text, sizeof text);
+    known = strpbrk(text, ",-") ? 2 : 1;
   }
   return known == 2;
 }
@@ -83,23 +91,16 @@ void random_bytes(void *bytes, size_t length) {
 }
 
 void boot_id(uint8_t id[16]) {
-  memset(id, 0, 16);
-  char text[40] = "";
-  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
+  static const char hex[] = "0123456789abcdef";
+  char text[40];
   size_t digits = 0;
-  for (ssize_t i = 0; i < got && digits < 32; i++) {
-    int value;
-    if (text[i] >= '0' && text[i] <= '9')
-      value = text[i] - '0';
-    else if (text[i] >= 'a' && text[i] <= 'f')
-      value = text[i] - 'a' + 10;
-    else
+  memset(id, 0, 16);
+  file_read("/proc/sys/kernel/random/boot_id", text, sizeof text);
+  for (const char *at = text; *at && digits < 32; at++) {
+    const char *digit = strchr(hex, *at);
+    if (!digit)
       continue;
-    id[digits / 2] = (uint8_t)(id[digits / 2] << 4 | value);
+    id[digits / 2] = (uint8_t)(id[digits / 2] << 4 | (digit - hex));
     digits++;
   }
 }

@@ -45,6 +45,10 @@ int64_t clock_after(int64_t from, int64_t nanoseconds);
 /* From getrandom(2), which cannot fail after boot. */
 void random_bytes(void *bytes, size_t length);
 
+/* Reads a small file of the kernel's, at most `size` - 1 bytes, and ends them with a zero byte.
+ * Returns their number; -1: it cannot be read. */
+ssize_t file_read(const char *path, char *text, size_t size);
+
 /* /proc/sys/kernel/random/boot_id, zero if it cannot be read. Equal for processes on one running
  * kernel. */
 void boot_id(uint8_t id[16]);

@@ -377,14 +377,10 @@ size_t exports_count(struct exports *exports, const char *identity) {
 /* With the lock. */
 static int make_page(struct exports *exports) {
   void *view;
-  int code = shm_create("haul-validity", exports->limit * sizeof(uint32_t), &exports->page);
+  size_t length = exports->limit * sizeof(uint32_t);
+  int code = shm_create_mapped("haul-validity", length, &exports->page, &view);
   if (code)
     return code;
-  code = shm_map(exports->page.fd, &exports->page, PROT_READ | PROT_WRITE, NULL, &view);
-  if (code) {
-    shm_close(&exports->page);
-    return code;
-  }
   exports->words = view;
   for (uint32_t i = 0; i < exports->count; i++)
     set_word(exports, exports->by_name[i]->handle, EXPORT_STAMP(exports->by_name[i]->handle));

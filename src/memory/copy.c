@@ -198,11 +198,6 @@ static int stage_fill(struct staged *copy, unsigned i, uint64_t at) {
                      copy->from_offset + at, bytes);
 }
 
-static int stage_drain(struct staged *copy, unsigned i, uint64_t at) {
-  return stage_start(&copy->out, &copy->draining, copy->to, copy->to_offset + at,
-                     &copy->stages[i]->region->memory, 0, slice_at(copy, at));
-}
-
 static int stage_finish(struct copy_pending *pending, bool *busy, haul_deadline until) {
   if (!*busy)
     return 0;
@@ -218,7 +213,8 @@ static int stage_move(struct staged *copy) {
     if (status == 0)
       status = stage_finish(&copy->out, &copy->draining, copy->until);
     if (status == 0)
-      status = stage_drain(copy, i, at);
+      status = stage_start(&copy->out, &copy->draining, copy->to, copy->to_offset + at,
+                           &copy->stages[i]->region->memory, 0, slice_at(copy, at));
     if (status != 0)
       break;
     at += slice_at(copy, at);
@@ -244,17 +240,6 @@ static struct tune *tune_for(const struct staged *copy) {
                                                                                 : &tunes[from][to];
 }
 
-static int stage_measured(struct staged *copy) {
-  struct tune *tune = tune_for(copy);
-  unsigned way = tune ? tune_next(tune) : 0;
-  int64_t began = clock_now();
-  copy->slice = BOUNCE_BYTES >> way;
-  int status = stage_move(copy);
-  if (tune && status == 0)
-    tune_record(tune, way, copy->length, clock_now() - began);
-  return status;
-}
-
 static int copy_staged(struct staging *staging, struct staged *copy) {
   struct staging_user user;
   if (!staging || !can_stage(copy->to) || !can_stage(copy->from))
@@ -262,7 +247,13 @@ static int copy_staged(struct staging *staging, struct staged *copy) {
   int status = get_bounces(staging, &user, copy->to, copy->stages, copy->until);
   if (status != 0)
     return status;
-  status = stage_measured(copy);
+  struct tune *tune = tune_for(copy);
+  unsigned way = tune ? tune_next(tune) : 0;
+  int64_t began = clock_now();
+  copy->slice = BOUNCE_BYTES >> way;
+  status = stage_move(copy);
+  if (tune && status == 0)
+    tune_record(tune, way, copy->length, clock_now() - began);
   put_bounces(&user, copy->stages);
   return status;
 }

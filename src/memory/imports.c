@@ -52,14 +52,6 @@ static struct import *imports_find(struct imports *imports, const struct import_
   return NULL;
 }
 
-/* With the lock. If the key exists already, mark both imports. One check is enough: older ones of
- * the key are marked, or there is only one. */
-static void contest(struct imports *imports, struct import *added) {
-  struct import *other = imports_find(imports, &added->key);
-  if (other)
-    other->contested = added->contested = true;
-}
-
 struct import *imports_add(struct imports *imports, const struct ticket *ticket,
                            const struct memory *memory) {
   struct import *import = alloc_zero(1, sizeof *import);
@@ -73,8 +65,11 @@ struct import *imports_add(struct imports *imports, const struct ticket *ticket,
   list_init(&import->link);
   list_init(&import->idle);
   pthread_mutex_lock(&imports->lock);
-  if (!memory->provider->proven)
-    contest(imports, import);
+  /* If the key exists already, mark both imports. One check is enough: older ones of the key are
+   * marked, or there is only one. */
+  struct import *other = memory->provider->proven ? NULL : imports_find(imports, &import->key);
+  if (other)
+    other->contested = import->contested = true;
   list_prepend(imports_bucket(imports, ticket->identity), &import->link);
   pthread_mutex_unlock(&imports->lock);
   return import;

@@ -2,35 +2,28 @@
 #include "memory/pci.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/check.h"
+#include "core/sys.h"
 
 /* ---- The kernel's files ---- */
 
-/* Reads at most `size` bytes of a device's file; -1: none. */
-static ssize_t read_file(const char *sys, const char *pci, const char *name, void *bytes,
+/* As file_read, of a device's file. */
+static ssize_t read_file(const char *sys, const char *pci, const char *name, char *text,
                          size_t size) {
   char path[PATH_MAX];
   snprintf(path, sizeof path, "%s/bus/pci/devices/%.15s/%s", sys, pci, name);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return -1;
-  ssize_t got = read(fd, bytes, size);
-  close(fd);
-  return got;
+  return file_read(path, text, size);
 }
 
 static bool read_word(const char *sys, const char *pci, const char *name, char *text, size_t size) {
-  ssize_t got = read_file(sys, pci, name, text, size - 1);
-  text[got > 0 ? got : 0] = '\0';
+  read_file(sys, pci, name, text, size);
   text[strcspn(text, "\n")] = '\0';
   return text[0] != '\0';
 }
@@ -107,8 +100,8 @@ static uint32_t get32(const uint8_t *bytes) {
 /* 1: the bridge redirects peer-to-peer traffic upstream; 0: not; -1: unreadable. The capability
  * list is untrusted: its length is bounded. */
 static int redirects(const char *sys, const char *bridge) {
-  uint8_t config[CONFIG_BYTES];
-  ssize_t got = read_file(sys, bridge, "config", config, sizeof config);
+  uint8_t config[CONFIG_BYTES + 1];
+  ssize_t got = read_file(sys, bridge, "config", (char *)config, sizeof config);
   if (got <= (ssize_t)CONFIG_SHORT)
     return -1;
   uint32_t at = EXTENDED_FIRST;

@@ -69,10 +69,6 @@ static inline uint64_t next_life(struct pool_shard *shard) {
   return life;
 }
 
-static inline void shard_add_room(struct pool_shard *shard, uint64_t bytes) {
-  count(&shard->room, bytes);
-}
-
 /* ---- taking ---- */
 
 void pool_mark(struct haul_region *region) {
@@ -88,7 +84,7 @@ static inline struct haul_region *pop(struct pool_shard *shard, size_t slot) {
   if (__builtin_expect(region != NULL, 1)) {
     atomic_store_explicit(&shard->stacks[slot], region->next, memory_order_relaxed);
     region->generation = next_life(shard);
-    shard_add_room(shard, region->pool_bytes);
+    count(&shard->room, region->pool_bytes);
   }
   return region;
 }
@@ -159,7 +155,7 @@ static bool grow_budget(struct pool *pool, struct pool_shard *shard, uint64_t by
   } while (!atomic_compare_exchange_weak_explicit(&pool->spare, &spare, spare - taken,
                                                   memory_order_relaxed, memory_order_relaxed));
   count(&shard->budget, taken);
-  shard_add_room(shard, taken);
+  count(&shard->room, taken);
   return true;
 }
 
@@ -175,7 +171,7 @@ static void reclaim_budgets(struct pool *pool) {
     uint64_t room = atomic_load_explicit(&shard->room, memory_order_relaxed);
     atomic_fetch_add_explicit(&pool->spare, room, memory_order_relaxed);
     count(&shard->budget, -room);
-    shard_add_room(shard, -room);
+    count(&shard->room, -room);
     spin_unlock(&shard->lock);
   }
 }
@@ -185,7 +181,7 @@ static inline void push(struct pool_shard *shard, struct haul_region *region) {
   struct haul_region *_Atomic *stack = &shard->stacks[region->pool_slot];
   region->next = atomic_load_explicit(stack, memory_order_relaxed);
   atomic_store_explicit(stack, region, memory_order_relaxed);
-  shard_add_room(shard, -region->pool_bytes);
+  count(&shard->room, -region->pool_bytes);
   count(&shard->freed, 1);
 }
 

@@ -232,6 +232,8 @@ static inline __attribute__((always_inline)) bool memory_alive(const struct memo
 int error_released(const char *object);
 /* HAUL_EINVAL for a range of addresses that cannot be wrapped. */
 int error_range(const void *address, size_t length, const char *hint, const char *text);
+/* HAUL_ETICKET for a descriptor that is not what its ticket says. */
+int error_descriptor(int system, const char *why);
 /* HAUL_ENOMEM for a length that overflows when it is rounded up. */
 int error_length(size_t length);
 

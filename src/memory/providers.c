@@ -24,29 +24,19 @@ static unsigned users;
 static struct haul_error refusals[COUNT]; /* errors of providers that did not start */
 static _Atomic bool usable[COUNT];        /* written under the lock, read without */
 
-static void start_all(void) {
-  for (size_t i = 0; i < COUNT; i++) {
+int providers_start(void) {
+  int system = fork_watch();
+  if (system != 0)
+    return error_system(system, NULL, "madvise(MADV_WIPEONFORK)");
+  pthread_mutex_lock(&lock);
+  bool first = users++ == 0;
+  for (size_t i = 0; first && i < COUNT; i++) {
     refusals[i] = (struct haul_error){0};
     int status = providers[i]->start ? providers[i]->start() : 0;
     if (status != 0)
       error_save(&refusals[i]);
     atomic_store(&usable[i], status == 0);
   }
-}
-
-static void stop_all(void) {
-  for (size_t i = COUNT; i-- > 0;)
-    if (atomic_exchange(&usable[i], false) && providers[i]->stop)
-      providers[i]->stop();
-}
-
-int providers_start(void) {
-  int system = fork_watch();
-  if (system != 0)
-    return error_system(system, NULL, "madvise(MADV_WIPEONFORK)");
-  pthread_mutex_lock(&lock);
-  if (users++ == 0)
-    start_all();
   pthread_mutex_unlock(&lock);
   return 0;
 }
@@ -56,8 +46,10 @@ void providers_stop(void) {
   if (fork_is_child())
     return;
   pthread_mutex_lock(&lock);
-  if (--users == 0)
-    stop_all();
+  users--;
+  for (size_t i = COUNT; users == 0 && i-- > 0;)
+    if (atomic_exchange(&usable[i], false) && providers[i]->stop)
+      providers[i]->stop();
   pthread_mutex_unlock(&lock);
 }
 
@@ -85,20 +77,13 @@ unsigned provider_devices(const struct provider *provider) {
 
 /* ---- places ---- */
 
-/* "host, sim:N" */
-static const char *known_kinds(char *text, size_t size) {
-  size_t used = 0;
-  text[0] = '\0';
-  for (size_t i = COUNT; i-- > 0 && used < size;)
-    used += (size_t)snprintf(text + used, size - used, "%s%s%s", used ? ", " : "",
-                             providers[i]->name, providers[i]->numbered ? ":N" : "");
-  return text;
-}
-
 static int unknown_place(const char *object) {
-  char kinds[64];
-  return error_set(HAUL_EPLACE, 0, object,
-                   error_hint("write one of: %s", known_kinds(kinds, sizeof kinds)),
+  char kinds[64]; /* "host, sim:N" */
+  size_t used = 0;
+  for (size_t i = COUNT; i-- > 0 && used < sizeof kinds;)
+    used += (size_t)snprintf(kinds + used, sizeof kinds - used, "%s%s%s", used ? ", " : "",
+                             providers[i]->name, providers[i]->numbered ? ":N" : "");
+  return error_set(HAUL_EPLACE, 0, object, error_hint("write one of: %s", kinds),
                    "no place is written like this");
 }
 
@@ -287,9 +272,13 @@ int memory_export(struct memory *memory, unsigned rights, struct ticket *ticket,
 }
 
 int error_range(const void *address, size_t length, const char *hint, const char *text) {
-  char object[64];
-  snprintf(object, sizeof object, "%p+%zu", address, length);
-  return error_set(HAUL_EINVAL, 0, object, hint, "%s", text);
+  return error_set(HAUL_EINVAL, 0, error_object("%p+%zu", address, length), hint, "%s", text);
+}
+
+int error_descriptor(int system, const char *why) {
+  return error_set(HAUL_ETICKET, system, NULL,
+                   "send the descriptor that haul_region_export gave together with this ticket",
+                   "%s", why);
 }
 
 int error_length(size_t length) {

@@ -411,9 +411,8 @@ int region_enroll(struct haul_region *region, uint16_t kind, bool wanted) {
 int region_check(const struct haul_region *region, uint64_t offset, uint64_t length) {
   if (offset <= region->memory.length && length <= region->memory.length - offset)
     return 0;
-  char object[64];
-  snprintf(object, sizeof object, "%llu+%llu", (unsigned long long)offset,
-           (unsigned long long)length);
+  const char *object =
+      error_object("%llu+%llu", (unsigned long long)offset, (unsigned long long)length);
   return error_set(HAUL_ERANGE, 0, object, "check offset and length",
                    "the range ends outside the region of %zu bytes", region->memory.length);
 }

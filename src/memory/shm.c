@@ -30,13 +30,6 @@
 
 const char *shm_udmabuf = "/dev/udmabuf";
 
-static int create_memfd(const char *name) {
-  int fd = sys_ops.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-  if (fd < 0 && errno == EINVAL) /* before 6.3 */
-    fd = sys_ops.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  return fd;
-}
-
 /* Sets the size and seals it: an importer can neither shrink the file, which would raise SIGBUS in
  * others, nor add seals. */
 static int size_and_seal(int fd, size_t size) {
@@ -72,32 +65,24 @@ int shm_create(const char *name, size_t length, struct shm *shm) {
   *shm = (struct shm){.fd = -1};
   if (!page_round(length, &shm->length))
     return error_length(length);
-  shm->fd = create_memfd(name);
+  shm->fd = sys_ops.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  if (shm->fd < 0 && errno == EINVAL) /* before 6.3 */
+    shm->fd = sys_ops.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (shm->fd < 0)
     return error_system(errno, NULL, "memfd_create");
   int status = size_and_seal(shm->fd, shm->length + page_size());
   if (status == 0)
     status = read_identity(shm->fd, shm->file);
-  if (status != 0)
-    goto unprepared;
-  status = map_footer(shm->fd, shm->length, PROT_READ | PROT_WRITE, &shm->footer);
-  if (status != 0)
-    goto unprepared;
+  if (status == 0)
+    status = map_footer(shm->fd, shm->length, PROT_READ | PROT_WRITE, &shm->footer);
+  if (status != 0) {
+    shm_close(shm);
+    return status;
+  }
   *shm->footer = (struct shm_footer){
       .magic = SHM_MAGIC, .alive = 1, .version = SHM_VERSION, .length = shm->length};
   random_bytes(shm->footer->capability, sizeof shm->footer->capability);
   return 0;
-
-unprepared:
-  close(shm->fd);
-  shm->fd = -1;
-  return status;
-}
-
-static int bad_descriptor(int system, const char *why) {
-  return error_set(HAUL_ETICKET, system, NULL,
-                   "send the descriptor that haul_region_export gave together with this ticket",
-                   "%s", why);
 }
 
 /* Only a sealed memfd on tmpfs cannot raise SIGBUS: hugetlbfs may run out of pages, and other files
@@ -107,15 +92,15 @@ static int check_descriptor(int fd, size_t size) {
   struct stat file;
   int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 && errno == EBADF)
-    return bad_descriptor(errno, "the descriptor is not open");
+    return error_descriptor(errno, "the descriptor is not open");
   /* Do not call into another file system, such as FUSE, which may block. */
   if (seals < 0 || fstatfs(fd, &system) != 0 || fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||
       (uint64_t)system.f_type != TMPFS_MAGIC)
-    return bad_descriptor(0, "the descriptor is not shared memory");
+    return error_descriptor(0, "the descriptor is not shared memory");
   if (!(seals & F_SEAL_SHRINK))
-    return bad_descriptor(0, "the memory behind the descriptor is not sealed against shrinking");
+    return error_descriptor(0, "the memory behind the descriptor is not sealed against shrinking");
   if (file.st_size < 0 || (uint64_t)file.st_size < size)
-    return bad_descriptor(0, "the memory behind the descriptor is smaller than the ticket says");
+    return error_descriptor(0, "the memory behind the descriptor is smaller than the ticket says");
   return 0;
 }
 
@@ -125,11 +110,11 @@ static int check_footer(const struct shm_footer *footer, size_t length,
   uint8_t found[sizeof footer->capability];
   memcpy(found, footer->capability, sizeof found);
   if (footer->magic != SHM_MAGIC || footer->version != SHM_VERSION)
-    return bad_descriptor(0, "the memory behind the descriptor was not made by haul");
+    return error_descriptor(0, "the memory behind the descriptor was not made by haul");
   if (memcmp(found, capability, sizeof found) != 0)
-    return bad_descriptor(0, "ticket and descriptor do not belong together");
+    return error_descriptor(0, "ticket and descriptor do not belong together");
   if (footer->length != length)
-    return bad_descriptor(0, "the ticket names another length than the memory has");
+    return error_descriptor(0, "the ticket names another length than the memory has");
   if (atomic_load_explicit(&footer->alive, memory_order_acquire) != 1)
     return error_released(NULL);
   return 0;
@@ -138,7 +123,7 @@ static int check_footer(const struct shm_footer *footer, size_t length,
 int shm_attach(int fd, size_t length, const uint8_t capability[16], struct shm *shm) {
   *shm = (struct shm){.fd = -1};
   if (length == 0 || !page_round(length, &shm->length))
-    return bad_descriptor(0, "the ticket names an impossible length");
+    return error_descriptor(0, "the ticket names an impossible length");
   int status = check_descriptor(fd, shm->length + page_size());
   if (status != 0)
     return status;
@@ -164,12 +149,12 @@ int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm) {
   uint64_t length = wire_get64(&wire);
   uint64_t device = wire_get64(&wire), inode = wire_get64(&wire);
   if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length)
-    return bad_descriptor(0, "the ticket names an impossible range");
+    return error_descriptor(0, "the ticket names an impossible range");
   int status = shm_attach(fd, length, ticket->capability, shm);
   if (status == 0)
     status = read_identity(fd, shm->file);
   if (status == 0 && (shm->file[0] != device || shm->file[1] != inode))
-    status = bad_descriptor(0, "the descriptor is of other memory than the ticket");
+    status = error_descriptor(0, "the descriptor is of other memory than the ticket");
   if (status != 0)
     shm_close(shm);
   return status;
@@ -197,12 +182,22 @@ int shm_map(int fd, const struct shm *shm, int protection, void *at, void **view
   void *got = at ? sys_ops.mmap(at, shm->length, protection, MAP_SHARED | MAP_FIXED, fd, 0)
                  : map_aligned(fd, shm->length, protection);
   if (got == MAP_FAILED && errno == EACCES)
-    return bad_descriptor(errno, "the descriptor does not allow what the ticket says");
+    return error_descriptor(errno, "the descriptor does not allow what the ticket says");
   if (got == MAP_FAILED)
     return error_system(errno, NULL, "mmap of a memfd");
   pages_want_huge(got, shm->length);
   *view = got;
   return 0;
+}
+
+int shm_create_mapped(const char *name, size_t length, struct shm *shm, void **view) {
+  int status = shm_create(name, length, shm);
+  if (status != 0)
+    return status;
+  status = shm_map(shm->fd, shm, PROT_READ | PROT_WRITE, NULL, view);
+  if (status != 0)
+    shm_close(shm);
+  return status;
 }
 
 int shm_descriptor(const struct shm *shm, bool writable, int *descriptor) {
@@ -278,14 +273,6 @@ int shm_dmabuf_check(void) {
   return shm_has_dmabuf() ? 0 : error_udmabuf(errno);
 }
 
-/* The other causes of EINVAL are excluded: the memfd is sealed, and the size is whole pages. */
-static int error_dmabuf_size(size_t length) {
-  return error_set(HAUL_ELIMIT, EINVAL, "/dev/udmabuf",
-                   error_hint("echo %zu | sudo tee /sys/module/udmabuf/parameters/size_limit_mb",
-                              (length + ((1u << 20) - 1)) >> 20),
-                   "the kernel makes no dma-buf of %zu bytes", length);
-}
-
 int shm_dmabuf(const struct shm *shm, int *descriptor) {
   int device = open(shm_udmabuf, O_RDWR | O_CLOEXEC);
   if (device < 0)
@@ -298,8 +285,11 @@ int shm_dmabuf(const struct shm *shm, int *descriptor) {
   close(device);
   if (*descriptor >= 0)
     return 0;
-  if (system == EINVAL)
-    return error_dmabuf_size(shm->length);
+  if (system == EINVAL) /* no other cause: the memfd is sealed, and the size is whole pages */
+    return error_set(HAUL_ELIMIT, EINVAL, "/dev/udmabuf",
+                     error_hint("echo %zu | sudo tee /sys/module/udmabuf/parameters/size_limit_mb",
+                                (shm->length + ((1u << 20) - 1)) >> 20),
+                     "the kernel makes no dma-buf of %zu bytes", shm->length);
   return error_system(system, "/dev/udmabuf", "UDMABUF_CREATE");
 }
 

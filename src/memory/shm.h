@@ -48,6 +48,8 @@ int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm);
 /* Maps the data of `fd` (shm->fd for the owner) with mmap's protection; if `at` is not NULL, there,
  * replacing mappings. Touches no page. Aligned to 2 MiB from that size on. */
 int shm_map(int fd, const struct shm *shm, int protection, void *at, void **view);
+/* shm_create, and shm_map of it for reading and writing. */
+int shm_create_mapped(const char *name, size_t length, struct shm *shm, void **view);
 /* A new descriptor for the same memory; read-only unless `writable`. */
 int shm_descriptor(const struct shm *shm, bool writable, int *descriptor);
 /* Zeroes the data from `length` on, so that importers see no earlier contents. */

@@ -128,11 +128,6 @@ static struct staging_user *first_waiter(const struct staging *staging, unsigned
   return first == &staging->waiting[kind] ? NULL : list_entry(first, struct staging_user, link);
 }
 
-static bool is_next(const struct staging_user *user) {
-  struct staging_user *first = first_waiter(user->staging, user->kind);
-  return !first || first == user;
-}
-
 static void join_queue(struct staging_user *user, unsigned count) {
   user->wanted = count;
   if (user->waits_since != 0 || user->count >= STAGING_PAIR)
@@ -167,7 +162,8 @@ void staging_user_init(struct staging *staging, struct staging_user *user, enum 
 static bool count_in(struct staging_user *user, unsigned count) {
   struct staging *staging = user->staging;
   pthread_mutex_lock(&staging->lock);
-  bool may = user->count + count <= user->most && is_next(user) &&
+  const struct staging_user *first = first_waiter(staging, user->kind);
+  bool may = user->count + count <= user->most && (!first || first == user) &&
              staging_has_room(staging, user->kind, count);
   if (may) {
     leave_queue(user);

@@ -36,21 +36,9 @@ static void get_layout(struct wire *wire, struct haul_tensor *layout) {
     layout->strides[i] = (int64_t)wire_get64(wire);
 }
 
-/* A token takes the place of the layout. */
-static void put_token(struct wire *wire, const uint8_t token[IPC_TOKEN]) {
-  static const uint8_t rest[LAYOUT - IPC_TOKEN];
-  wire_put_bytes(wire, token, IPC_TOKEN);
-  wire_put_bytes(wire, rest, sizeof rest);
-}
-
-static void get_token(struct wire *wire, uint8_t token[IPC_TOKEN]) {
-  uint8_t rest[LAYOUT - IPC_TOKEN];
-  wire_get_bytes(wire, token, IPC_TOKEN);
-  wire_get_bytes(wire, rest, sizeof rest);
-}
-
 void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
   static const struct haul_tensor none;
+  static const uint8_t rest[LAYOUT - IPC_TOKEN];
   memset(packed, 0, sizeof *packed);
   struct wire wire = wire_over(packed->bytes, SUMMED);
   wire_put32(&wire, TICKET_MAGIC);
@@ -64,10 +52,12 @@ void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
   wire_put64(&wire, ticket->generation);
   wire_put_bytes(&wire, ticket->capability, sizeof ticket->capability);
   wire_put_bytes(&wire, ticket->extra, sizeof ticket->extra);
-  if (ticket->has_token)
-    put_token(&wire, ticket->token);
-  else
+  if (ticket->has_token) { /* it takes the place of the layout */
+    wire_put_bytes(&wire, ticket->token, IPC_TOKEN);
+    wire_put_bytes(&wire, rest, sizeof rest);
+  } else {
     put_layout(&wire, ticket->has_layout ? &ticket->layout : &none);
+  }
   wire_put_bytes(&wire, ticket->identity, sizeof ticket->identity);
   struct wire sum = wire_over(packed->bytes + SUMMED, 8);
   wire_put64(&sum, XXH3_64bits(packed->bytes, SUMMED));
@@ -107,6 +97,7 @@ static int check_fields(const struct ticket *ticket, unsigned flags) {
 }
 
 int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
+  uint8_t rest[LAYOUT - IPC_TOKEN];
   struct wire wire = wire_over(packed->bytes, SUMMED);
   int status = check_envelope(packed, &wire);
   if (status != 0)
@@ -121,10 +112,12 @@ int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
   ticket->generation = wire_get64(&wire);
   wire_get_bytes(&wire, ticket->capability, sizeof ticket->capability);
   wire_get_bytes(&wire, ticket->extra, sizeof ticket->extra);
-  if (ticket->has_token)
-    get_token(&wire, ticket->token);
-  else
+  if (ticket->has_token) {
+    wire_get_bytes(&wire, ticket->token, IPC_TOKEN);
+    wire_get_bytes(&wire, rest, sizeof rest);
+  } else {
     get_layout(&wire, &ticket->layout);
+  }
   wire_get_bytes(&wire, ticket->identity, sizeof ticket->identity);
   return check_fields(ticket, flags);
 }

@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/sys.h"
 #include "node/message.h"
-#include "node/requests.h"
+#include "node/peer.h"
 
 #define MAGIC   0x4c544348u /* "HCTL" */
 #define READS   4           /* at most, in a turn, beyond what TLS has decrypted already */

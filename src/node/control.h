@@ -68,6 +68,15 @@ int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes
 int control_request(struct request *request, enum control_type type, const void *body,
                     size_t length, haul_deadline until);
 
+/* Handlers of peers' requests, with the loop's lock: of published regions (regions.c), of
+ * statistics and trace events (stats.c). They read the request from `in` and write the response, of
+ * at most CONTROL_BODY_MAX bytes, to `out`. A request that they leave unread, or that is too short,
+ * drops the peer. */
+void regions_serve_lookup(struct haul_peer *peer, struct wire *in, struct wire *out);
+void regions_serve_list(struct haul_peer *peer, struct wire *in, struct wire *out);
+void stats_serve(struct haul_peer *peer, struct wire *in, struct wire *out);
+void trace_serve(struct haul_peer *peer, struct wire *in, struct wire *out);
+
 /* With the loop's lock. Reads and handles frames for at most a millisecond; the rest is handled
  * in the peer's next turn (peer->frames_deferred). May drop the peer. */
 void control_receive(struct haul_peer *peer);

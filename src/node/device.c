@@ -152,22 +152,19 @@ HAUL_API int haul_copy_start(haul_region *to, uint64_t to_offset, haul_region *f
   return 0;
 }
 
-/* With the lock. */
-static void poll_copy(haul_copy *copy) {
-  copy->status = copy_pending_look(&copy->pending);
-  if (copy->status == 0 && !(memory_alive(&copy->to->memory) && memory_alive(&copy->from->memory)))
-    copy->status = error_released(NULL);
-  if (copy->status < 0)
-    error_save(&copy->why);
-}
-
 HAUL_API int haul_copy_test(haul_copy *copy) {
   int code = node_enter("haul_copy_test", copy, "copy is NULL");
   if (code)
     return code;
   pthread_mutex_lock(&copy->lock);
-  if (copy->status == 1)
-    poll_copy(copy);
+  if (copy->status == 1) {
+    copy->status = copy_pending_look(&copy->pending);
+    if (copy->status == 0 &&
+        !(memory_alive(&copy->to->memory) && memory_alive(&copy->from->memory)))
+      copy->status = error_released(NULL);
+    if (copy->status < 0)
+      error_save(&copy->why);
+  }
   int status = copy->status;
   pthread_mutex_unlock(&copy->lock);
   return status < 0 ? error_restore(&copy->why) : status;

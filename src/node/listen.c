@@ -22,22 +22,19 @@ static void on_pause_end(struct timer *timer) {
     loop_timer_start(loop, timer, clock_now() + PAUSE_NS);
 }
 
-/* The connection stays in the queue, which would wake the loop again at once. */
-static void pause_listener(struct listener *listener, int system) {
-  log_write(&listener->node->fabric.log, LOG_ACCEPT,
-            (struct haul_log_field[]){{"reason", strerror(system)}, {0}});
-  loop_unwatch(listener->node->loop, &listener->watch);
-  loop_timer_start(listener->node->loop, &listener->timer, clock_now() + PAUSE_NS);
-}
-
 static void on_connection(struct watch *watch, uint32_t events) {
   struct listener *listener = list_entry(watch, struct listener, watch);
   (void)events;
   int fd = sock_accept(listener->fd);
-  if (fd >= 0)
+  if (fd >= 0) {
     accept_start(listener, fd);
-  else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-    pause_listener(listener, errno);
+  } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+    log_write(&listener->node->fabric.log, LOG_ACCEPT,
+              (struct haul_log_field[]){{"reason", strerror(errno)}, {0}});
+    /* The connection stays in the queue, which would wake the loop again at once. */
+    loop_unwatch(listener->node->loop, &listener->watch);
+    loop_timer_start(listener->node->loop, &listener->timer, clock_now() + PAUSE_NS);
+  }
 }
 
 static int listen_on(struct haul_node *node, const struct address *address, bool companion) {

@@ -18,7 +18,7 @@
 #include "node/directory.h"
 #include "node/listen.h"
 #include "node/message.h"
-#include "node/requests.h"
+#include "node/peer.h"
 
 HAUL_API const char *haul_version(void) {
 #define TEXT_OF(x)            #x
@@ -28,23 +28,7 @@ HAUL_API const char *haul_version(void) {
 
 /* ---- Opening ---- */
 
-/* Reads the files that the settings name. The names are forgotten then: they point into the
- * caller's struct config. */
-static int open_keys(struct haul_node *node) {
-  struct haul_node_config *config = &node->config;
-  const struct tls_settings settings = {.key = config->key,
-                                        .certificate = config->certificate,
-                                        .private_key = config->private_key,
-                                        .authority = config->authority,
-                                        .user = config->process_tls};
-  int code = tls_is_wanted(&settings) ? tls_context_open(&settings, &node->tls) : 0;
-  if (code == 0 && config->directory_login && *config->directory_login)
-    code = keys_text(config->directory_login, "login for directories", &node->login);
-  config->key = config->certificate = config->private_key = config->authority = NULL;
-  config->directory_login = NULL;
-  return code;
-}
-
+/* And the files that the settings name. The names are forgotten then: they point into `config`. */
 static int read_config(struct haul_node *node, const struct haul_node_config *given) {
   struct config config;
   int code = config_read(given, &config);
@@ -55,7 +39,18 @@ static int read_config(struct haul_node *node, const struct haul_node_config *gi
   node->config.name = node->name;
   node->transfers.rules = config.rules;
   memory_settings_set(&config.memory);
-  return open_keys(node);
+  struct haul_node_config *values = &node->config;
+  const struct tls_settings settings = {.key = values->key,
+                                        .certificate = values->certificate,
+                                        .private_key = values->private_key,
+                                        .authority = values->authority,
+                                        .user = values->process_tls};
+  code = tls_is_wanted(&settings) ? tls_context_open(&settings, &node->tls) : 0;
+  if (code == 0 && values->directory_login && *values->directory_login)
+    code = keys_text(values->directory_login, "login for directories", &node->login);
+  values->key = values->certificate = values->private_key = values->authority = NULL;
+  values->directory_login = NULL;
+  return code;
 }
 
 static void *progress_thread(void *argument) {
@@ -63,16 +58,6 @@ static void *progress_thread(void *argument) {
   while (!atomic_load(&node->closing))
     loop_run(node->loop, HAUL_FOREVER);
   return NULL;
-}
-
-static int start_thread(struct haul_node *node) {
-  int failed = thread_start(&node->thread, progress_thread, node);
-  if (failed)
-    return error_set(HAUL_ELIMIT, failed, NULL,
-                     "raise the limit (ulimit -u), or set progress to HAUL_PROGRESS_CALLER",
-                     "cannot start the progress thread: %s", strerror(failed));
-  node->has_thread = true;
-  return 0;
 }
 
 static void expire_imports(struct timer *timer) {
@@ -175,7 +160,13 @@ static int open_parts(struct haul_node *node) {
   loop_lock(node->loop);
   loop_poller_start(node->loop, &node->poller, sweep_peers);
   loop_unlock(node->loop);
-  return thread ? start_thread(node) : 0;
+  int failed = thread ? thread_start(&node->thread, progress_thread, node) : 0;
+  if (failed)
+    return error_set(HAUL_ELIMIT, failed, NULL,
+                     "raise the limit (ulimit -u), or set progress to HAUL_PROGRESS_CALLER",
+                     "cannot start the progress thread: %s", strerror(failed));
+  node->has_thread = thread;
+  return 0;
 }
 
 HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **out) {

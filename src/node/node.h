@@ -5,9 +5,8 @@
  *   config.h    settings and where their values come from
  *   listen.h    listeners, and accepted connections until their handshake is complete
  *   peer.h      peers: connecting, liveness, dropping
- *   control.h   frames and requests on a peer's control connection
+ *   control.h   frames and requests on a peer's control connection, handlers of peers' requests
  *   message.h   messages and peer events
- *   requests.h  handlers of the requests that peers send: regions, statistics, traces
  *   directory.h finding nodes in etcd, and keeping a node's own entries there
  *
  * Locks, in the order in which they are taken: the loop's lock, a peer's `send_lock`, the node's
@@ -61,6 +60,8 @@ struct haul_node {
 
 void node_retain(struct haul_node *node);
 void node_put(struct haul_node *node);
+/* Fires 3 s after the last read of trace events (stats.c): stops the recording. */
+void trace_expire(struct timer *timer);
 bool node_is_closed(struct haul_node *node);
 /* Begins a public call: error_enter, then HAUL_EINVAL with the text `mistake` unless the arguments
  * are `valid`. */

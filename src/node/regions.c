@@ -10,7 +10,7 @@
 #include "core/wire.h"
 #include "memory/copy.h"
 #include "memory/ticket.h"
-#include "node/requests.h"
+#include "node/peer.h"
 
 #define PAGE 24 /* entries of NAMES: at most 24 * 273 bytes, which fit CONTROL_BODY_MAX */
 
@@ -221,13 +221,6 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
   return code;
 }
 
-/* Unpublishes every name of the region; without locks. Waits until no peer touches it, at most for
- * the liveness bound. */
-static void withdraw_names(struct haul_node *node, struct haul_region *region) {
-  while (atomic_load(&region->names) > 0 && withdraw(node, region, NULL) == 0)
-    ;
-}
-
 /* ---- Releasing ---- */
 
 struct release {
@@ -252,21 +245,20 @@ static void abort_transfers(struct haul_node *node, struct haul_region *region) 
   }
 }
 
-/* Another thread that closes the node holds the loop's lock until no peer touches the memory. */
-static void await_close(struct haul_node *node) {
-  if (!node_is_closed(node))
-    return;
-  loop_lock(node->loop);
-  loop_unlock(node->loop);
-}
-
 static void withdraw_region(haul_region *region) {
   atomic_store(&region->released, true);
   struct haul_node *node = region_hold_node(region);
   if (!node)
     return;
-  withdraw_names(node, region);
-  await_close(node);
+  /* Every name. Without locks, as it waits until no peer touches the region, at most for the
+   * liveness bound. */
+  while (atomic_load(&region->names) > 0 && withdraw(node, region, NULL) == 0)
+    ;
+  /* Another thread that closes the node holds the loop's lock until no peer touches the memory. */
+  if (node_is_closed(node)) {
+    loop_lock(node->loop);
+    loop_unlock(node->loop);
+  }
   abort_transfers(node, region);
   node_put(node);
 }

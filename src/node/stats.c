@@ -10,7 +10,7 @@
 #include "core/sys.h"
 #include "core/wire.h"
 #include "memory/staging.h"
-#include "node/requests.h"
+#include "node/peer.h"
 
 #define PEERS_PAGE                                                                                 \
   16 /* peers of a response: at most 16 * 480 bytes, and 395 of the node: CONTROL_BODY_MAX */

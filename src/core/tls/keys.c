@@ -192,21 +192,16 @@ int keys_text(const char *path, const char *what, char **text) {
   return code;
 }
 
-static size_t count_lines(const char *text) {
-  size_t lines = 1;
-  for (; *text; text++)
-    lines += *text == '\n';
-  return lines < KEYS_MAX ? lines : KEYS_MAX;
-}
-
 int keys_read(const char *path, struct keys *keys) {
   char *text;
   *keys = (struct keys){NULL, 0};
   int code = keys_text(path, KEY_FILE, &text);
   if (code || !text)
     return code;
-  size_t size = strlen(text);
-  keys->list = alloc_zero(count_lines(text) + 1, sizeof *keys->list);
+  size_t size = strlen(text), lines = 1;
+  for (const char *at = text; *at; at++)
+    lines += *at == '\n';
+  keys->list = alloc_zero((lines < KEYS_MAX ? lines : KEYS_MAX) + 1, sizeof *keys->list);
   code = keys->list ? parse(text, path, keys) : error_memory("keys");
   explicit_bzero(text, size); /* parse cuts it up */
   alloc_free(text);

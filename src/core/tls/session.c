@@ -32,10 +32,10 @@ static int bio_stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
   return result < 0 ? -1 : 0;
 }
 
-static ssize_t socket_receive(const struct tls *tls, void *to, size_t length) {
+static ssize_t socket_receive(const struct tls *tls, void *to, size_t length, int flags) {
   struct iovec span = {to, length};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-  return sys_ops.recvmsg(tls->fd, &message, MSG_DONTWAIT);
+  return sys_ops.recvmsg(tls->fd, &message, MSG_DONTWAIT | flags);
 }
 
 static ssize_t socket_send(const struct tls *tls, const void *from, size_t length) {
@@ -48,9 +48,7 @@ static ssize_t socket_send(const struct tls *tls, const void *from, size_t lengt
  * be read before. As recv(2). */
 static ssize_t peek_type(struct tls *tls) {
   uint8_t first;
-  struct iovec span = {&first, 1};
-  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-  ssize_t got = sys_ops.recvmsg(tls->fd, &message, MSG_PEEK | MSG_DONTWAIT);
+  ssize_t got = socket_receive(tls, &first, 1, MSG_PEEK);
   if (got > 0) {
     tls->looked = true;
     tls->bare = first != 22 && first != 21;
@@ -67,11 +65,11 @@ static int bio_read(ssl_bio *bio, char *to, int length) {
   if (tls->bare)
     return -1;
   if (!tls->in) {
-    ssize_t got = socket_receive(tls, to, (size_t)length);
+    ssize_t got = socket_receive(tls, to, (size_t)length, 0);
     return got > 0 ? (int)got : bio_stop(tls, bio, got, OPENSSL_BIO_READ);
   }
   if (tls->in_start == tls->in_end) {
-    ssize_t got = socket_receive(tls, tls->in, IN_BYTES);
+    ssize_t got = socket_receive(tls, tls->in, IN_BYTES, 0);
     if (got <= 0)
       return bio_stop(tls, bio, got, OPENSSL_BIO_READ);
     tls->in_start = 0;
@@ -204,14 +202,6 @@ static int error_auth(const struct tls *tls, const char *object, const char *rea
       "the peer and this side do not accept each other: %s", reason);
 }
 
-static int error_handshake(const struct tls *tls, const char *object, int error) {
-  if (error == OPENSSL_ERROR_SSL)
-    return error_auth(tls, object, openssl_reason(tls->context->openssl));
-  return error_set(HAUL_EPEER, tls->system, object,
-                   tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
-                   "the connection ended during authentication");
-}
-
 /* Sets the identity from the peer's certificate; psk_find or psk_use set it for a key. */
 static int name_peer(struct tls *tls, const char *object) {
   const struct openssl *openssl = tls->context->openssl;
@@ -244,7 +234,13 @@ int tls_handshake(struct tls *tls, const char *object) {
     return TLS_BARE;
   if (error == OPENSSL_WANT_READ)
     return TLS_READ;
-  return error == OPENSSL_WANT_WRITE ? TLS_WRITE : error_handshake(tls, object, error);
+  if (error == OPENSSL_WANT_WRITE)
+    return TLS_WRITE;
+  if (error == OPENSSL_ERROR_SSL)
+    return error_auth(tls, object, openssl_reason(openssl));
+  return error_set(HAUL_EPEER, tls->system, object,
+                   tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
+                   "the connection ended during authentication");
 }
 
 /* ---- Sending ---- */

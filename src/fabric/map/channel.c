@@ -71,17 +71,11 @@ static int send_record(struct map_endpoint *endpoint, const uint8_t *record, con
 int channel_open(struct map_endpoint *endpoint) {
   void *view;
   random_bytes(&endpoint->nonce, sizeof endpoint->nonce);
-  int code = shm_create("haul-hazards", sizeof *endpoint->hazards, &endpoint->hazards_shm);
-  if (code)
-    return code;
-  code = shm_map(endpoint->hazards_shm.fd, &endpoint->hazards_shm, PROT_READ | PROT_WRITE, NULL,
-                 &view);
-  if (code) {
-    shm_close(&endpoint->hazards_shm);
-    return code;
-  }
-  endpoint->hazards = view;
-  return 0;
+  int code =
+      shm_create_mapped("haul-hazards", sizeof *endpoint->hazards, &endpoint->hazards_shm, &view);
+  if (code == 0)
+    endpoint->hazards = view;
+  return code;
 }
 
 static int send_greeting(struct map_endpoint *endpoint) {

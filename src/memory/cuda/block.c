@@ -15,11 +15,6 @@
 
 /* ---- Allocation ---- */
 
-static const char *name_of(unsigned device, char *text, size_t size) {
-  snprintf(text, size, "cuda:%u", device);
-  return text;
-}
-
 struct block *block_new(unsigned device) {
   struct block *block = alloc_zero(1, sizeof *block);
   if (!block)
@@ -199,13 +194,6 @@ static int partly(const void *address, size_t length) {
                      "the range lies only partly within one GPU's memory");
 }
 
-/* The range begins outside device memory; does it end in it? */
-static int look_at_end(const struct cuda_driver *driver, const void *address, size_t length) {
-  struct cuda_pointer end;
-  cuda_pointer(driver, (const char *)address + length - 1, &end);
-  return is_device(&end) ? partly(address, length) : 0;
-}
-
 /* A range may span adjacent mappings, as of growing segments. */
 int cuda_owns(const void *address, size_t length, struct haul_place *place) {
   const struct cuda_driver *driver = library_loaded(&cuda_library);
@@ -213,8 +201,10 @@ int cuda_owns(const void *address, size_t length, struct haul_place *place) {
   if (!driver)
     return 0;
   cuda_pointer(driver, address, &first);
-  if (!is_device(&first))
-    return look_at_end(driver, address, length);
+  if (!is_device(&first)) { /* does the range end in device memory? */
+    cuda_pointer(driver, (const char *)address + length - 1, &next);
+    return is_device(&next) ? partly(address, length) : 0;
+  }
   uintptr_t end = (uintptr_t)address + length, at = (uintptr_t)(first.start + first.size);
   for (; at < end; at = (uintptr_t)(next.start + next.size)) {
     cuda_pointer(driver, (void *)at, &next);
@@ -295,9 +285,8 @@ static int make_descriptor(const struct block *block, size_t length, int *descri
 /* The driver's descriptor always permits writing. */
 int cuda_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   struct block *block = memory->state;
-  char object[24];
   if (!(rights & HAUL_WRITE))
-    return error_set(HAUL_ENOTSUP, 0, name_of(block->device, object, sizeof object),
+    return error_set(HAUL_ENOTSUP, 0, error_object("cuda:%u", block->device),
                      "share it with HAUL_READ | HAUL_WRITE, or let the peer read over tcp or rdma",
                      "NVIDIA's driver cannot share GPU memory read-only");
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
@@ -331,12 +320,6 @@ int cuda_locate(const struct ticket *ticket, uint16_t *device) {
                    "the memory is on a GPU that is not visible to this process");
 }
 
-static int bad_descriptor(const char *why) {
-  return error_set(HAUL_ETICKET, 0, NULL,
-                   "send the descriptor that haul_region_export gave together with this ticket",
-                   "%s", why);
-}
-
 /* In the device's context. */
 static int attach(struct block *block, int descriptor, bool writable) {
   CUresult result = cuda_driver->import_handle(&block->handle, (void *)(intptr_t)descriptor,
@@ -344,7 +327,7 @@ static int attach(struct block *block, int descriptor, bool writable) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
     return cuda_failed(block->device, result, "cuMemImportFromShareableHandle");
   if (result != CUDA_SUCCESS)
-    return bad_descriptor("the descriptor is not GPU memory");
+    return error_descriptor(0, "the descriptor is not GPU memory");
   block->mapped = true;
   result =
       map(block, writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ);
@@ -352,7 +335,7 @@ static int attach(struct block *block, int descriptor, bool writable) {
     return 0;
   cuda_driver->release(block->handle);
   return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE
-             ? bad_descriptor("the GPU memory is not what the ticket says")
+             ? error_descriptor(0, "the GPU memory is not what the ticket says")
              : cuda_failed(block->device, result, "cuMemMap");
 }
 
@@ -363,7 +346,7 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
   read_extra(ticket, &length, uuid);
   if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length ||
       !device->granularity || length % device->granularity != 0 || length > PTRDIFF_MAX)
-    return bad_descriptor("the ticket names an impossible range");
+    return error_descriptor(0, "the ticket names an impossible range");
   struct block *block = block_new(memory->place.device);
   if (!block)
     return HAUL_ENOMEM;
@@ -401,8 +384,7 @@ uint64_t cuda_buffer(const struct memory *memory) {
 /* ---- dma-bufs ---- */
 
 static int no_dmabuf(unsigned device, const char *why, const char *hint) {
-  char object[24];
-  return error_set(HAUL_ENOTSUP, 0, name_of(device, object, sizeof object), hint, "%s", why);
+  return error_set(HAUL_ENOTSUP, 0, error_object("cuda:%u", device), hint, "%s", why);
 }
 
 int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {

@@ -22,13 +22,6 @@ static bool find_card(char name[PCI_NAME]) {
   return pci_find(cuda_sys, "0x10de", "0x03", name);
 }
 
-/* 0 if the file can be opened, else the errno. */
-static int access_error(const char *name) {
-  char path[256];
-  snprintf(path, sizeof path, "%s/%s", cuda_dev, name);
-  return access(path, R_OK | W_OK) == 0 ? 0 : errno;
-}
-
 static bool has_module(const char *name) {
   char path[256];
   snprintf(path, sizeof path, "%s/module/%s", cuda_sys, name);
@@ -67,18 +60,19 @@ static void check_driver(struct haul_check *check) {
 
 /* The possible causes of the driver's error. */
 static void explain_absence(struct haul_check *check) {
-  char card[PCI_NAME];
-  int control = access_error("nvidiactl");
+  char card[PCI_NAME], path[256];
+  snprintf(path, sizeof path, "%s/nvidiactl", cuda_dev);
+  int control = access(path, R_OK | W_OK) == 0 ? 0 : errno;
   check_set(check, HAUL_CHECK_MISSING, "%s", haul_error_last()->text);
   if (!has_module("nvidia") && find_card(card)) {
     check_set(check, HAUL_CHECK_MISSING,
               "the GPU %s is there, and NVIDIA's kernel module is not loaded", card);
     check_hint(check, "sudo modprobe nvidia");
   } else if (control == EACCES || control == EPERM) {
-    check_set(check, HAUL_CHECK_MISSING, "this user may not open %s/nvidiactl", cuda_dev);
+    check_set(check, HAUL_CHECK_MISSING, "this user may not open %s", path);
     check_hint(check, "sudo chmod a+rw /dev/nvidia* (for good: NVreg_DeviceFileMode=0666)");
   } else if (control == ENOENT) {
-    check_set(check, HAUL_CHECK_MISSING, "%s/nvidiactl is not here", cuda_dev);
+    check_set(check, HAUL_CHECK_MISSING, "%s is not here", path);
     check_hint(check, "sudo nvidia-modprobe -c 0 -u (in a container: start it with --gpus all)");
   } else if (getenv("CUDA_VISIBLE_DEVICES")) {
     check_hint(check, "unset CUDA_VISIBLE_DEVICES");
@@ -109,22 +103,13 @@ static bool needs_device(struct haul_check *check) {
   return true;
 }
 
-static unsigned first_without(bool (*can)(const struct cuda_device *device)) {
-  unsigned i = 0;
-  while (i < cuda_devices() && can(cuda_device(i)))
-    i++;
-  return i;
-}
-
-static bool can_share(const struct cuda_device *device) {
-  return device->shares;
-}
-
 static void check_sharing(struct haul_check *check) {
   if (needs_device(check))
     return;
-  unsigned bad = first_without(can_share);
-  if (bad == cuda_devices())
+  unsigned bad = 0, count = cuda_devices();
+  while (bad < count && cuda_device(bad)->shares)
+    bad++;
+  if (bad == count)
     check_set(check, HAUL_CHECK_OK, "GPU memory can be shared through descriptors");
   else
     check_set(
@@ -134,15 +119,13 @@ static void check_sharing(struct haul_check *check) {
         bad);
 }
 
-static bool can_dmabuf(const struct cuda_device *device) {
-  return device->dmabuf;
-}
-
 static void check_rdma(struct haul_check *check) {
   if (needs_device(check))
     return;
-  unsigned bad = first_without(can_dmabuf);
-  if (bad == cuda_devices()) {
+  unsigned bad = 0, count = cuda_devices();
+  while (bad < count && cuda_device(bad)->dmabuf)
+    bad++;
+  if (bad == count) {
     check_set(check, HAUL_CHECK_OK, "GPU memory becomes dma-bufs, which NICs read and write");
   } else if (has_module("nvidia_peermem")) {
     check_set(check, HAUL_CHECK_OK,

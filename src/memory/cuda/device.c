@@ -74,10 +74,8 @@ static bool context_is_current(struct cuda_device *device) {
 /* ---- Failures ---- */
 
 int cuda_gone(unsigned device) {
-  char object[24];
-  snprintf(object, sizeof object, "cuda:%u", device);
   return error_set(
-      HAUL_ESTALE, 0, object,
+      HAUL_ESTALE, 0, error_object("cuda:%u", device),
       "release its regions and allocate them again; do not call cudaDeviceReset while haul "
       "uses the GPU",
       "the application has reset this GPU, which destroyed its memory");
@@ -98,8 +96,7 @@ static bool means_context_lost(unsigned device, CUresult result) {
 }
 
 int cuda_failed(unsigned device, CUresult result, const char *call) {
-  char object[24];
-  snprintf(object, sizeof object, "cuda:%u", device);
+  const char *object = error_object("cuda:%u", device);
   if (means_context_lost(device, result)) {
     atomic_store(&devices[device].lost, true);
     return cuda_gone(device);
@@ -137,11 +134,7 @@ static int error_init(CUresult result) {
                    "NVIDIA's driver does not start: %s (%d)", word, result);
 }
 
-static bool has_attribute(CUdevice handle, int attribute) {
-  int value = 0;
-  return cuda_driver->device_attribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0;
-}
-
+/* 0 if the driver does not know the attribute. */
 static int attribute_value(CUdevice handle, int attribute) {
   int value = 0;
   return cuda_driver->device_attribute(&value, attribute, handle) == CUDA_SUCCESS ? value : 0;
@@ -159,20 +152,20 @@ static void query_uuid(struct cuda_device *device) {
 static void query_sharing(struct cuda_device *device) {
   CUdevice handle = device->handle;
   device->registers =
-      has_attribute(handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+      attribute_value(handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   device->how =
       (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                             .location = {CU_MEM_LOCATION_TYPE_DEVICE, handle},
                             .allocFlags = {.gpuDirectRDMACapable = device->registers}};
   device->shares =
-      has_attribute(handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
-      has_attribute(handle, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) &&
+      attribute_value(handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+      attribute_value(handle, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) &&
       cuda_driver->granularity(&device->granularity, &device->how,
                                CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS &&
       device->granularity > 0;
   device->dmabuf =
-      cuda_driver->range_handle && has_attribute(handle, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+      cuda_driver->range_handle && attribute_value(handle, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
 }
 
 /* No flush is needed if writes are ordered for the GPU itself, or no call flushes: work submitted
@@ -359,23 +352,14 @@ static _Thread_local struct {
   int mode;       /* the thread's former mode */
 } capture;
 
-static void capture_relax(void) {
-  if (capture.depth++ > 0 || !cuda_driver->exchange_capture_mode)
-    return;
-  capture.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  cuda_driver->exchange_capture_mode(&capture.mode);
-}
-
-static void capture_restore(void) {
-  if (--capture.depth == 0 && cuda_driver->exchange_capture_mode)
-    cuda_driver->exchange_capture_mode(&capture.mode);
-}
-
 static int context_enter(unsigned number) {
   CUresult result = cuda_driver->context_push(devices[number].context);
   if (result != CUDA_SUCCESS)
     return cuda_failed(number, result, "cuCtxPushCurrent");
-  capture_relax();
+  if (capture.depth++ == 0 && cuda_driver->exchange_capture_mode) {
+    capture.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    cuda_driver->exchange_capture_mode(&capture.mode);
+  }
   return 0;
 }
 
@@ -439,7 +423,8 @@ int cuda_enter_again(unsigned number) {
 
 void cuda_leave(void) {
   CUcontext was;
-  capture_restore();
+  if (--capture.depth == 0 && cuda_driver->exchange_capture_mode)
+    cuda_driver->exchange_capture_mode(&capture.mode);
   cuda_driver->context_pop(&was);
 }
 

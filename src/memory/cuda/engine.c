@@ -171,11 +171,6 @@ static bool is_measured(const struct copy *copy, const struct job *job) {
   return job->staged && copy->length >= MEASURED_LEAST;
 }
 
-static void begin_to_measure(struct job *job) {
-  job->slice = (uint8_t)tune_next(&slices[job->way]);
-  job->began = clock_now();
-}
-
 /* ---- Ends ---- */
 
 static int set_status(struct copy *copy, int status) {
@@ -207,20 +202,15 @@ static int end_badly(struct copy *copy, struct job *job, CUresult result) {
   return set_status(copy, code);
 }
 
-/* The context was destroyed, with its copies in flight. */
-static int end_stale(struct copy *copy, struct job *job, int code) {
-  if (job->lane)
-    give_lane(job);
-  return set_status(copy, code);
-}
-
 /* In the device's context. */
 static int advance_or_end(struct copy *copy, struct job *job) {
   int code = 0;
   if (!job->lane && !take_lane(job, &code))
     return code ? set_status(copy, code) : 1;
-  if (job->issued == 0 && is_measured(copy, job))
-    begin_to_measure(job);
+  if (job->issued == 0 && is_measured(copy, job)) {
+    job->slice = (uint8_t)tune_next(&slices[job->way]);
+    job->began = clock_now();
+  }
   CUresult result = copy_advance(copy, job);
   if (result != CUDA_SUCCESS)
     return end_badly(copy, job, result);
@@ -229,8 +219,11 @@ static int advance_or_end(struct copy *copy, struct job *job) {
 
 static int move_on(struct copy *copy, struct job *job) {
   int code = is_current(job) ? cuda_enter_again(job->device) : cuda_gone(job->device);
-  if (code)
-    return end_stale(copy, job, code);
+  if (code) { /* the context was destroyed, with its copies in flight */
+    if (job->lane)
+      give_lane(job);
+    return set_status(copy, code);
+  }
   code = advance_or_end(copy, job);
   cuda_leave();
   return code;

@@ -27,14 +27,6 @@ static bool is_capable(const void *address) {
          (capable & 0xff);
 }
 
-/* In the form that cuda_locate reads. */
-static void ipc_fill_extra(const struct cuda_device *device, uint64_t offset,
-                           struct ticket *ticket) {
-  struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
-  wire_put64(&wire, offset);
-  wire_put_bytes(&wire, device->uuid, 16);
-}
-
 int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t token[IPC_TOKEN]) {
   const struct block *block = memory->state;
   const char *address = memory->address;
@@ -56,7 +48,9 @@ int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t 
   cuda_leave();
   if (result != CUDA_SUCCESS)
     return cuda_failed(block->device, result, "cuIpcGetMemHandle");
-  ipc_fill_extra(cuda_device(block->device), (CUdeviceptr)(uintptr_t)address - first.start, ticket);
+  struct wire wire = wire_over(ticket->extra, sizeof ticket->extra); /* as cuda_locate reads it */
+  wire_put64(&wire, (CUdeviceptr)(uintptr_t)address - first.start);
+  wire_put_bytes(&wire, cuda_device(block->device)->uuid, 16);
   memcpy(token, &handle, IPC_TOKEN);
   return 0;
 }

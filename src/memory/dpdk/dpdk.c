@@ -120,10 +120,8 @@ static int whole_pages(const struct memory *memory, size_t *bytes) {
   bool aligned = (uintptr_t)memory->view % page == 0 && page_round(memory->length, bytes);
   if (aligned && (!memory->wrapped || *bytes == memory->length))
     return 0;
-  char object[64];
-  snprintf(object, sizeof object, "%p+%zu", memory->view, memory->length);
   return error_set(
-      HAUL_EINVAL, 0, object,
+      HAUL_EINVAL, 0, error_object("%p+%zu", memory->view, memory->length),
       "wrap memory that begins and ends with a page, or take it from haul_region_alloc",
       "the range is not made of whole pages of %zu bytes", page);
 }

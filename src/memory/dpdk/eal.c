@@ -11,6 +11,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/sys.h"
 #include "core/thread.h"
 #include "memory/dpdk/dpdk.h"
 #include "memory/pages.h"
@@ -53,13 +54,8 @@ int dpdk_eal_errno(void) {
 /* ---- what the host has ---- */
 
 static uint64_t read_number(const char *path) {
-  char text[32] = "";
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return 0;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  return got > 0 ? strtoull(text, NULL, 10) : 0;
+  char text[32];
+  return file_read(path, text, sizeof text) > 0 ? strtoull(text, NULL, 10) : 0;
 }
 
 unsigned dpdk_nodes(void) {
@@ -168,14 +164,10 @@ static const char *without_prefix(const char *line) {
   return strncmp(line, "EAL: ", 5) == 0 ? line + 5 : line;
 }
 
-/* EAL's messages about what it detected explain no failure. */
-static bool explains(const char *line) {
-  return line[0] && strncmp(without_prefix(line), "Detected ", 9) != 0;
-}
-
 static void format_log_tail(char *text, size_t size) {
   pthread_mutex_lock(&log_tail.lock);
-  if (explains(log_tail.lines[0]))
+  /* EAL's messages about what it detected explain no failure. */
+  if (log_tail.lines[0][0] && strncmp(without_prefix(log_tail.lines[0]), "Detected ", 9) != 0)
     snprintf(text, size, "%.100s; %.60s", without_prefix(log_tail.lines[0]),
              without_prefix(log_tail.lines[1]));
   else
@@ -323,49 +315,26 @@ static void *start_thread(void *argument) {
   return NULL;
 }
 
-/* The free pages may have been taken meanwhile. EAL keeps some arguments for good, so it cannot be
- * started again without huge pages in this process ("--legacy-mem is not compatible with
- * --in-memory"). */
-static int error_start_huge(const struct start *start, const char *words) {
-  return error_set(HAUL_ENOTSUP, start->system, "rte_eal_init",
-                   "EAL is started once in a process; start the program anew: it does without huge "
-                   "pages where fewer than 64 MiB are free (or set dpdk_eal in haul.conf)",
-                   "EAL does not start with the huge pages that were free just before: %s", words);
-}
-
 /* Names user-set arguments, as EAL prints an unknown one only to stderr. */
 static int error_start(const struct start *start) {
   char words[176];
   struct memory_settings settings;
   memory_settings_get(&settings);
   format_log_tail(words, sizeof words);
+  /* The free pages may have been taken meanwhile. EAL keeps some arguments for good, so it cannot
+   * be started again without huge pages in this process ("--legacy-mem is not compatible with
+   * --in-memory"). */
   if (start->huge && !settings.dpdk_eal[0])
-    return error_start_huge(start, words);
+    return error_set(
+        HAUL_ENOTSUP, start->system, "rte_eal_init",
+        "EAL is started once in a process; start the program anew: it does without huge pages "
+        "where fewer than 64 MiB are free (or set dpdk_eal in haul.conf)",
+        "EAL does not start with the huge pages that were free just before: %s", words);
   return error_set(
       HAUL_ENOTSUP, start->system, settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
       "fix it (haul doctor dpdk; dpdk_eal in haul.conf) and start the program anew: EAL is "
       "started once in a process",
       "EAL does not start: %s", words);
-}
-
-/* With the lock. */
-static enum dpdk_state start_now(struct start *start) {
-  pthread_t thread;
-  int system = thread_start(&thread, start_thread, start);
-  if (system != 0) {
-    error_system(system, NULL, "a thread for EAL");
-    return DPDK_IDLE;
-  }
-  pthread_join(thread, NULL);
-  if (start->result >= 0)
-    return start->huge ? DPDK_OURS : DPDK_SMALL;
-  if (start->system == EALREADY) { /* started since the check */
-    table.open_log(NULL);
-    return DPDK_FOREIGN;
-  }
-  error_start(start);
-  error_save(&eal.why);
-  return DPDK_FAILED;
 }
 
 /* With the lock. EAL counts nodes first when it starts, so a running EAL has some. */
@@ -377,7 +346,22 @@ static enum dpdk_state start_once(void) {
   eal.nodes = dpdk_nodes();
   plan(&start);
   divert_log();
-  return start_now(&start);
+  pthread_t thread;
+  int system = thread_start(&thread, start_thread, &start);
+  if (system != 0) {
+    error_system(system, NULL, "a thread for EAL");
+    return DPDK_IDLE;
+  }
+  pthread_join(thread, NULL);
+  if (start.result >= 0)
+    return start.huge ? DPDK_OURS : DPDK_SMALL;
+  if (start.system == EALREADY) { /* started since the check */
+    table.open_log(NULL);
+    return DPDK_FOREIGN;
+  }
+  error_start(&start);
+  error_save(&eal.why);
+  return DPDK_FAILED;
 }
 
 const struct dpdk_eal *dpdk_eal_start(void) {

@@ -68,20 +68,25 @@ static bool is_there(void) {
   return there;
 }
 
+/* The device after `id`, or after -1 the first; -1: there is none. */
+static int16_t next_gpu(int16_t id) {
+  return table.next((int16_t)(id + 1), RTE_GPU_ID_NONE);
+}
+
 static unsigned gpu_devices(void) {
   unsigned count = 0;
   if (!is_there() || table.count() == 0)
     return 0;
-  for (int16_t id = table.next(0, RTE_GPU_ID_NONE); id >= 0; count++)
-    id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE);
+  for (int16_t id = -1; (id = next_gpu(id)) >= 0;)
+    count++;
   return count;
 }
 
 /* DPDK's id of the n-th device; -1: gone. */
 static int16_t id_of(unsigned device) {
-  int16_t id = table.next(0, RTE_GPU_ID_NONE);
+  int16_t id = next_gpu(-1);
   while (id >= 0 && device-- > 0)
-    id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE);
+    id = next_gpu(id);
   return id;
 }
 
@@ -140,9 +145,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `blocks` */
 static struct list blocks = LIST_INIT(blocks);
 
 static int no_memory(unsigned device, size_t length) {
-  char object[32];
-  snprintf(object, sizeof object, "gpudev:%u", device);
-  return error_set(HAUL_ENOMEM, 0, object, "release some, or ask for less",
+  return error_set(HAUL_ENOMEM, 0, error_object("gpudev:%u", device),
+                   "release some, or ask for less",
                    "DPDK's driver cannot allocate %zu bytes of the GPU", length);
 }
 
@@ -245,25 +249,19 @@ static int gpu_fence(struct memory *memory, enum fence direction) {
 /* ---- host memory registered for GPUs ---- */
 
 int dpdk_gpus_enroll(void *address, size_t bytes) {
-  int16_t id = -1;
-  if (library_loaded(&library))
-    id = table.next(0, RTE_GPU_ID_NONE);
-  for (; id >= 0; id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE))
-    if (table.enroll(id, bytes, address) < 0) {
-      for (int16_t made = table.next(0, RTE_GPU_ID_NONE); made < id;
-           made = table.next((int16_t)(made + 1), RTE_GPU_ID_NONE))
-        table.dismiss(made, address);
-      return error_set(HAUL_ELIMIT, 0, "rte_gpu_mem_register", "register fewer and larger regions",
-                       "DPDK's driver does not take this memory for its GPU");
-    }
-  return 0;
+  int16_t id = library_loaded(&library) ? next_gpu(-1) : -1;
+  while (id >= 0 && table.enroll(id, bytes, address) >= 0)
+    id = next_gpu(id);
+  if (id < 0)
+    return 0;
+  for (int16_t made = next_gpu(-1); made < id; made = next_gpu(made))
+    table.dismiss(made, address);
+  return error_set(HAUL_ELIMIT, 0, "rte_gpu_mem_register", "register fewer and larger regions",
+                   "DPDK's driver does not take this memory for its GPU");
 }
 
 void dpdk_gpus_dismiss(void *address) {
-  int16_t id = -1;
-  if (library_loaded(&library))
-    id = table.next(0, RTE_GPU_ID_NONE);
-  for (; id >= 0; id = table.next((int16_t)(id + 1), RTE_GPU_ID_NONE))
+  for (int16_t id = library_loaded(&library) ? next_gpu(-1) : -1; id >= 0; id = next_gpu(id))
     table.dismiss(id, address);
 }
 

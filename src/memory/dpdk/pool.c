@@ -47,13 +47,18 @@ static int socket_of(unsigned node) {
   return dpdk_eal_state() == DPDK_SMALL ? 0 : (int)node;
 }
 
+/* Zeros if EAL has no such node. */
+static struct rte_malloc_socket_stats stats_of(const struct dpdk_eal *eal, unsigned node) {
+  struct rte_malloc_socket_stats stats;
+  memset(&stats, 0, sizeof stats);
+  eal->stats(socket_of(node), &stats);
+  return stats;
+}
+
 /* The pool's share of a node's memory: three quarters of haul's own EAL, as other sizes and
  * alignment need some; half of the free memory of an application's EAL. */
 static uint64_t share_of(const struct dpdk_eal *eal, unsigned node) {
-  struct rte_malloc_socket_stats stats;
-  memset(&stats, 0, sizeof stats);
-  if (eal->stats(socket_of(node), &stats) != 0)
-    return 0;
+  struct rte_malloc_socket_stats stats = stats_of(eal, node);
   uint64_t own = stats.heap_totalsz_bytes / 4 * 3;
   switch (dpdk_eal_state()) {
   case DPDK_FOREIGN:
@@ -208,8 +213,7 @@ static struct object *pool_take_object(const struct dpdk_eal *eal, unsigned numb
 }
 
 static int exhausted(const struct dpdk_eal *eal, unsigned number, size_t length) {
-  char object[32];
-  snprintf(object, sizeof object, "dpdk:%u", number);
+  const char *object = error_object("dpdk:%u", number);
   pthread_mutex_lock(&lock);
   uint8_t size_class = class_at(number, length);
   uint32_t made = size_class == REGION_EXACT ? 0 : nodes[number].made[size_class];
@@ -219,20 +223,11 @@ static int exhausted(const struct dpdk_eal *eal, unsigned number, size_t length)
         HAUL_ELIMIT, 0, object,
         "release some, or allow more: dpdk_pool, dpdk_hugepages and dpdk_wait in haul.conf",
         "all %u objects of %zu KiB are in use", made, pool_class_bytes(size_class) >> 10);
-  struct rte_malloc_socket_stats stats;
-  memset(&stats, 0, sizeof stats);
-  eal->stats(socket_of(number), &stats);
+  struct rte_malloc_socket_stats stats = stats_of(eal, number);
   return error_set(HAUL_ENOMEM, 0, object,
                    "release some, or give EAL more memory: dpdk_hugepages or dpdk_eal in haul.conf",
                    "EAL has no %zu bytes in one piece: %zu of %zu MiB are free", length,
                    stats.heap_freesz_bytes / MIB, stats.heap_totalsz_bytes / MIB);
-}
-
-static size_t heap_of(const struct dpdk_eal *eal, unsigned node) {
-  struct rte_malloc_socket_stats stats;
-  memset(&stats, 0, sizeof stats);
-  eal->stats(socket_of(node), &stats);
-  return stats.heap_totalsz_bytes;
 }
 
 /* `returns` is read before the attempt, so that no later free is missed. */
@@ -244,7 +239,8 @@ static struct object *take_patiently(const struct dpdk_eal *eal, unsigned node, 
   for (bool waited = false;; waited = true) {
     uint32_t before = atomic_load_explicit(&returns, memory_order_acquire);
     struct object *object = pool_take_object(eal, node, length);
-    if (object || !patient || clock_now() >= until || length > heap_of(eal, node))
+    if (object || !patient || clock_now() >= until ||
+        length > stats_of(eal, node).heap_totalsz_bytes)
       return object;
     if (!waited)
       atomic_fetch_add_explicit(&waits, 1, memory_order_relaxed);
@@ -269,10 +265,8 @@ static void give_back(unsigned number, struct object *object) {
 }
 
 static int elsewhere(unsigned number, int system) {
-  char object[32];
-  snprintf(object, sizeof object, "dpdk:%u", number);
   return error_set(
-      HAUL_ENOTSUP, system, object,
+      HAUL_ENOTSUP, system, error_object("dpdk:%u", number),
       "reserve huge pages (haul doctor dpdk), give the process CAP_SYS_NICE (mbind), or use dpdk:0",
       "without huge pages EAL's memory is at its node 0, and haul may not bind it to this node");
 }

@@ -158,9 +158,8 @@ static void scan_nodes(const struct gaudi_driver *driver, struct scan_result *sc
 
 /* Finds the device of the framework's descriptor. */
 static int take_given(const struct gaudi_driver *driver) {
-  char object[32];
   struct gaudi_device found = {.control = -1, .numa = -1}, *device = NULL;
-  snprintf(object, sizeof object, "descriptor %d", given.fd);
+  const char *object = error_object("descriptor %d", given.fd);
   int system = query_device(driver, given.fd, &found);
   if (system != 0 || !is_usable(&found))
     return error_set(HAUL_EINVAL, system, object,
@@ -242,8 +241,7 @@ struct gaudi_device *gaudi_device_given(void) {
 /* ---- opening ---- */
 
 static int error_open(const struct gaudi_device *device, int system) {
-  char object[32];
-  snprintf(object, sizeof object, "gaudi:%u", device->number);
+  const char *object = error_object("gaudi:%u", device->number);
   switch (system) {
   case EBUSY:
     return error_set(
@@ -262,23 +260,19 @@ static int error_open(const struct gaudi_device *device, int system) {
   }
 }
 
-/* The library finds a device by its PCI address; without one there is only one. */
-static int open_own(struct gaudi_device *device) {
-  errno = 0;
-  int fd = gaudi_driver->open(GAUDI_KIND_ANY, device->bus[0] ? device->bus : NULL);
-  if (fd < 0)
-    return error_open(device, fd == -1 && errno ? errno : -fd);
-  atomic_store(&device->fd, fd);
-  return 0;
-}
-
 int gaudi_device_open(unsigned number, struct gaudi_device **out) {
   struct gaudi_device *device = *out = &state.devices[number];
   if (atomic_load(&device->fd) >= 0)
     return 0;
-  if (device->given < 0)
-    return open_own(device);
-  atomic_store(&device->fd, device->given);
+  int fd = device->given;
+  if (fd < 0) {
+    /* The library finds a device by its PCI address; without one there is only one. */
+    errno = 0;
+    fd = gaudi_driver->open(GAUDI_KIND_ANY, device->bus[0] ? device->bus : NULL);
+    if (fd < 0)
+      return error_open(device, fd == -1 && errno ? errno : -fd);
+  }
+  atomic_store(&device->fd, fd);
   return 0;
 }
 

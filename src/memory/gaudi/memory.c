@@ -10,6 +10,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/list.h"
 #include "core/ranges.h"
 #include "memory/gaudi/gaudi.h"
 #include "memory/gaudi/suballoc.h"
@@ -46,15 +47,10 @@ static bool is_device_address(uint64_t address) {
   return address >= SPACE_START && address < SPACE_END;
 }
 
-static struct block *block_of(struct range *range) {
-  return (struct block *)(void *)((char *)range - offsetof(struct block, range));
-}
-
 /* ---- pages; all with gaudi_lock ---- */
 
 static int no_memory(const struct gaudi_device *device, uint64_t length, int system) {
-  char object[32];
-  snprintf(object, sizeof object, "gaudi:%u", device->number);
+  const char *object = error_object("gaudi:%u", device->number);
   if (system && system != ENOMEM)
     return error_system(system, object, "hlthunk_device_memory_alloc");
   return error_set(HAUL_ENOMEM, system, object,
@@ -297,7 +293,7 @@ static int error_no_block(const void *address, size_t length) {
 /* With gaudi_lock. The block that contains the range, or NULL. */
 static struct block *find_block(uint64_t address, uint64_t length) {
   struct range *range = ranges_cover(&blocks, 0, address, address + length);
-  return range ? block_of(range) : NULL;
+  return range ? list_entry(range, struct block, range) : NULL;
 }
 
 /* With gaudi_lock. Can it be memory of the framework whose descriptor is used? The driver does not
@@ -373,8 +369,7 @@ int gaudi_wrap(void *pointer, size_t length, struct memory *memory) {
 /* ---- dma-buf ---- */
 
 static int not_exported(const struct block *block, int system) {
-  char object[32];
-  snprintf(object, sizeof object, "gaudi:%u", block->device->number);
+  const char *object = error_object("gaudi:%u", block->device->number);
   if (!block->page)
     return error_set(
         HAUL_ENOTSUP, system, object,

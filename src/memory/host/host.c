@@ -62,13 +62,8 @@ static int map_private(struct block *block, size_t length, void **address) {
 }
 
 static int map_shared(struct block *block, size_t length, void **address) {
-  int status = shm_create("haul-host", length, &block->shm);
-  if (status != 0)
-    return status;
+  int status = shm_create_mapped("haul-host", length, &block->shm, address);
   block->mapped = block->shm.length;
-  status = shm_map(block->shm.fd, &block->shm, PROT_READ | PROT_WRITE, NULL, address);
-  if (status != 0)
-    shm_close(&block->shm);
   return status;
 }
 
@@ -236,13 +231,15 @@ static int host_import(const struct ticket *ticket, int descriptor, struct memor
   if (!block)
     return HAUL_ENOMEM;
   memory->writable = ticket->rights & HAUL_WRITE;
+  int protection = PROT_READ | (memory->writable ? PROT_WRITE : 0);
   int status = shm_attach_ticket(descriptor, ticket, &block->shm);
-  if (status != 0)
-    goto not_attached;
-  status = shm_map(descriptor, &block->shm, PROT_READ | (memory->writable ? PROT_WRITE : 0), NULL,
-                   &memory->address);
-  if (status != 0)
-    goto not_mapped;
+  if (status == 0)
+    status = shm_map(descriptor, &block->shm, protection, NULL, &memory->address);
+  if (status != 0) {
+    shm_close(&block->shm);
+    alloc_free(block);
+    return status;
+  }
   block->mapped = block->shm.length;
   memory->view = memory->address;
   memory->length = ticket->length;
@@ -250,12 +247,6 @@ static int host_import(const struct ticket *ticket, int descriptor, struct memor
   memory->alive = &block->shm.footer->alive;
   memory->state = block;
   return 0;
-
-not_mapped:
-  shm_close(&block->shm);
-not_attached:
-  alloc_free(block);
-  return status;
 }
 
 static int host_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
@@ -276,12 +267,7 @@ static int host_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset)
 static void chosen_word(const char *path, char *word, size_t size) {
   char text[128];
   word[0] = '\0';
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  text[got > 0 ? got : 0] = '\0';
+  file_read(path, text, sizeof text);
   char *from = strchr(text, '['), *to = from ? strchr(from, ']') : NULL;
   if (to)
     snprintf(word, size, "%.*s", (int)(to - from - 1), from + 1);

@@ -3,86 +3,31 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/list.h"
 #include "core/sys.h"
 #include "memory/pages.h"
 #include "memory/sim/sim.h"
 #include "memory/ticket.h"
 
-/* Blocks that can be found by address, in order of addresses. */
-static struct {
-  pthread_mutex_t lock; /* guards the rest; a found block is valid until the unlock, or retained */
-  struct sim_block **at;
-  size_t count, room;
-} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `blocks` */
+static struct ranges blocks; /* a found block is valid until the unlock, or retained */
 
 static _Atomic uint64_t used[SIM_DEVICES_MAX];
 
-/* ---- the table ---- */
-
-/* With the lock. The first block that ends behind `address`; table.count: none. */
-static size_t table_search(const char *address) {
-  size_t low = 0, high = table.count;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (table.at[middle]->base + table.at[middle]->length <= address)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
-
-static int table_add(struct sim_block *block) {
-  int status = 0;
-  pthread_mutex_lock(&table.lock);
-  if (table.count == table.room) {
-    size_t room = table.room ? table.room * 2 : 64;
-    struct sim_block **grown = alloc_resize(table.at, room * sizeof *grown);
-    if (!grown) {
-      status = error_memory("the table of emulated memory");
-      goto full;
-    }
-    table.at = grown;
-    table.room = room;
-  }
-  size_t i = table_search(block->base);
-  memmove(table.at + i + 1, table.at + i, (table.count - i) * sizeof(struct sim_block *));
-  table.at[i] = block;
-  table.count++;
-full:
-  pthread_mutex_unlock(&table.lock);
-  return status;
-}
-
-static void table_remove(const struct sim_block *block) {
-  pthread_mutex_lock(&table.lock);
-  size_t i = table_search(block->base);
-  table.count--;
-  memmove(table.at + i, table.at + i + 1, (table.count - i) * sizeof(struct sim_block *));
-  if (table.count == 0) {
-    alloc_free(table.at);
-    table.at = NULL;
-    table.room = 0;
-  }
-  pthread_mutex_unlock(&table.lock);
-}
-
 /* With the lock. The block that contains the range; else NULL, and whether the range touches a
  * block. */
-static struct sim_block *table_find(const char *address, size_t length, bool *touches) {
-  size_t i = table_search(address);
-  struct sim_block *block = i < table.count ? table.at[i] : NULL;
-  *touches = block && block->base < address + length;
-  if (!*touches || address < block->base || length > block->length ||
-      (size_t)(address - block->base) > block->length - length)
+static struct sim_block *find_block(const void *address, size_t length, bool *touches) {
+  uint64_t start = (uintptr_t)address;
+  struct range *range = ranges_first_beyond(&blocks, 0, start);
+  *touches = range && range->start < start + length;
+  if (!*touches || start < range->start || length > range->end - start)
     return NULL;
-  return block;
+  return list_entry(range, struct sim_block, range);
 }
 
 /* ---- blocks ---- */
@@ -92,9 +37,8 @@ static int take_memory(unsigned device, size_t length) {
   if (before + length <= sim_settings.memory)
     return 0;
   atomic_fetch_sub(&used[device], length);
-  char object[16];
-  snprintf(object, sizeof object, "sim:%u", device);
-  return error_set(HAUL_ENOMEM, 0, object, "release regions, or raise HAUL_SIM_MEMORY",
+  return error_set(HAUL_ENOMEM, 0, error_object("sim:%u", device),
+                   "release regions, or raise HAUL_SIM_MEMORY",
                    "the emulated accelerator has %llu of %llu bytes in use, %zu more do not fit",
                    (unsigned long long)before, (unsigned long long)sim_settings.memory, length);
 }
@@ -123,14 +67,16 @@ static void destroy_block(struct sim_block *block) {
   alloc_free(block);
 }
 
-/* Reserves the block's address, and adds it to the table as the last step. */
+/* Reserves the block's address, by which it can be found from then on. */
 static int place_block(struct sim_block *block, struct memory *memory, size_t length) {
   block->base = pages_reserve(block->length);
   if (!block->base)
     return error_system(errno, NULL, "mmap of address space");
-  int status = table_add(block);
-  if (status != 0)
-    return status;
+  block->range.start = (uintptr_t)block->base;
+  block->range.end = block->range.start + block->length;
+  pthread_mutex_lock(&lock);
+  ranges_add(&blocks, &block->range);
+  pthread_mutex_unlock(&lock);
   memory->address = block->base;
   memory->length = length;
   memory->shareable = !block->imported && block->shm.fd >= 0;
@@ -206,8 +152,11 @@ void sim_free(struct memory *memory) {
     if (!block->imported)
       shm_retire(&block->shm);
     /* In a forked child the lock may stay locked, and nothing is looked up. */
-    if (!fork_is_child())
-      table_remove(block);
+    if (!fork_is_child()) {
+      pthread_mutex_lock(&lock);
+      ranges_remove(&blocks, &block->range);
+      pthread_mutex_unlock(&lock);
+    }
   }
   if (atomic_fetch_sub(&block->refs, 1) == 1)
     destroy_block(block);
@@ -222,11 +171,11 @@ static int partly(const void *address, size_t length) {
 
 int sim_owns(const void *address, size_t length, struct haul_place *place) {
   bool touches;
-  pthread_mutex_lock(&table.lock);
-  const struct sim_block *block = table_find(address, length, &touches);
+  pthread_mutex_lock(&lock);
+  const struct sim_block *block = find_block(address, length, &touches);
   if (block)
     *place = (struct haul_place){HAUL_SIM, block->device};
-  pthread_mutex_unlock(&table.lock);
+  pthread_mutex_unlock(&lock);
   if (block)
     return 1;
   return touches ? partly(address, length) : 0;
@@ -234,11 +183,11 @@ int sim_owns(const void *address, size_t length, struct haul_place *place) {
 
 int sim_wrap(void *address, size_t length, struct memory *memory) {
   bool touches;
-  pthread_mutex_lock(&table.lock);
-  struct sim_block *block = table_find(address, length, &touches);
+  pthread_mutex_lock(&lock);
+  struct sim_block *block = find_block(address, length, &touches);
   if (block)
     atomic_fetch_add(&block->refs, 1);
-  pthread_mutex_unlock(&table.lock);
+  pthread_mutex_unlock(&lock);
   if (!block) /* freed since `owns` */
     return partly(address, length);
   memory->address = address;

@@ -156,21 +156,19 @@ void engines_open(unsigned count) {
   engine_count = count;
 }
 
-static void close_engine(struct engine *engine) {
-  pthread_mutex_lock(&engine->lock);
-  engine->stopping = true;
-  pthread_cond_signal(&engine->work);
-  pthread_mutex_unlock(&engine->lock);
-  if (engine->running)
-    pthread_join(engine->thread, NULL);
-  pthread_cond_destroy(&engine->done);
-  pthread_cond_destroy(&engine->work);
-  pthread_mutex_destroy(&engine->lock);
-}
-
 void engines_close(void) {
-  for (unsigned i = 0; i < engine_count; i++)
-    close_engine(&engines[i]);
+  for (unsigned i = 0; i < engine_count; i++) {
+    struct engine *engine = &engines[i];
+    pthread_mutex_lock(&engine->lock);
+    engine->stopping = true;
+    pthread_cond_signal(&engine->work);
+    pthread_mutex_unlock(&engine->lock);
+    if (engine->running)
+      pthread_join(engine->thread, NULL);
+    pthread_cond_destroy(&engine->done);
+    pthread_cond_destroy(&engine->work);
+    pthread_mutex_destroy(&engine->lock);
+  }
   engine_count = 0;
 }
 
@@ -180,17 +178,12 @@ bool sim_reaches(const struct memory *other) {
   return other->view || other->provider == &provider_sim;
 }
 
-/* The destination's engine if it has one, else the source's. */
-static struct engine *engine_for(const struct copy *copy) {
-  const struct memory *own = copy->to->provider == &provider_sim ? copy->to : copy->from;
-  return &engines[own->place.device];
-}
-
 int sim_copy_start(struct copy *copy) {
   int status = copy_may_start(copy, &provider_sim);
   if (status != 0)
     return status;
-  struct engine *engine = engine_for(copy);
+  const struct memory *own = copy->to->provider == &provider_sim ? copy->to : copy->from;
+  struct engine *engine = &engines[own->place.device];
   struct job *job = job_of(copy);
   job->engine = engine;
   job->due =

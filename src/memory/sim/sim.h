@@ -3,6 +3,7 @@
 #ifndef HAUL_MEMORY_SIM_SIM_H
 #define HAUL_MEMORY_SIM_SIM_H
 
+#include "core/ranges.h"
 #include "memory/provider.h"
 #include "memory/shm.h"
 
@@ -24,6 +25,7 @@ extern struct sim_settings sim_settings;
 /* A block of a device. `base` is inaccessible address space, which serves as the device address.
  * The engine accesses the bytes at `view`, which does not leave this folder. */
 struct sim_block {
+  struct range range; /* in block.c's `blocks` until the owner frees it */
   char *base, *view;
   size_t length;  /* whole pages */
   struct shm shm; /* private memory: no footer */
