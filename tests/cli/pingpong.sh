@@ -53,7 +53,7 @@ cp "$work/serve" "$work/out"
 says "^one-sided write  *tcp  *right  *right$"
 start_server tcp://127.0.0.1:0
 expect 1 "an unknown path" "$HAUL" pingpong "$listening" --only nope --size 64K
-complains "no such path"
+complains "unknown path"
 wait "$player"
 holds "the server fails, too" test $? = 1
 
