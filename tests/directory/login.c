@@ -126,7 +126,7 @@ static void ask_for_passwords(void) {
   }
 }
 
-static void who_has_no_login_is_told_of_it(void **state) {
+static void a_missing_login_is_reported(void **state) {
   (void)state;
   assert_works(open_node("client", NULL, &client));
   assert_fails(HAUL_EAUTH, find(etcd.directory));
@@ -146,7 +146,7 @@ static void a_user_finds_and_is_found(void **state) {
   haul_directory_close(walk);
 }
 
-static void a_wrong_password_lets_nobody_in(void **state) {
+static void a_wrong_password_is_rejected(void **state) {
   (void)state;
   assert_works(open_node("client", login("user = node\npassword = x\n", 0600), &client));
   assert_fails(HAUL_EAUTH, find(etcd.directory));
@@ -283,9 +283,9 @@ static int tear_down(void **state) {
 int main(void) {
 #define TEST(test) cmocka_unit_test_teardown(test, close_both)
   const struct CMUnitTest tests[] = {
-      TEST(who_has_no_login_is_told_of_it),
+      TEST(a_missing_login_is_reported),
       TEST(a_user_finds_and_is_found),
-      TEST(a_wrong_password_lets_nobody_in),
+      TEST(a_wrong_password_is_rejected),
       TEST(a_user_without_the_right_is_refused),
       TEST(an_etcd_that_forgot_the_token_is_asked_for_another),
       TEST(certificates_authenticate_both_sides),

@@ -67,7 +67,7 @@ static void wait_ready(const struct etcd *etcd) {
       return;
     nanosleep(&(struct timespec){0, 50000000}, NULL);
   }
-  fail_msg("etcd does not response on port %u", etcd->port);
+  fail_msg("etcd does not respond on port %u", etcd->port);
 }
 
 static void exec_etcd(const struct etcd *etcd) {
