@@ -47,11 +47,11 @@ expect 0 "comma-separated values of all paths" "${all_paths[@]}" --csv
 holds "have the path in each line" \
   awk -F, 'NR > 1 { seen[$2]++ } END { exit seen["map"] != 2 || seen["tcp"] != 2 }' "$work/out"
 expect 0 "all paths with zero copy" "${all_paths[@]}" --require-zero-copy --json
-complains "tcp is not measured: "
+stderr_has "tcp is not measured: "
 holds_json "are not tcp" 'all(r["path"] != "tcp" for r in it["results"]) and
   any(c["path"] == "tcp" for c in it["closed"])'
 expect 0 "all paths of the configuration" env HAUL_PATHS=tcp "${all_paths[@]}" --op read
-complains "map is not measured: left out by HAUL_PATHS"
+stderr_has "map is not measured: left out by HAUL_PATHS"
 holds "are tcp" awk 'NR > 2 && $3 != "tcp" { bad = 1 } END { exit bad || NR != 4 }' "$work/out"
 expect 1 "none of all paths" env HAUL_PATHS=tcp "${all_paths[@]}" --require-zero-copy
 complains "no path to 'a' is open"
@@ -60,7 +60,7 @@ section "messages"
 expect 0 "without an echo" "$HAUL" bench "$tcp" --op message --sizes 8,4K --duration 0.2 --json
 holds_json "there is a rate and no latency" \
   'all(r["count"] > 0 and r["latency_us"] is None for r in it["results"])'
-complains "latency is not measured: the node does not echo"
+stderr_has "latency is not measured: the node does not echo"
 serve --echo
 for name in tcp unix; do
   expect 0 "with an echo over $name" "$HAUL" bench "${!name}" --op message --sizes 8..64,1M \

@@ -41,7 +41,7 @@ there_and_back() {
     says "checksum verified"
     expect 0 "get from $region" "$@" "$HAUL" get "$unix/$region" - --only map --checksum \
       --length 20000003
-    complains "path map, mapped"
+    stderr_has "path map, mapped"
     holds "the bytes are the same" cmp "$work/file" "$work/out"
   done
   expect 0 "get of the published file" "$@" "$HAUL" get "$unix/file" - --only map

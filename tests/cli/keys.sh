@@ -14,20 +14,20 @@ lacks() { ! grep -q "$1" "$work/out"; }
 section "making keys"
 expect 0 "a key" "$HAUL" key new "$work/a"
 holds "nothing on standard output" test ! -s "$work/out"
-complains "HAUL_KEY="
+stderr_has "HAUL_KEY="
 holds "only its owner can read it" test "$(stat -c %a "$work/a")" = 600
-expect 0 "another, with a name" "$HAUL" key new "$work/b" --name bob
-expect 1 "over an existing file" "$HAUL" key new "$work/a"
+expect 0 "a key with a name" "$HAUL" key new "$work/b" --name bob
+expect 1 "a key over an existing file" "$HAUL" key new "$work/a"
 complains_briefly
 complains "already"
 expect 1 "an invalid name" "$HAUL" key new "$work/c" --name "a b"
 complains_briefly
 holds "no file is left" test ! -e "$work/c"
-expect 0 "a table" "$HAUL" key show "$work/b"
+expect 0 "show a file of one key" "$HAUL" key show "$work/b"
 says "^bob  *[0-9a-f]\{16\}$"
 holds "without the key" awk 'length($2) > 16 { exit 1 }' "$work/out"
 (umask 077 && cat "$work/a" "$work/b" >"$work/both")
-expect 0 "several" "$HAUL" key show "$work/both" --json
+expect 0 "show a file of two keys" "$HAUL" key show "$work/both" --json
 is_json
 holds_json "both of them" '[k["name"] for k in it["keys"]] == ["haul", "bob"]'
 cp "$work/a" "$work/open"
@@ -38,7 +38,7 @@ expect 1 "no node opens with it" env HAUL_KEY="$work/open" "$HAUL" info
 complains "^hint: chmod 600"
 
 section "nodes with keys"
-HAUL_KEY=$work/both start_listener "$HAUL" serve --listen tcp://127.0.0.1:0 --region shared=host:1M --region his=host:1M --allow his=bob
+HAUL_KEY=$work/both start_listener "$HAUL" serve --listen tcp://127.0.0.1:0 --region shared=host:1M --region bob-only=host:1M --allow bob-only=bob
 expect 0 "put with a key" env HAUL_KEY="$work/a" "$HAUL" put "$work/file" "$listening/shared" --only tcp
 says "TLS by the "
 expect 1 "put without one" "$HAUL" put "$work/file" "$listening/shared"
@@ -46,12 +46,12 @@ complains "key"
 complains_briefly
 expect 0 "ls with a key" env HAUL_KEY="$work/a" "$HAUL" ls "$listening"
 says "^shared "
-holds "regions of others are not listed" lacks "^his "
-expect 1 "put into a region of another key" env HAUL_KEY="$work/a" "$HAUL" put "$work/file" "$listening/his"
+holds "regions of others are not listed" lacks "^bob-only "
+expect 1 "put into a region of another key" env HAUL_KEY="$work/a" "$HAUL" put "$work/file" "$listening/bob-only"
 complains "no region"
-expect 0 "ls with the other's" env HAUL_KEY="$work/b" "$HAUL" ls "$listening"
-says "^his .*read-write"
-expect 0 "put with his" env HAUL_KEY="$work/b" "$HAUL" put "$work/file" "$listening/his" --only tcp
+expect 0 "ls with bob's key" env HAUL_KEY="$work/b" "$HAUL" ls "$listening"
+says "^bob-only .*read-write"
+expect 0 "put with bob's key" env HAUL_KEY="$work/b" "$HAUL" put "$work/file" "$listening/bob-only" --only tcp
 stop "$server"
 
 section "users of this host"

@@ -81,9 +81,15 @@ holds() {
   if "$@" >/dev/null 2>&1; then passed "$what"; else failed "$what"; fi
 }
 
-# says PATTERN, complains PATTERN: a line of the last output, or of the last errors, matches.
+# says PATTERN: a line of the last standard output matches.
+# stderr_has PATTERN: a line of the last standard error matches.
+# complains PATTERN: the same, of a command that failed.
 says() {
   holds "it says '$1'" grep -q -e "$1" "$work/out"
+}
+
+stderr_has() {
+  holds "its standard error says '$1'" grep -q -e "$1" "$work/err"
 }
 
 complains() {

@@ -42,7 +42,7 @@ expect 0 "put from a pipe" sh -c "cat '$work/odd' | '$HAUL' put - $tcp/host --js
 holds_json "it was read" 'it["source"] == "read" and it["bytes"] == 20000003'
 "$HAUL" get "$tcp/host" - --length 20000003 2>"$work/err" | cmp -s - "$work/odd"
 holds "get to a pipe writes only the bytes" test "${PIPESTATUS[1]}" = 0
-complains "^get "
+stderr_has "^get "
 expect 0 "put from an open file" sh -c "'$HAUL' put - $tcp/host <'$work/small'"
 
 section "parts"

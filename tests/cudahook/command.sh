@@ -58,7 +58,7 @@ holds "an invalid size is reported" \
 holds "invalid rights too" \
   grep -q 'settings .* invalid HAUL_CUDAHOOK_RIGHTS=all: expected r or rw, r is used (hint: ' "$work/settings"
 run HAUL_CUDAHOOK_LOG=1
-complains "^haul-cudahook [0-9]* cudaMalloc 3000000 .* served$"
+stderr_has "^haul-cudahook [0-9]* cudaMalloc 3000000 .* served$"
 run HAUL_CUDAHOOK_LOG=0
 holds "none" test ! -s "$work/err"
 run HAUL_CUDAHOOK_LOG="$work/no/such/folder"
@@ -90,7 +90,7 @@ end_it
 section "invalid settings"
 # warns PATTERN: stderr has one line of the hook, with the text and a hint.
 warns() {
-  complains "^haul-cudahook [0-9]*: $1.* (hint: .*)$"
+  stderr_has "^haul-cudahook [0-9]*: $1.* (hint: .*)$"
   holds "and no more" has_lines 1 "" "$work/err"
 }
 
@@ -117,7 +117,7 @@ logs "cudaMalloc 3000000 .* served$"
 logs "cudaMalloc 3000000 .* not reachable as kv.0: cannot listen on carrier-pigeon://coop: "
 mistaken HAUL_CUDAHOOK_LISTEN=tcp://0.0.0.0:0 HAUL_CUDAHOOK_PUBLISH=kv
 warns "cannot listen on tcp://0.0.0.0:0: without a key"
-complains "HAUL_CUDAHOOK_INSECURE=1"
+stderr_has "HAUL_CUDAHOOK_INSECURE=1"
 holds "the hint does not name the command" has_lines 0 "haul serve" "$work/err"
 mistaken HAUL_CUDAHOOK_LISTEN="unix://$work/%p.sock" HAUL_CUDAHOOK_INSECURE=yes
 warns "invalid HAUL_CUDAHOOK_INSECURE=yes: expected 0 or 1"
@@ -149,7 +149,7 @@ start HAUL_CUDAHOOK_LISTEN="unix://$work/one.sock" HAUL_CUDAHOOK_PUBLISH=kv
 holds "the first has no warnings" has_lines 1 "" "$work/keep"
 mistaken HAUL_CUDAHOOK_LISTEN="unix://$work/one.sock" HAUL_CUDAHOOK_PUBLISH=kv
 warns "cannot listen on unix://$work/one.sock: another process listens here already"
-complains "(hint: use %p in HAUL_CUDAHOOK_LISTEN"
+stderr_has "(hint: use %p in HAUL_CUDAHOOK_LISTEN"
 logs "not reachable as kv.0: cannot listen on unix://$work/one.sock: "
 expect 0 "peers still find the first" "$HAUL" ls "unix://$work/one.sock"
 end_it

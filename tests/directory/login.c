@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * An etcd that asks who one is: by a password, and by certificates. */
+ * An etcd that authenticates clients by passwords and by certificates. */
 #include "support/check.h"
 
 #include <fcntl.h>
@@ -203,7 +203,7 @@ static const char *secure(void) {
   return directory;
 }
 
-static void certificates_prove_it_to_both(void **state) {
+static void certificates_authenticate_both_sides(void **state) {
   char text[512];
   (void)state;
   snprintf(text, sizeof text, NODE "authority = %s\ncertificate = %s\nprivate_key = %s\n",
@@ -213,7 +213,7 @@ static void certificates_prove_it_to_both(void **state) {
   assert_works(find(secure()));
 }
 
-/* etcd takes no names of certificates by way of HTTP, and says so. */
+/* Over HTTP etcd rejects a certificate with a common name, and reports that reason. */
 static void a_certificate_with_a_name_is_refused_with_the_reason(void **state) {
   char text[512];
   (void)state;
@@ -288,7 +288,7 @@ int main(void) {
       TEST(a_wrong_password_is_rejected),
       TEST(a_user_without_the_right_is_refused),
       TEST(an_expired_token_is_renewed),
-      TEST(certificates_prove_it_to_both),
+      TEST(certificates_authenticate_both_sides),
       TEST(a_certificate_with_a_name_is_refused_with_the_reason),
       TEST(an_untrusted_etcd_gets_no_password),
       TEST(a_password_is_never_sent_unencrypted),

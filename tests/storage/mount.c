@@ -79,9 +79,9 @@ static void the_source_must_be_a_folder(void **state) {
 
 static void a_remote_tree_must_be_reachable(void **state) {
   (void)state;
-  const char *const nobody[] = {"unix://@haul-nobody-here/tree", mounted.point, NULL};
-  assert_int_equal(mounted_run(&mounted, nobody), 1);
-  assert_true(mounted_says(&mounted, "cannot connect to unix://@haul-nobody-here"));
+  const char *const unreachable[] = {"unix://@haul-no-listener/tree", mounted.point, NULL};
+  assert_int_equal(mounted_run(&mounted, unreachable), 1);
+  assert_true(mounted_says(&mounted, "cannot connect to unix://@haul-no-listener"));
   const char *const no_export[] = {"haul://127.0.0.1", mounted.point, NULL};
   assert_int_equal(mounted_run(&mounted, no_export), 2);
   assert_true(mounted_says(&mounted, "expected haul://HOST[:PORT]/EXPORT"));

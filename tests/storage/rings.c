@@ -216,7 +216,8 @@ static void reads_at_the_end_are_short(void **state) {
   assert_int_equal(client_do(&client, 0, PATTERN_BYTES - 4096, MIB), 4096);
   assert_int_equal(client_do(&client, 0, PATTERN_BYTES, 4096), 0);
   assert_int_equal(client_do(&client, 0, 8 * PATTERN_BYTES, 1), 0);
-  assert_int_equal(ftruncate(rig.fd, 5000), 0); /* as if in flight */
+  /* As if another process truncated the file during the read. */
+  assert_int_equal(ftruncate(rig.fd, 5000), 0);
   assert_int_equal(client_do(&client, 0, 4096, 4096), 904);
   client_close(&client);
 }
@@ -262,7 +263,8 @@ static void writes_reach_the_file(void **state) {
   }
 }
 
-/* As a write of the user does, although the daemon may be root. */
+/* A write through a ring clears set-user-ID bits as the user's own write(2) would, even if the
+ * daemon is root. */
 static void writes_clear_the_setuid_bit(void **state) {
   (void)state;
   struct client client;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -67,7 +68,7 @@ static void wait_ready(const struct etcd *etcd) {
       return;
     nanosleep(&(struct timespec){0, 50000000}, NULL);
   }
-  fail_msg("etcd does not response on port %u", etcd->port);
+  fail_msg("etcd does not respond on port %u", etcd->port);
 }
 
 static void exec_etcd(const struct etcd *etcd) {
@@ -112,11 +113,12 @@ static void exec_etcd(const struct etcd *etcd) {
 }
 
 static void launch(struct etcd *etcd) {
-  bool by_main = gettid() == getpid(); /* the signal comes when the thread ends, not the process */
+  /* The kernel sends the signal when the thread that forked ends. */
+  bool outlives = syscall(SYS_gettid) != getpid();
   etcd->pid = fork();
   assert_true(etcd->pid >= 0);
   if (etcd->pid == 0) {
-    if (by_main)
+    if (!outlives)
       prctl(PR_SET_PDEATHSIG, SIGKILL); /* also when the test aborts */
     exec_etcd(etcd);
   }

@@ -144,7 +144,7 @@ static void assert_no_gpu(const char *text, const char *hint) {
 
 static void other_kinds_work_without_a_driver(void **state) {
   (void)state;
-  cuda_library.names[0] = "libcuda-that-nobody-has.so.1";
+  cuda_library.names[0] = "libcuda-missing.so.1";
   assert_no_gpu("cannot be opened", "nvidia-driver");
   struct memory memory = get(host, 4096, 0);
   memory_free(&memory);
@@ -257,7 +257,7 @@ static void again(void) {
 static void checks_know_the_causes(void **state) {
   (void)state;
   make_root();
-  cuda_library.names[0] = "libcuda-that-nobody-has.so.1";
+  cuda_library.names[0] = "libcuda-missing.so.1";
   assert_check("cuda.driver", HAUL_CHECK_OK, "no NVIDIA GPU", "");
   tree_file(root, "bus/pci/devices/0000:da:00.0/vendor", "0x10de\n");
   tree_file(root, "bus/pci/devices/0000:da:00.0/class", "0x030200\n");

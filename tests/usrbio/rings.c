@@ -116,7 +116,7 @@ static void only_semaphores_are_opened(void **state) {
                {"/dev/shm/sem.a/b", -EIO},
                {"/dev/shm/sem../../etc/passwd", -EIO},
                {"sem.a", -EIO},
-               {"/dev/shm/sem.haul-test-nobody", -ENOENT},
+               {"/dev/shm/sem.haul-test-missing", -ENOENT},
                {empty, -EIO}};
   for (size_t i = 0; i < COUNT(wrong); i++) {
     unlinkat(AT_FDCWD, link, 0);
