@@ -124,12 +124,12 @@ static void print_words(const struct job *job, bool get) {
   }
   tally_print(&job->tally, out);
   if (!get)
-    fprintf(out, "  source: read into host buffers: kernel 1 more copy\n"
-                 "  target: written from host buffers: kernel 1 more copy\n");
+    fprintf(out, "  source: read into host buffers: 1 more copy, by the kernel\n"
+                 "  target: written from host buffers: 1 more copy, by the kernel\n");
   else if (job->pages == job->done)
     fprintf(out, "  source: the file's own pages\n");
   else
-    fprintf(out, "  source: read into host buffers: kernel 1 more copy%s\n",
+    fprintf(out, "  source: read into host buffers: 1 more copy, by the kernel%s\n",
             job->pages ? ", in part" : "");
 }
 

@@ -196,7 +196,7 @@ static void print_report(const struct job *job) {
   if (is_put(job))
     fprintf(out, "  source: %s\n",
             job->source.region ? "the file's own pages, mapped"
-                               : "read into host buffers: kernel 1 more copy");
+                               : "read into host buffers: 1 more copy, by the kernel");
 }
 
 static int move(struct job *job) {
@@ -274,7 +274,8 @@ static int run_put_get(const struct command *self, char **operands) {
     return EXIT_USAGE;
   if (!is_put(&job) && strcmp(job.file, "-") == 0) {
     if (given.json)
-      return options_wrong(self, "--json and '-' both want standard output");
+      return options_wrong(self,
+                           "--json and '-' cannot be combined: both write to standard output");
     if (!given.force && isatty(STDOUT_FILENO))
       return fail_because("send it to a file or a pipe, or add --force",
                           "cannot write to standard output: it is a terminal");
@@ -289,7 +290,7 @@ const struct command put_command = {
     .usage = "FILE NODE/NAME [OPTIONS]",
     .about =
         "Writes FILE ('-': standard input) into the region NAME of the node. Prints the path\n"
-        "taken, and why a better one was closed. A file larger than the region is rejected\n"
+        "taken, and why each other path was not. A file larger than the region is rejected\n"
         "before any byte is moved. If no region has that name, NAME is EXPORT/PATH: a file that\n"
         "`haul serve --export` exports. The file is created, or replaced once all bytes are there.",
     .options = put_options,
@@ -309,7 +310,7 @@ const struct command get_command = {
     .usage = "NODE/NAME FILE [OPTIONS]",
     .about =
         "Reads the region NAME of the node into FILE ('-': standard output). Prints the path\n"
-        "taken, and why a better one was closed. The bytes go to a temporary file beside FILE,\n"
+        "taken, and why each other path was not. The bytes go to a temporary file beside FILE,\n"
         "which is renamed at the end and removed on a failure. If no region has that name, NAME\n"
         "is EXPORT/PATH: a file that `haul serve --export` exports.",
     .options = get_options,

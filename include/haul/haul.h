@@ -458,8 +458,8 @@ struct haul_piece {
 
 #define HAUL_REQUIRE_ZERO_COPY 1u /* one movement from source to destination, no buffer between */
 #define HAUL_CHECKSUM          2u /* XXH3 of each slice, verified at the destination */
-/* Others follow at once: the transfer may wait to be sent with them, until 16 transfers or 64 KiB
- * wait for the peer, one comes without this flag, or 20 us have passed. */
+/* More transfers follow at once, so this one may be batched with them: until 16 slices or 64 KiB
+ * are batched for the peer, a transfer comes without this flag, or 20 us have passed. */
 #define HAUL_MORE 4u
 
 /* Order among transfers that wait for a path. One that was passed over 16 times goes next. */
@@ -478,7 +478,8 @@ struct haul_transfer_options {
   /* Called once when the transfer has ended, so that haul_transfer_test has its result: by the
    * thread that drives the node, one call at a time, at the latest within haul_node_close. Requires
    * a handle, and may release it. May call anything, including calls that wait, during which the
-   * node makes progress and calls of `done` are deferred; haul_node_close has no effect there. */
+   * node makes progress and calls of `done` are deferred; haul_node_close does nothing there, and
+   * sets the last error to HAUL_EBUSY. */
   void (*done)(void *user, haul_transfer *transfer);
   void *user;
 };
@@ -495,7 +496,8 @@ struct haul_transfer_options {
  * HAUL_EINVAL (no segments, an empty one, unknown options, `done` without a handle), HAUL_ERANGE,
  * HAUL_EACCESS, HAUL_ENOPATH (the hint has each path's reason), HAUL_EPEER, HAUL_ESTALE,
  * HAUL_ECLOSED, HAUL_ELIMIT (over HAUL_PIECES_MAX segments or 2^64 bytes; max_transfers in flight
- * to the peer: wait for some); at the end also HAUL_ETIMEDOUT, HAUL_ECANCELED, HAUL_ECHECKSUM. */
+ * to the peer: wait for some; or bounce buffers ran out); at the end also HAUL_ETIMEDOUT,
+ * HAUL_ECANCELED, HAUL_ECHECKSUM. */
 HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,
                         size_t count, const struct haul_transfer_options *options,
                         haul_transfer **transfer);

@@ -215,7 +215,7 @@ struct estimate {
 
 struct transport {
   const char *name;
-  unsigned index;   /* in the list; also its number on the wire */
+  unsigned index;   /* in the list; also its number in trace events */
   bool descriptors; /* its channels are Unix sockets, and carry descriptors */
   bool payload;     /* its channels carry payload, and may be unencrypted */
   bool within_host; /* connects memories of one host, over no network */

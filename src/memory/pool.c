@@ -47,7 +47,7 @@ static inline void count(_Atomic uint64_t *counter, uint64_t by) {
   atomic_store_explicit(counter, value + by, memory_order_relaxed);
 }
 
-/* A number owns nothing, so a thread's end needs no cleanup. initial-exec saves a call to
+/* A thread has only a number, so its end needs no cleanup. initial-exec saves a call to
  * __tls_get_addr; four bytes fit the static TLS that the loader reserves for dlopen. */
 static _Thread_local __attribute__((tls_model("initial-exec"))) uint32_t my_number;
 
@@ -62,7 +62,7 @@ static inline struct pool_shard *shard_of(struct pool *pool, uint32_t number) {
   return &pool->shards[number % POOL_SHARDS];
 }
 
-/* With the lock. Unique, as the shards' numbers interleave. */
+/* With the lock. Unique: shard i issues only values that are i modulo POOL_SHARDS. */
 static inline uint64_t next_life(struct pool_shard *shard) {
   uint64_t life = atomic_load_explicit(&shard->life, memory_order_relaxed) + POOL_SHARDS;
   atomic_store_explicit(&shard->life, life, memory_order_relaxed);
@@ -130,7 +130,7 @@ struct haul_region *pool_take_quickly(struct pool *pool, struct haul_place place
 
 static _Atomic unsigned paused; /* calls of pool_pause without their pool_resume */
 
-/* A region that is given after its shard was emptied takes the shard's lock, and so sees this. */
+/* pool_give takes the shard's lock after pool_empty released it, and so sees `paused`. */
 void pool_pause(void) {
   atomic_fetch_add_explicit(&paused, 1, memory_order_relaxed);
 }

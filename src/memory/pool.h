@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Freed regions, kept for the next request of their size. A thread uses one of a few shards, so
- * that the shard's lock is seldom contended; a miss in the own shard tries the others.
+ * that the shard's lock is seldom contended; a miss in its own shard tries the others.
  *
  * The lock is a plain spin lock. A lock biased to one thread (membarrier) was not faster:
  * allocating and freeing 1 MiB took 16 ns of CPU with it and 15 ns without (bench `pool`, medians
@@ -49,7 +49,7 @@ size_t pool_class_bytes(uint8_t size_class);
  * shareable block of a GPU takes 2 MiB. */
 void pool_mark(struct haul_region *region);
 
-/* A kept region of the class, in its next life, or NULL; counts a hit or a miss. */
+/* A kept region of the class, with a new generation, or NULL; counts a hit or a miss. */
 struct haul_region *pool_take(struct pool *pool, struct haul_place place, bool private,
                               uint8_t size_class);
 /* Keeps the region; false when there is no room: then it is still the caller's. Counts neither. */

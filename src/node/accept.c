@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * Accepted connections until their handshake is complete. An unauthenticated connection costs a
- * struct handshake and a timer; at most HANDSHAKES_MAX are open, each for `handshake_ns`.
+ * Handles accepted connections until their handshake is complete. An unauthenticated connection
+ * costs a struct handshake and a timer; at most HANDSHAKES_MAX are open, each for `handshake_ns`.
  *
  * A TLS session is created once the whole ClientHello lies in the socket. With a key OpenSSL then
  * authenticates the peer in the same call, and a failure frees the session at once. With a
  * certificate the peer proves itself only in its second flight; at most TLS_MAX sessions wait for
  * one.
  *
- * At either limit the oldest handshake is evicted if it is older than SLOW_NS. A handshake of an
- * origin that has more of them than the newcomer's is evicted at once, so that one address cannot
- * keep others out. A session that finds no victim is tried again after RETRY_NS. */
+ * At either limit the oldest handshake is evicted if it is older than SLOW_NS. If another origin
+ * has more open handshakes than the newcomer's, one of its handshakes is evicted whatever its age,
+ * so that one address cannot keep others out. A handshake that gets no TLS session retries after
+ * RETRY_NS. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +40,8 @@ struct handshake {
   struct timer timer;
   struct stream stream; /* STREAM_NONE once a peer or a transport owns it */
   enum { PEEK, TLS, HELLO } state;
-  bool local, loopback, companion;
+  bool local, loopback;
+  bool companion;   /* accepted on the node's abstract Unix socket, for channels of TCP peers */
   bool wrong_user;  /* refused once its hello is read */
   bool in_tls;      /* counts in node->tls_count */
   bool awaits_slot; /* for a TLS session; not watched meanwhile */
@@ -142,7 +144,7 @@ static void init_welcome(const struct haul_node *node, struct welcome *welcome) 
 
 /* ---- The hello ---- */
 
-/* Whether peers of this identity and address are as many as max_peers_each allows. */
+/* True if this identity and address already have max_peers_each peers. */
 static bool has_enough_peers(const struct handshake *handshake) {
   const struct haul_node *node = handshake->node;
   unsigned count = 0;
@@ -335,7 +337,7 @@ static void await_client_hello(struct handshake *handshake, int whole) {
   }
 }
 
-/* Reads what has arrived first: closing a socket with unread bytes resets the connection, and the
+/* First reads the bytes that have arrived: closing a socket with unread bytes resets it, and the
  * other side would lose the refusal. */
 static void refuse_unread(struct handshake *handshake, const char *reason) {
   uint8_t unread[CLIENT_HELLO_MAX];

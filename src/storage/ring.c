@@ -25,8 +25,8 @@ static int32_t next_slot(const struct ring *ring, int32_t slot) {
   return slot + 1 == ring->view.slots ? 0 : slot + 1;
 }
 
-/* Acquire: pairs with the client's release, after which its entries are complete. -1: the index is
- * outside the ring, which is broken now. */
+/* Acquire: pairs with the client's release, after which its entries are complete. -1, and the
+ * ring is broken: the index is out of range, or the client truncated the mapping. */
 static int32_t load_index(struct ring *ring, _Atomic int32_t *shared) {
   int32_t index = atomic_load_explicit(shared, memory_order_acquire);
   if (index >= 0 && index < ring->view.slots && !atomic_load(&ring->watch.lost))
@@ -45,7 +45,7 @@ static int32_t completion_room(struct ring *ring) {
   return left > 0 ? left : 0;
 }
 
-/* Whether a batch that is not full is to wait. */
+/* True if an incomplete batch should wait. */
 static bool waits_for_batch(struct ring *ring, int64_t now, int64_t *until) {
   if (ring->patience_ns == 0)
     return false;

@@ -66,7 +66,7 @@ struct transfer_choices {
 #define OPTION_ENTRY_TIMEOUT(type)                                                                 \
   {                                                                                                \
     "timeout", OPTION_SECONDS, offsetof(struct type, transfer.timeout), "SECONDS",                 \
-        "limit the whole transfer (default: 60 for each part)"                                     \
+        "limit connecting, each lookup, and then the transfer (default: 60 each)"                  \
   }
 
 /* Converts the choices for the library; the deadline counts from this call. */

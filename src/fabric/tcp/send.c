@@ -5,8 +5,9 @@
  * has read them. A WRITE ends with the peer's ACK, so they do; DATA has no such response and is
  * copied.
  *
- * A WRITE that ends before its ACK leaves its pages in the peer's socket, within a host. No close,
- * not even a reset, takes them back, and the peer later reads their content of that time. So haul
+ * On one host (loopback or Unix socket), pages of a WRITE that ended before its ACK stay queued in
+ * the peer's socket. No close, not even a reset, removes them: the peer reads the bytes that the
+ * pages hold by then. So haul
  * splices only pages whose content it controls after the region's release:
  *  - memory that haul allocated; after such an end it returns to the system instead of the pool,
  *    and the kernel keeps the pages while a socket refers to them;
@@ -337,7 +338,7 @@ static void fill_pipe(struct tcp_rail *rail, struct tx_frame *frame) {
   }
 }
 
-/* The size fits TCP_CALM times TCP_SENDS at any page offset; a larger pipe is no faster. */
+/* 256 KiB hold TCP_CALM * TCP_SENDS bytes at any alignment; a larger pipe is no faster. */
 static void open_pipe(struct tcp_rail *rail) {
   if (rail->tx.pipe[0] >= 0)
     return;
@@ -346,7 +347,8 @@ static void open_pipe(struct tcp_rail *rail) {
     stop_splicing(rail);
     return;
   }
-  fcntl(rail->tx.pipe[1], F_SETPIPE_SZ, 262144); /* stays small beyond the user's limit */
+  fcntl(rail->tx.pipe[1], F_SETPIPE_SZ,
+        262144); /* over the user's limit of pipe pages the default size stays */
 }
 
 /* splice(2) to a socket that the peer closed raises SIGPIPE and has no MSG_NOSIGNAL. So this thread
@@ -373,7 +375,7 @@ static ssize_t send_pages(struct tcp_rail *rail, struct tx_frame *frame) {
   if (frame->splice && rail->tx.may_splice)
     fill_pipe(rail, frame);
   if (rail->tx.in_pipe == 0) {
-    /* EINTR: retry with a copy. */
+    /* EINTR makes pump_once retry, and then copy. */
     errno = frame->splice && rail->tx.may_splice ? EAGAIN : EINTR;
     return -1;
   }
@@ -428,7 +430,7 @@ static void break_off(struct tcp_rail *rail) {
   shutdown(rail->stream.fd, SHUT_RDWR);
 }
 
-/* One call, from the first frame on; true to continue with the queue. */
+/* One call of send, starting with the first queued frame; true to continue with the queue. */
 static bool pump_once(struct tcp_rail *rail, bool *alone) {
   struct tx_frame *frame = list_entry(rail->tx.queue.next, struct tx_frame, link);
   bool pages = frame->splice && rail->tx.may_splice && frame->sent >= frame->head_length &&
