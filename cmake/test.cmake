@@ -4,6 +4,12 @@
 # program prints the reason as "skipped WHAT: WHY". A NIGHTLY test runs only with `ctest -C nightly`.
 # The liveness bound is a minute, so that a busy machine drops no peer. Tests of liveness set their own by
 # struct haul_node_config or ENVIRONMENT.
+# These take ten seconds or more. They start first, so that none runs alone at the end.
+set(HAUL_LONG_TESTS directory.directory conformance.transport_tcp conformance.transport_map_unix
+  conformance.transport_rdma_double conformance.transport_tls conformance.doubles_cuda_to_gaudi_rdma
+  storage.service_remote storage.mounted_remote rdma.late rdma.faults usrbio.restarts install node.raw_rails
+  node.oom cli.bench cli.hosts cli.trace cli.files cli.top cli.readme python.install python.examples
+  nccl.traffic_auto)
 function(haul_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "NIGHTLY" "TIMEOUT;LABEL" "ENVIRONMENT;COMMAND")
   if(TEST_UNPARSED_ARGUMENTS OR NOT TEST_COMMAND)
@@ -15,6 +21,10 @@ function(haul_add_test name)
   if(NOT TEST_LABEL)
     string(REGEX REPLACE "\\..*" "" TEST_LABEL ${name})
   endif()
+  set(cost 0)
+  if(name IN_LIST HAUL_LONG_TESTS)
+    set(cost 1)
+  endif()
   set(when)
   if(TEST_NIGHTLY)
     set(when CONFIGURATIONS nightly)
@@ -24,6 +34,6 @@ function(haul_add_test name)
     list(APPEND environment HAUL=$<TARGET_FILE:haul-command>)
   endif()
   add_test(NAME ${name} COMMAND ${TEST_COMMAND} ${when} COMMAND_EXPAND_LISTS)
-  set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT}
+  set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT} COST ${cost}
     SKIP_RETURN_CODE 77 ENVIRONMENT "${environment};${TEST_ENVIRONMENT}")
 endfunction()

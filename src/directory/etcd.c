@@ -53,7 +53,7 @@ static bool parse_address(char *text, char urls[8][160], const char *members[9],
 }
 
 static int open_directory(const struct directory_library *library, const char *url,
-                          const char *login_text, const _Atomic bool *stop,
+                          const char *login_text, int64_t liveness, const _Atomic bool *stop,
                           struct directory **out) {
   char urls[8][160];
   const char *members[9];
@@ -74,7 +74,7 @@ static int open_directory(const struct directory_library *library, const char *u
   else
     code = login_parse(library, login_text, &login);
   if (code == 0) {
-    code = http_open(library, members, &login, stop, &directory->http);
+    code = http_open(library, members, &login, liveness, stop, &directory->http);
     login_forget(&login);
   }
   free(text);
@@ -138,13 +138,12 @@ static json_t *put_of(const struct directory *directory, int64_t lease,
   return put;
 }
 
-/* Sends operations as one transaction, which takes over both values. `compare` NULL: no condition.
- */
+/* Sends operations as one transaction, which takes over both values. An empty `compare` is no
+ * condition; NULL, as all values here, means that there was no memory. */
 static int transact(struct directory *directory, json_t *compare, json_t *operations, int64_t until,
-                    json_t **answer) {
-  json_t *body =
-      json_pack("{so, so}", "compare", compare ? compare : json_array(), "success", operations);
-  return body ? http_post(directory->http, "/v3/kv/txn", body, until, answer)
+                    json_t **response) {
+  json_t *body = json_pack("{so, so}", "compare", compare, "success", operations);
+  return body ? http_post(directory->http, "/v3/kv/txn", body, until, response)
               : no_memory(directory);
 }
 
@@ -155,7 +154,7 @@ static int transact_as(struct directory *directory, int64_t lease,
                        int64_t until) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
   char key[KEY_MAX], text[24];
-  json_t *answer = NULL;
+  json_t *response = NULL;
   if (json_array_size(operations) != count) {
     json_decref(operations);
     return no_memory(directory);
@@ -165,11 +164,11 @@ static int transact_as(struct directory *directory, int64_t lease,
   snprintf(text, sizeof text, "%lld", (long long)lease);
   json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "LEASE", "result", "EQUAL", "key",
                               json_bytes(key, strlen(key)), "lease", text);
-  int code = transact(directory, compare, operations, until, &answer);
+  int code = transact(directory, compare, operations, until, &response);
   if (code)
     return code;
-  bool succeeded = json_is_true(json_object_get(answer, "succeeded"));
-  json_decref(answer);
+  bool succeeded = json_is_true(json_object_get(response, "succeeded"));
+  json_decref(response);
   return succeeded ? 0
                    : directory->library->error(
                          HAUL_ESTALE, 0, node.node, NULL,
@@ -214,19 +213,19 @@ static int etcd_find(struct directory *directory, const char *word, int64_t unti
                      struct haul_directory_entry *entries, size_t *count) {
   char name[sizeof entries->name];
   size_t room = *count;
-  json_t *answer = NULL;
+  json_t *response = NULL;
   if (!word_unescape(word, strlen(word), name, sizeof name))
     return directory->library->error(HAUL_EADDRESS, 0, word, "write '%' as %25 and '/' as %2F",
                                      "invalid escape in a name");
-  int code = transact(directory, NULL, both_of(directory, name), until, &answer);
+  int code = transact(directory, json_array(), both_of(directory, name), until, &response);
   if (code)
     return code;
   *count = 0;
-  const json_t *responses = json_object_get(answer, "responses");
+  const json_t *responses = json_object_get(response, "responses");
   for (size_t i = 0; i < json_array_size(responses); i++)
     collect(directory, json_object_get(json_array_get(responses, i), "response_range"), entries,
             room, count);
-  json_decref(answer);
+  json_decref(response);
   if (*count)
     return 0;
   const char *member = http_member(directory->http);
@@ -240,13 +239,13 @@ static int etcd_find(struct directory *directory, const char *word, int64_t unti
 /* ---- Leases ---- */
 
 static int etcd_lease(struct directory *directory, unsigned seconds, int64_t until, int64_t *out) {
-  json_t *answer = NULL;
+  json_t *response = NULL;
   int code = http_post(directory->http, "/v3/lease/grant", json_pack("{si}", "TTL", (int)seconds),
-                       until, &answer);
+                       until, &response);
   if (code)
     return code;
-  *out = number_of_json(json_object_get(answer, "ID"));
-  json_decref(answer);
+  *out = number_of_json(json_object_get(response, "ID"));
+  json_decref(response);
   return *out ? 0
               : directory->library->error(HAUL_EPROTO, 0, http_member(directory->http), NULL,
                                           "etcd granted no lease");
@@ -260,12 +259,12 @@ static json_t *lease_of(int64_t number) {
 
 static int etcd_renew(struct directory *directory, int64_t number,
                       const struct haul_directory_entry *node, int64_t until) {
-  json_t *answer = NULL;
-  int code = http_post(directory->http, "/v3/lease/keepalive", lease_of(number), until, &answer);
+  json_t *response = NULL;
+  int code = http_post(directory->http, "/v3/lease/keepalive", lease_of(number), until, &response);
   if (code)
     return code;
-  bool lives = number_of_json(json_object_get(json_object_get(answer, "result"), "TTL")) > 0;
-  json_decref(answer);
+  bool lives = number_of_json(json_object_get(json_object_get(response, "result"), "TTL")) > 0;
+  json_decref(response);
   if (!lives)
     return directory->library->error(HAUL_ESTALE, 0, http_member(directory->http), NULL,
                                      "the lease expired");
@@ -273,9 +272,9 @@ static int etcd_renew(struct directory *directory, int64_t number,
 }
 
 static void etcd_end_lease(struct directory *directory, int64_t number, int64_t until) {
-  json_t *answer = NULL;
-  if (http_post(directory->http, "/v3/lease/revoke", lease_of(number), until, &answer) == 0)
-    json_decref(answer);
+  json_t *response = NULL;
+  if (http_post(directory->http, "/v3/lease/revoke", lease_of(number), until, &response) == 0)
+    json_decref(response);
 }
 
 /* ---- Entering ---- */
@@ -302,20 +301,20 @@ static bool is_successor(const struct haul_directory_entry *node,
 /* Reads the entry under the node's key. *revision 0: the key does not exist. */
 static int read_entry(struct directory *directory, const char *key, int64_t until,
                       struct haul_directory_entry *entry, int64_t *revision) {
-  json_t *answer = NULL, *range = range_of(key, NULL);
+  json_t *response = NULL, *range = range_of(key, NULL);
   *revision = 0;
   memset(entry, 0, sizeof *entry);
   if (!range)
     return no_memory(directory);
-  int code = http_post(directory->http, "/v3/kv/range", range, until, &answer);
+  int code = http_post(directory->http, "/v3/kv/range", range, until, &response);
   if (code)
     return code;
-  const json_t *pair = json_array_get(json_object_get(answer, "kvs"), 0);
+  const json_t *pair = json_array_get(json_object_get(response, "kvs"), 0);
   if (pair)
     *revision = number_of_json(json_object_get(pair, "mod_revision"));
   if (pair && !entry_of(directory, pair, entry))
     memset(entry, 0, sizeof *entry);
-  json_decref(answer);
+  json_decref(response);
   return 0;
 }
 
@@ -324,7 +323,7 @@ static int etcd_claim(struct directory *directory, int64_t number,
   struct haul_directory_entry present;
   char key[KEY_MAX], text[24];
   int64_t revision;
-  json_t *answer = NULL;
+  json_t *response = NULL;
   key_of(directory->prefix, node, key);
   int code = read_entry(directory, key, until, &present, &revision);
   if (code)
@@ -336,11 +335,11 @@ static int etcd_claim(struct directory *directory, int64_t number,
     json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
                                 json_bytes(key, strlen(key)), "mod_revision", text);
     json_t *put = json_pack("[{so}]", "request_put", put_of(directory, number, node));
-    code = transact(directory, compare, put, until, &answer);
+    code = transact(directory, compare, put, until, &response);
     if (code)
       return code;
-    claimed = json_is_true(json_object_get(answer, "succeeded"));
-    json_decref(answer);
+    claimed = json_is_true(json_object_get(response, "succeeded"));
+    json_decref(response);
   }
   if (claimed)
     return 0;

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-#define ANSWER_MAX ((size_t)64 << 20) /* bytes; a page of a walk has 1000 entries */
-#define CONNECT_MS 2000L              /* then the next member is tried */
-#define SHARE_S    ((long)(SHARE_NS / 1000000000))
+#define ANSWER_MAX   ((size_t)64 << 20) /* bytes; a page of a walk has 1000 entries */
+#define LIVENESS_MAX 3600000000000LL    /* ns; a sum with the clock cannot overflow */
+#define CONNECT_MS   2000L              /* then the next member is tried */
 
 /* ---- curl's callbacks ---- */
 
@@ -108,13 +108,17 @@ static int check_login(const struct http *http) {
 }
 
 int http_open(const struct directory_library *library, const char *const *members,
-              const struct login *login, const _Atomic bool *stop, struct http **out) {
+              const struct login *login, int64_t liveness, const _Atomic bool *stop,
+              struct http **out) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, start_curl);
   struct http *http = calloc(1, sizeof *http);
   if (!http)
     return library->code(HAUL_ENOMEM, "directory");
-  *http = (struct http){.library = library, .login = *login, .stop = stop};
+  *http = (struct http){.library = library,
+                        .login = *login,
+                        .liveness = liveness < LIVENESS_MAX ? liveness : LIVENESS_MAX,
+                        .stop = stop};
   for (; members[http->members] && http->members < MEMBERS_MAX; http->members++)
     snprintf(http->urls[http->members], sizeof http->urls[0], "%s", members[http->members]);
   int code = check_login(http);
@@ -171,18 +175,18 @@ static bool is_about_login(const char *text) {
 /* Reads the reason: from etcd's JSON, or the first line of its HTTP server's plain text. Returns
  * whether the response is JSON, as those of the gateway are. */
 static bool read_reason(const struct bytes *bytes, char *reason, size_t size) {
-  json_t *answer = bytes->data ? json_loadb(bytes->data, bytes->length, 0, NULL) : NULL;
-  const char *text = json_string_value(json_object_get(answer, "message"));
+  json_t *response = bytes->data ? json_loadb(bytes->data, bytes->length, 0, NULL) : NULL;
+  const char *text = json_string_value(json_object_get(response, "message"));
   size_t length = 0;
   if (!text)
-    text = json_string_value(json_object_get(answer, "error"));
-  if (!text && !answer && bytes->data && bytes->data[0] != '<') /* not an HTML page */
+    text = json_string_value(json_object_get(response, "error"));
+  if (!text && !response && bytes->data && bytes->data[0] != '<') /* not an HTML page */
     text = bytes->data;
   for (; text && text[length] >= ' ' && text[length] <= '~' && length < size - 1; length++)
     reason[length] = text[length];
   reason[length] = '\0';
-  bool is_json = answer;
-  json_decref(answer);
+  bool is_json = response;
+  json_decref(response);
   return is_json;
 }
 
@@ -255,13 +259,14 @@ static CURLcode post_once(struct http *http, const char *path, const char *body,
   curl_easy_setopt(http->easy, CURLOPT_TIMEOUT_MS, http_milliseconds_to(until));
   /* Without a deadline: while bytes arrive. */
   curl_easy_setopt(http->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-  curl_easy_setopt(http->easy, CURLOPT_LOW_SPEED_TIME, until == HAUL_FOREVER ? SHARE_S : 0L);
+  long seconds = (long)((http->liveness + 999999999) / 1000000000);
+  curl_easy_setopt(http->easy, CURLOPT_LOW_SPEED_TIME, until == HAUL_FOREVER ? seconds : 0L);
   curl_easy_setopt(http->easy, CURLOPT_WRITEDATA, bytes);
   return curl_easy_perform(http->easy);
 }
 
 static int http_parse_response(const struct http *http, const struct bytes *bytes,
-                               json_t **answer) {
+                               json_t **response) {
   json_error_t error;
   long status = 0;
   curl_easy_getinfo(http->easy, CURLINFO_RESPONSE_CODE, &status);
@@ -269,7 +274,7 @@ static int http_parse_response(const struct http *http, const struct bytes *byte
     return http_refused(http, status, bytes);
   json_t *value = json_loadb(bytes->data ? bytes->data : "", bytes->length, 0, &error);
   if (json_is_object(value)) {
-    *answer = value;
+    *response = value;
     return 0;
   }
   int code =
@@ -282,13 +287,13 @@ static int http_parse_response(const struct http *http, const struct bytes *byte
 /* Tries each member for its share of the time. The first one is tried again last, with the rest of
  * the time, because its kept connection may have been stale. */
 static int http_post_members(struct http *http, const char *path, const char *text, int64_t until,
-                             json_t **answer) {
+                             json_t **response) {
   struct bytes bytes = {0};
   CURLcode result = CURLE_OUT_OF_MEMORY;
   for (unsigned i = 0; i <= http->members; i++) {
     unsigned left = i < http->members ? http->members - i : 1;
-    int64_t share =
-        until == HAUL_FOREVER ? http_now() + SHARE_NS : http_now() + (until - http_now()) / left;
+    int64_t share = until == HAUL_FOREVER ? http_now() + http->liveness
+                                          : http_now() + (until - http_now()) / left;
     result = post_once(http, path, text, left == 1 ? until : share, &bytes);
     if (!may_try_again(result))
       break;
@@ -298,7 +303,7 @@ static int http_post_members(struct http *http, const char *path, const char *te
   }
   if (result == CURLE_OK)
     note_own_host(http);
-  int code = result == CURLE_OK ? http_parse_response(http, &bytes, answer)
+  int code = result == CURLE_OK ? http_parse_response(http, &bytes, response)
                                 : http_failed(http, result, &bytes);
   free(bytes.data);
   return code;
@@ -320,11 +325,11 @@ static int set_token(struct http *http, const char *token) {
 
 /* Erases the text after use. */
 static int post_secret(struct http *http, const char *path, json_t *body, int64_t until,
-                       json_t **answer) {
+                       json_t **response) {
   char *text = http_text_of(body);
   if (!text)
     return http->library->code(HAUL_ENOMEM, "directory");
-  int code = http_post_members(http, path, text, until, answer);
+  int code = http_post_members(http, path, text, until, response);
   explicit_bzero(text, strlen(text));
   free(text);
   return code;
@@ -332,7 +337,7 @@ static int post_secret(struct http *http, const char *path, json_t *body, int64_
 
 /* Gets a token, if there is a user and no token yet. */
 static int log_in(struct http *http, int64_t until) {
-  json_t *answer = NULL;
+  json_t *response = NULL;
   if (!*http->login.user || *http->token)
     return 0;
   json_t *body = json_pack("{ss, ss}", "name", http->login.user, "password", http->login.password);
@@ -340,28 +345,28 @@ static int log_in(struct http *http, int64_t until) {
     return http->library->error(HAUL_EINVAL, 0, "directory_login",
                                 "write user and password in UTF-8",
                                 "user or password is not UTF-8");
-  int code = post_secret(http, "/v3/auth/authenticate", body, until, &answer);
+  int code = post_secret(http, "/v3/auth/authenticate", body, until, &response);
   if (code)
     return code;
-  const char *token = json_string_value(json_object_get(answer, "token"));
+  const char *token = json_string_value(json_object_get(response, "token"));
   code = token && *token ? set_token(http, token)
                          : http_error(http, HAUL_EPROTO, "check that etcd listens there",
                                       "the response has no token");
-  json_decref(answer);
+  json_decref(response);
   return code;
 }
 
 int http_post_text(struct http *http, const char *path, const char *text, int64_t until,
-                   json_t **answer) {
+                   json_t **response) {
   bool had_token = *http->token;
   int code = log_in(http, until);
   if (code == 0)
-    code = http_post_members(http, path, text, until, answer);
+    code = http_post_members(http, path, text, until, response);
   /* A token expires with time, or with the member that issued it. Then get another one, once. */
   if (!had_token || code != HAUL_EAUTH || set_token(http, "") != 0)
     return code;
   code = log_in(http, until);
-  return code ? code : http_post_members(http, path, text, until, answer);
+  return code ? code : http_post_members(http, path, text, until, response);
 }
 
 char *http_text_of(json_t *body) {
@@ -370,7 +375,7 @@ char *http_text_of(json_t *body) {
   return text;
 }
 
-int http_post(struct http *http, const char *path, json_t *body, int64_t until, json_t **answer) {
+int http_post(struct http *http, const char *path, json_t *body, int64_t until, json_t **response) {
   if (http_now() >= until) {
     json_decref(body);
     return http->library->code(HAUL_ETIMEDOUT, http_member(http));
@@ -378,7 +383,7 @@ int http_post(struct http *http, const char *path, json_t *body, int64_t until, 
   char *text = http_text_of(body);
   if (!text)
     return http->library->code(HAUL_ENOMEM, "directory");
-  int code = http_post_text(http, path, text, until, answer);
+  int code = http_post_text(http, path, text, until, response);
   free(text);
   return code;
 }

@@ -20,11 +20,12 @@ static inline int64_t http_now(void) {
 /* `members`: "http://HOST:PORT" of each, then NULL. Members and login are copied. HAUL_EINSECURE: a
  * password would be sent unencrypted. */
 int http_open(const struct directory_library *library, const char *const *members,
-              const struct login *login, const _Atomic bool *stop, struct http **http);
+              const struct login *login, int64_t liveness, const _Atomic bool *stop,
+              struct http **http);
 void http_close(struct http *http);
 
-/* Sends `body` and takes it over; the caller owns *answer. */
-int http_post(struct http *http, const char *path, json_t *body, int64_t until, json_t **answer);
+/* Sends `body` and takes it over; the caller owns *response. */
+int http_post(struct http *http, const char *path, json_t *body, int64_t until, json_t **response);
 void http_own_host(struct http *http, char *host, size_t size);
 const char *http_member(const struct http *http);
 

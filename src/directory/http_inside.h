@@ -8,7 +8,6 @@
 #include "directory/http.h"
 
 #define MEMBERS_MAX  8
-#define SHARE_NS     5000000000LL /* for one member, when the caller sets no deadline */
 #define MILLISECONDS 1000000LL
 #define TOKEN_MAX    4096 /* bytes; signed tokens (JWT) are long */
 
@@ -21,6 +20,7 @@ struct bytes {
 struct http {
   const struct directory_library *library;
   const _Atomic bool *stop;
+  int64_t liveness; /* ns: for one member, when the caller sets no deadline */
   struct login login;
   char token[TOKEN_MAX]; /* "": none yet */
   CURL *easy;
@@ -53,6 +53,6 @@ int http_refused(const struct http *http, long status, const struct bytes *bytes
 int http_failed(const struct http *http, CURLcode result, const struct bytes *bytes);
 /* As http_post, for text. */
 int http_post_text(struct http *http, const char *path, const char *text, int64_t until,
-                   json_t **answer);
+                   json_t **response);
 
 #endif

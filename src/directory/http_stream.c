@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_NS    1000000000LL /* between two looks at `stop` */
-#define QUIET_NS    5000000000LL /* of silence before the probe is sent */
-#define PATIENCE_MS 5000L        /* for the response to the probe */
+#define SLICE_NS 1000000000LL /* between two looks at `stop` */
 
 /* A silent member has no events, or it hangs. The probe, over another connection, tells which. */
 struct http_stream {
@@ -66,7 +64,8 @@ static int stream_start(struct http_stream *stream, const struct http_request *r
     return http->library->code(HAUL_ENOMEM, "directory");
   stream_prepare(stream, stream->easy, request->path, stream->body, &stream->bytes);
   stream_prepare(stream, stream->probe, probe->path, stream->probe_body, &stream->probe_bytes);
-  curl_easy_setopt(stream->probe, CURLOPT_TIMEOUT_MS, PATIENCE_MS);
+  curl_easy_setopt(stream->probe, CURLOPT_TIMEOUT_MS,
+                   http_milliseconds_to(http_now() + stream->http->liveness));
   curl_multi_add_handle(stream->multi, stream->easy);
   return 0;
 }
@@ -74,13 +73,13 @@ static int stream_start(struct http_stream *stream, const struct http_request *r
 /* etcd reports a watch with an expired token as compacted. The probe renews such a token first. */
 static int renew_token(struct http_stream *stream, const struct http_request *probe,
                        int64_t until) {
-  json_t *answer = NULL;
+  json_t *response = NULL;
   if (!*stream->http->login.user)
     return 0;
-  int64_t share = http_now() + SHARE_NS;
+  int64_t share = http_now() + stream->http->liveness;
   int code = http_post_text(stream->http, probe->path, stream->probe_body,
-                            until < share ? until : share, &answer);
-  json_decref(answer);
+                            until < share ? until : share, &response);
+  json_decref(response);
   return code;
 }
 
@@ -166,7 +165,7 @@ static void stream_receive(struct http_stream *stream) {
       stream->result = result;
     }
   }
-  if (!stream->over && !stream->probing && http_now() - stream->heard >= QUIET_NS)
+  if (!stream->over && !stream->probing && http_now() - stream->heard >= stream->http->liveness)
     stream->probing = curl_multi_add_handle(stream->multi, stream->probe) == CURLM_OK;
 }
 

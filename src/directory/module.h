@@ -32,10 +32,11 @@ struct directory_library {
 };
 
 struct directory_module {
-  /* Makes no connection. `login`: text of the login file (login.h); NULL: no login. `stop`: ends
-   * calls under way within a second once it is set; may be NULL. */
+  /* Makes no connection. `login`: text of the login file (login.h); NULL: no login. A member that
+   * is silent for `liveness` ns is left for the next one. `stop`: ends calls under way within a
+   * second once it is set; may be NULL. */
   int (*open)(const struct directory_library *library, const char *url, const char *login,
-              const _Atomic bool *stop, struct directory **directory);
+              int64_t liveness, const _Atomic bool *stop, struct directory **directory);
   void (*close)(struct directory *directory);
 
   /* `word`: the name as written in an address. *count as in haul_directory_find. HAUL_ENAME: no

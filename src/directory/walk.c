@@ -62,21 +62,22 @@ static int skip_page(struct directory_walk *walk) {
 }
 
 static int read_page(struct directory_walk *walk, int64_t until) {
-  json_t *answer = NULL, *range = range_of(walk->from, walk->end);
+  json_t *response = NULL, *range = range_of(walk->from, walk->end);
   char revision[24];
   snprintf(revision, sizeof revision, "%lld", (long long)walk->revision);
   json_object_set_new(range, "limit", json_integer(PAGE));
   json_object_set_new(range, "revision", json_string(revision));
-  int code = http_post(walk->directory->http, "/v3/kv/range", range, until, &answer);
+  int code = http_post(walk->directory->http, "/v3/kv/range", range, until, &response);
   if (code)
     return code;
   if (walk->revision == 0)
-    walk->revision = number_of_json(json_object_get(json_object_get(answer, "header"), "revision"));
+    walk->revision =
+        number_of_json(json_object_get(json_object_get(response, "header"), "revision"));
   json_decref(walk->list);
-  walk->list = json_incref(json_object_get(answer, "kvs"));
+  walk->list = json_incref(json_object_get(response, "kvs"));
   walk->given = 0;
-  bool more = json_is_true(json_object_get(answer, "more"));
-  json_decref(answer);
+  bool more = json_is_true(json_object_get(response, "more"));
+  json_decref(response);
   walk->read = !more;
   return more ? skip_page(walk) : 0;
 }
@@ -90,7 +91,7 @@ static int open_stream(struct directory_walk *walk, int64_t until) {
   json_object_set_new(range, "start_revision", json_string(revision));
   json_object_set_new(range, "progress_notify",
                       json_true()); /* else compaction may overtake an idle watch */
-  /* Reads are linearizable: a member that answers the probe is connected to its cluster. */
+  /* Reads are linearizable: a member that responds to the probe is connected to its cluster. */
   json_t *probe = range_of(walk->from, NULL);
   return http_stream_open(
       walk->directory->http,

@@ -56,7 +56,7 @@ struct fabric {
 
 struct endpoint;
 
-/* Most unanswered requests of one side of a link, up to 1 MiB each: they fill the network and both
+/* Most outstanding requests of one side of a link, up to 1 MiB each: they fill the network and both
  * sockets. A peer may allow fewer. */
 #define REQUESTS_MAX 128
 
@@ -71,8 +71,8 @@ struct link {
   bool local;             /* the control channel is a Unix socket */
   bool loopback;          /* or a loopback connection */
   bool initiator;         /* this side connected */
-  uint16_t window;        /* unanswered requests that the peer allows to this side */
-  uint16_t own_window;    /* unanswered requests that this side allows to the peer */
+  uint16_t window;        /* outstanding requests that the peer allows to this side */
+  uint16_t own_window;    /* outstanding requests that this side allows to the peer */
   _Atomic int64_t heard;  /* when bytes last came from the peer */
   _Atomic int ended;      /* 0 while the peer is connected, else HAUL_EPEER, HAUL_ECLOSED… */
   char ended_reason[192]; /* set before `ended` */
@@ -87,8 +87,8 @@ struct link {
   /* Connects a channel of the transport, with its handshake; the peer's `adopt` receives it.
    * `local`: over a Unix socket that can carry descriptors. Initiator only; blocks until `until`.
    * 0 or a code with the detail. */
-  int (*dial)(struct link *link, const struct transport *transport, bool local, unsigned index,
-              haul_deadline until, struct stream *stream);
+  int (*open_channel)(struct link *link, const struct transport *transport, bool local,
+                      unsigned index, haul_deadline until, struct stream *stream);
   /* The peer broke the protocol, or its connection ended: the node drops it soon, with this reason.
    * With or without the lock, never blocks. */
   void (*fail)(struct link *link, int code, const char *reason);

@@ -176,7 +176,7 @@ static int check_identity(const struct link *link, const struct stream *stream) 
                          link->identity);
 }
 
-/* struct link's `dial`. */
+/* struct link's `open_channel`. */
 static int connect_channel(struct link *link, const struct transport *transport, bool local,
                            unsigned index, haul_deadline until, struct stream *stream) {
   struct haul_peer *peer = (struct haul_peer *)link;
@@ -249,7 +249,7 @@ int peer_connect(struct haul_node *node, const char *text, const uint8_t *id, ha
     return code;
   }
   peer->base.initiator = true;
-  peer->base.dial = connect_channel;
+  peer->base.open_channel = connect_channel;
   peer->address = address;
   snprintf(peer->base.identity, sizeof peer->base.identity, "%s", identity);
   snprintf(peer->address_text, sizeof peer->address_text, "%s", text);

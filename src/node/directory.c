@@ -66,7 +66,8 @@ bool directory_is_address(const char *text) {
 
 int directory_open_url(const struct haul_node *node, const struct directory_module *module,
                        const char *url, const _Atomic bool *stop, struct directory **directory) {
-  return module->open(&directory_library, url, node->login, stop, directory);
+  return module->open(&directory_library, url, node->login, node->config.liveness_ns, stop,
+                      directory);
 }
 
 static struct idle *new_idle(const struct directory_module *module, const struct haul_node *node,

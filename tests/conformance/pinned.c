@@ -5,6 +5,7 @@
 
 #include "memory/staging.h"
 #include "support/gpu.h"
+#include "support/names.h"
 #include "support/owner.h"
 
 #define LENGTH ((uint64_t)4 << 20)
@@ -31,11 +32,10 @@ static int set_up(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.staging_bytes = STAGING_LEAST;
   assert_works(haul_node_open(&config, &t.user));
-  assert_works(haul_node_listen(t.owner, "unix://@haul-test-pinned"));
+  assert_works(haul_node_listen(t.owner, own_socket()));
   assert_works(haul_region_alloc(t.owner, (struct haul_place){HAUL_CUDA, 0}, LENGTH, 0, &t.there));
   assert_works(haul_region_publish(t.there, "gpu", HAUL_READ | HAUL_WRITE));
-  assert_works(
-      haul_peer_connect(t.user, "unix://@haul-test-pinned", haul_deadline_in(BOUND), &t.peer));
+  assert_works(haul_peer_connect(t.user, own_socket(), haul_deadline_in(BOUND), &t.peer));
   assert_works(haul_peer_lookup(t.peer, "gpu", haul_deadline_in(BOUND), &t.remote));
   t.pinned = host(HAUL_REGION_PINNED);
   t.plain = host(0);

@@ -526,14 +526,15 @@ static int run_over(const struct variant *variant) {
 }
 
 /* transport [NUMBER [brief] | PATH ADDRESS [brief]]: all variants, one of them, or one that only
- * some hosts have. */
+ * some hosts have. The ADDRESS "unix" is an abstract socket of this process. */
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
   bool brief = argc > 2 && strcmp(argv[argc - 1], "brief") == 0;
-  if (argc - brief > 2)
-    return run_over(&(struct variant){argv[1], argv[2], false, brief});
   const char *other = own_socket();
+  if (argc - brief > 2)
+    return run_over(
+        &(struct variant){argv[1], strcmp(argv[2], "unix") == 0 ? other : argv[2], false, brief});
   char socket[64];
   snprintf(socket, sizeof socket, "unix:///tmp/haul-test-%d", (int)getpid());
   struct variant variants[] = {

@@ -8,6 +8,7 @@
 #include <rte_mempool.h>
 #include <string.h>
 
+#include "support/names.h"
 #include "support/owner.h"
 
 #define MIB   ((size_t)1 << 20)
@@ -136,7 +137,7 @@ static void mbufs_are_written_without_a_copy(void **state) {
   struct haul_peer *peer;
   haul_region *region, *packet;
   (void)state;
-  owner_start(&owner, "unix://@haul-test-mbuf", NULL);
+  owner_start(&owner, own_socket(), NULL);
   assert_works(haul_peer_connect(node, owner.address, haul_deadline_in(BOUND), &peer));
   assert_works(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, MIB, 0, &region));
   assert_works(haul_region_dpdk_register(region));

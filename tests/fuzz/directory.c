@@ -22,9 +22,10 @@ struct http {
 };
 
 int http_open(const struct directory_library *library, const char *const *members,
-              const struct login *login, const _Atomic bool *stop, struct http **http) {
+              const struct login *login, int64_t liveness, const _Atomic bool *stop,
+              struct http **http) {
   static struct http one;
-  (void)library, (void)members, (void)stop;
+  (void)library, (void)members, (void)liveness, (void)stop;
   RIG_ASSERT(!*login->user == !*login->password && memchr(login->user, 0, sizeof login->user));
   *http = &one;
   return 0;
@@ -142,8 +143,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   end = (const char *)bytes + length;
   bool logs_in = bytes[0] % 4 == 3;
   char *login = logs_in ? strndup(rest, length - 1) : NULL;
-  int code = haul_directory_module.open(&directory_library, "etcd://127.0.0.1/test", login, NULL,
-                                        &directory);
+  int code = haul_directory_module.open(&directory_library, "etcd://127.0.0.1/test", login,
+                                        1000000000, NULL, &directory);
   free(login);
   RIG_ASSERT(code == 0 || (logs_in && code == HAUL_EINVAL));
   if (code)

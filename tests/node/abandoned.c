@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include "support/names.h"
 #include "support/owner.h"
 
 #define LENGTH ((size_t)256 << 10)
@@ -29,7 +30,7 @@ static int set_up(void **state) {
   (void)state;
   config.liveness_ns = 60 * S;
   config.transfer_ns = 100 * MS; /* of writes without options only */
-  owner_start(&t.owner, "unix://@haul-abandoned", &config);
+  owner_start(&t.owner, own_socket(), &config);
   assert_int_equal(owner_publish(&t.owner, 0, KIND_HOST, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
                    0);
   assert_int_equal(owner_fill(&t.owner, 0, 0, LENGTH, 0), 0);

@@ -113,7 +113,7 @@ static void *connect_node(void *argument) {
   return code == 0 ? NULL : argument;
 }
 
-/* The control connection, then what the node dials besides: rails alone. */
+/* The control connection, then what the node connects besides: rails alone. */
 static void accept_all(void) {
   struct hello hello;
   at.control = raw_accept(at.listener);

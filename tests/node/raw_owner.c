@@ -20,13 +20,13 @@
 #include "core/wire.h"
 #include "fabric/map/map.h"
 #include "fabric/tcp/frame.h"
+#include "support/names.h"
 #include "support/owner.h"
 #include "support/raw.h"
 
-#define ADDRESS "unix://@haul-test-raw-owner"
-#define BOUND   (20 * S)
-#define LENGTH  65536u
-#define HANDLE  0x1234500003u
+#define BOUND  (20 * S)
+#define LENGTH 65536u
+#define HANDLE 0x1234500003u
 
 /* The node, and the raw owner's end of each connection. */
 static struct {
@@ -45,7 +45,7 @@ static haul_deadline soon(void) {
 
 static void *connect_node(void *argument) {
   (void)argument;
-  assert_works(haul_peer_connect(at.node, ADDRESS, soon(), &at.peer));
+  assert_works(haul_peer_connect(at.node, own_socket(), soon(), &at.peer));
   assert_works(haul_peer_lookup(at.peer, "region", soon(), &at.remote));
   return NULL;
 }
@@ -129,7 +129,7 @@ static void start_over(bool same_host) {
   config.tcp_rails = rails;
   config.liveness_ns = BOUND;
   setenv("HAUL_SIM_LATENCY_NS", "300000000", 1);
-  at.listener = raw_listen(ADDRESS);
+  at.listener = raw_listen(own_socket());
   assert_works(haul_node_open(&config, &at.node));
   pthread_create(&thread, NULL, connect_node, NULL);
   at.control = accept_connection(same_host);

@@ -59,7 +59,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static int dial(void) {
+static int connect_daemon(void) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
   struct control_link entry;
   char address[64];
@@ -147,7 +147,7 @@ static void malformed_requests_end_the_connection(void **state) {
   wrong[0].magic++;
   wrong[1].version++;
   for (unsigned i = 0; i < 4; i++) {
-    int fd = dial();
+    int fd = connect_daemon();
     send_record(fd, &wrong[i % 2], i < 2 ? sizeof wrong[0] : 17, i % 2 ? t.descriptor : -1);
     assert_int_equal(recv(fd, &byte, 1, 0), 0);
     close(fd);
@@ -156,7 +156,7 @@ static void malformed_requests_end_the_connection(void **state) {
 
 static void an_invalid_ticket_is_rejected(void **state) {
   (void)state;
-  int fd = dial();
+  int fd = connect_daemon();
   struct devices_request query = request(DEVICES_ADD);
   assert_int_equal(call_daemon(fd, &query, -1).code, -EINVAL);
   query.length = LENGTH + 1;
@@ -164,7 +164,7 @@ static void an_invalid_ticket_is_rejected(void **state) {
   query.length = LENGTH;
   query.ticket[7]++;
   assert_int_equal(call_daemon(fd, &query, t.descriptor).code, -EINVAL);
-  int socket_of_mine = dial();
+  int socket_of_mine = connect_daemon();
   query.ticket[7]--;
   assert_int_equal(call_daemon(fd, &query, socket_of_mine).code, -EINVAL);
   close(socket_of_mine);
@@ -178,7 +178,7 @@ static void an_invalid_ticket_is_rejected(void **state) {
 static int leave_unread(int descriptors[2]) {
   struct devices_request query = request(9);
   for (unsigned tries = 0; tries < 1000; tries++) {
-    int fd = dial();
+    int fd = connect_daemon();
     send_record(fd, "x", 1, descriptors[0]);
     if (offer_record(fd, &query, sizeof query, descriptors[1]))
       return fd;
@@ -194,7 +194,7 @@ static void unexpected_descriptors_do_not_block_the_daemon(void **state) {
   (void)state;
   struct devices_request query = request(9), added = request(DEVICES_ADD);
   struct devices_response response;
-  int hostile = dial(), good = dial();
+  int hostile = connect_daemon(), good = connect_daemon();
   int sockets[] = {lingering_socket(), lingering_socket()};
   haul_deadline began = haul_deadline_in(0);
   send_record(good, &added, sizeof added, t.descriptor);
@@ -216,7 +216,7 @@ static void unexpected_descriptors_do_not_block_the_daemon(void **state) {
 
 static void a_buffer_ends_with_its_connection(void **state) {
   (void)state;
-  int fd = dial();
+  int fd = connect_daemon();
   assert_int_equal(add(fd), 0);
   assert_int_equal(add(fd), -EEXIST);
   open_client(&reads);
@@ -236,7 +236,7 @@ static void a_buffer_ends_with_its_connection(void **state) {
 
 static void another_process_finds_a_buffer(void **state) {
   (void)state;
-  int owner = dial(), other = dial();
+  int owner = connect_daemon(), other = connect_daemon();
   struct devices_request query = request(DEVICES_FIND);
   assert_int_equal(call_daemon(other, &query, -1).code, -ENOENT);
   assert_int_equal(add(owner), 0);
@@ -265,7 +265,7 @@ static void a_file_is_read_into_a_device(void **state) {
                 {MIB, PATTERN_BYTES - 100, MIB, 100},
                 {0, PATTERN_BYTES - 2 * MIB - 7, 5 * MIB, 2 * MIB + 7},
                 {9, PATTERN_BYTES, MIB, 0}};
-  int fd = dial();
+  int fd = connect_daemon();
   assert_int_equal(add(fd), 0);
   open_client(&reads);
   for (size_t i = 0; i < COUNT(ranges); i++) {
@@ -287,7 +287,7 @@ static void a_file_is_read_into_a_device(void **state) {
 static void a_device_buffer_is_written_to_a_file(void **state) {
   (void)state;
   static char got[3 * MIB + 5];
-  int fd = dial();
+  int fd = connect_daemon();
   assert_int_equal(add(fd), 0);
   open_client(&writes);
   fill_device(0x33);
@@ -308,7 +308,7 @@ static void a_device_buffer_is_written_to_a_file(void **state) {
 static void many_operations_share_the_bounce_buffers(void **state) {
   (void)state;
   struct ring_completion completion;
-  int fd = dial();
+  int fd = connect_daemon();
   assert_int_equal(add(fd), 0);
   client_open(&t.client, &t.rig, &reads, 64, 4096);
   memcpy(t.client.buffer.name.id, t.id, sizeof t.id);

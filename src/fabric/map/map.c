@@ -314,7 +314,7 @@ static void map_connect(struct endpoint *base, haul_deadline until) {
   struct stream stream; /* a Unix socket: without TLS */
   if (endpoint_is_closed(base))
     return;
-  if (link->dial(link, &map_transport, true, 0, until, &stream) != 0) {
+  if (link->open_channel(link, &map_transport, true, 0, until, &stream) != 0) {
     endpoint_close_unless_open(
         base, "same host, but no Unix socket reaches the peer: ", haul_error_last()->text);
     return;

@@ -41,7 +41,7 @@ static void connect_nothing(struct endpoint *endpoint, haul_deadline until) {
   (void)until;
 }
 
-/* The peer has the path, so it dialed. */
+/* The peer has the path, so it connected. */
 static void adopt(struct endpoint *endpoint, unsigned index, struct stream stream) {
   struct rdma_record hello = {.type = RDMA_HELLO};
   uint8_t bytes[RDMA_RECORD];

@@ -147,7 +147,7 @@ static int open_devices(struct rdma_node *node) {
 }
 
 /* Announces memory that was wrapped before there were devices, without the lock: it comes back
- * through rdma_devices_learn. */
+ * through rdma_devices_announce. */
 int rdma_devices_open(struct rdma_node *node) {
   pthread_mutex_lock(&node->lock);
   bool first = !node->nics;
@@ -252,7 +252,7 @@ void rdma_device_unexport(struct rdma_device *device, struct ibv_mr *mr) {
 
 /* Device memory is registered block by block instead. A failure is ignored: the first use tries
  * again. */
-void rdma_devices_learn(struct fabric *fabric, const struct memory *memory) {
+void rdma_devices_announce(struct fabric *fabric, const struct memory *memory) {
   struct rdma_node *node = fabric->shared[rdma_transport.index];
   struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : 0);
   pthread_mutex_lock(&node->lock);
@@ -261,7 +261,7 @@ void rdma_devices_learn(struct fabric *fabric, const struct memory *memory) {
   pthread_mutex_unlock(&node->lock);
 }
 
-void rdma_devices_forget(struct fabric *fabric, const struct memory *memory) {
+void rdma_devices_invalidate(struct fabric *fabric, const struct memory *memory) {
   struct rdma_node *node = fabric->shared[rdma_transport.index];
   pthread_mutex_lock(&node->lock);
   for (uint32_t target = 0; target <= KIND_TARGET; target++) {

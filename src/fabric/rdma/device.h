@@ -43,9 +43,9 @@ void rdma_devices_close(struct rdma_node *node);
 /* Bits of the devices that are nearest to a place. */
 unsigned rdma_devices_near(struct rdma_node *node, struct haul_place place);
 /* transport.announce: announces the memory, so that neighbouring ranges are registered together. */
-void rdma_devices_learn(struct fabric *fabric, const struct memory *memory);
+void rdma_devices_announce(struct fabric *fabric, const struct memory *memory);
 /* transport.invalidate: drops the memory's registrations. */
-void rdma_devices_forget(struct fabric *fabric, const struct memory *memory);
+void rdma_devices_invalidate(struct fabric *fabric, const struct memory *memory);
 /* The sum over all caches. */
 void rdma_devices_count(struct rdma_node *node, struct regcache_counters *sum);
 

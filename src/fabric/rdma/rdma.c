@@ -89,7 +89,7 @@ static int create(struct link *link, struct endpoint **out) {
   return 0;
 }
 
-/* With the loop's lock. When the peer left while its channel was dialed, no later call would close
+/* With the loop's lock. When the peer left while its channel connected, no later call would close
  * what is opened here. */
 static void start_endpoint(struct rdma_endpoint *endpoint, struct stream stream) {
   struct loop *loop = endpoint->base.link->fabric->loop;
@@ -116,7 +116,7 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
   struct stream stream;
   if (endpoint_is_closed(base))
     return;
-  if (link->dial(link, &rdma_transport, false, 0, until, &stream) != 0) {
+  if (link->open_channel(link, &rdma_transport, false, 0, until, &stream) != 0) {
     endpoint_close_unless_open(base, "no channel for it: ", haul_error_last()->text);
     return;
   }
@@ -366,8 +366,8 @@ const struct transport rdma_transport = {
     .stop = rdma_stop,
     .forked = forked,
     .destroy = rdma_destroy,
-    .announce = rdma_devices_learn,
-    .invalidate = rdma_devices_forget,
+    .announce = rdma_devices_announce,
+    .invalidate = rdma_devices_invalidate,
     .bind = bind_remote,
     .unbind = unbind,
     .estimate = estimate,

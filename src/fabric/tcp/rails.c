@@ -174,7 +174,7 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
   if (index == 0 && endpoint->rail_count == 0 && !link->loopback)
     endpoint->link_speed = tcp_link_speed(stream.fd);
   combiner_lock(&endpoint->combiner);
-  int ended = atomic_load(&link->ended); /* stopped during the dial */
+  int ended = atomic_load(&link->ended); /* stopped while connecting */
   int code = ended ? error_code(ended, link->name) : 0;
   if (code == 0)
     code = make_rail(endpoint, index);
@@ -194,7 +194,7 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
 static int connect_rail(struct tcp_endpoint *endpoint, unsigned index, haul_deadline until) {
   struct link *link = endpoint->base.link;
   struct stream stream;
-  int code = link->dial(link, &tcp_transport, link->local, index, until, &stream);
+  int code = link->open_channel(link, &tcp_transport, link->local, index, until, &stream);
   if (code)
     return code;
   loop_lock(link->fabric->loop);
@@ -244,7 +244,7 @@ static void drop_frames(struct tcp_rail *rail, struct list *frames) {
     struct tx_frame *frame = list_entry(item, struct tx_frame, link);
     if (frame->rail != rail)
       continue;
-    rail->endpoint->unanswered -= tx_is_response(frame);
+    rail->endpoint->outstanding -= tx_is_response(frame);
     tx_drop(frame);
   }
 }
@@ -266,7 +266,7 @@ static void drop_payloads(struct tcp_rail *rail) {
     staged_receive_finish(staged, HAUL_EPATH);
   }
   combiner_lock(&endpoint->combiner);
-  endpoint->unanswered -= writes;
+  endpoint->outstanding -= writes;
   combiner_unlock(&endpoint->combiner);
 }
 

@@ -101,12 +101,12 @@ static inline bool rail_is_open(const struct tcp_rail *rail) {
 
 /* ---- rails.c: with the loop's lock unless stated otherwise ---- */
 
-/* Initiator: dials the configured rails, then the express rail. Blocks until `until`, without
+/* Initiator: connects the configured rails, then the express rail. Blocks until `until`, without
  * locks; the transport's `connect`. */
 void tcp_connect_rails(struct endpoint *base, haul_deadline until);
 /* Takes over the stream, also on failure. */
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream);
-/* Ends the rail's works with `code` and drops its responses. An unanswered request that modifies
+/* Ends the rail's works with `code` and drops its responses. An outstanding request that modifies
  * memory and was begun fails the peer: the peer may still read those bytes, which must not
  * overwrite a later write of another path. */
 void rail_close(struct tcp_rail *rail, int code);

@@ -75,12 +75,12 @@ static void respond(struct tcp_rail *rail, struct tx_frame *frame) {
   combiner_unlock(&endpoint->combiner);
 }
 
-/* Counts a request as unanswered, and fails a peer that exceeds its window. */
+/* Counts a request as outstanding, and fails a peer that exceeds its window. */
 static bool accept_request(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   combiner_lock(&endpoint->combiner);
-  bool fits = endpoint->unanswered < endpoint->base.link->own_window;
-  endpoint->unanswered += fits;
+  bool fits = endpoint->outstanding < endpoint->base.link->own_window;
+  endpoint->outstanding += fits;
   combiner_unlock(&endpoint->combiner);
   if (!fits)
     rail_fail(rail, HAUL_EPROTO, "more requests than the window allows");

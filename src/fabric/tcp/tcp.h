@@ -5,7 +5,7 @@
  *
  *   frame.c     the wire format
  *   payload.c   segments, checksums; bounce buffers for device memory, in both directions
- *   tcp.c       the transport's table; works, and the slots of unanswered requests
+ *   tcp.c       the transport's table; works, and the slots of outstanding requests
  *   send.c      frames to send, and the pump that sends them
  *   receive.c   the state machine that reads a rail, and the handlers of its frames
  *   rails.c     the life of a rail: opened, watched, polled, closed
@@ -26,7 +26,7 @@
 #define TCP_RAILS_MAX 16
 #define TCP_EXPRESS   TCP_RAILS_MAX /* the index of the express rail */
 #define TCP_RAILS     (TCP_RAILS_MAX + 1)
-#define TCP_WINDOW    REQUESTS_MAX /* most unanswered requests of one side */
+#define TCP_WINDOW    REQUESTS_MAX /* most outstanding requests of one side */
 /* Most bytes of one system call, and most bytes that a rail sends before it releases the lock and
  * serves the express rail. Sends are a page shorter than loopback's segments of 64 KiB, so that a
  * call does not end with a few bytes of a further segment. While no urgent work has passed for
@@ -73,7 +73,7 @@ struct tcp_endpoint {
   /* Abandoned slots, and rails that ended with begun requests. Until it is 0 no work begins here,
    * nor a write over another path, as it could be overwritten. */
   uint32_t abandoned;
-  uint32_t unanswered;      /* requests of the peer */
+  uint32_t outstanding;     /* requests of the peer */
   struct list staged_sends; /* tx_frames whose source waits for, or is copied to, a bounce buffer */
   struct staging_user tx_staging;
 

@@ -361,7 +361,7 @@ static int64_t not_ready_ns(unsigned timer) {
 
 enum ibv_wc_status move_request(struct sender *sender, struct request *request) {
   const struct ibv_qp_attr *attributes = &sender->qp->attributes;
-  unsigned unanswered = 0, not_ready = 0, timer = 0;
+  unsigned outstanding = 0, not_ready = 0, timer = 0;
   if (request->fault)
     return qp_pause(sender, answer_ns(attributes->timeout)) ? (enum ibv_wc_status)request->fault
                                                             : IBV_WC_WR_FLUSH_ERR;
@@ -376,7 +376,7 @@ enum ibv_wc_status move_request(struct sender *sender, struct request *request) 
       return status;
     if (!qp_pause(sender, wait))
       return IBV_WC_WR_FLUSH_ERR;
-    if (status == IBV_WC_RETRY_EXC_ERR && unanswered++ == attributes->retry_cnt)
+    if (status == IBV_WC_RETRY_EXC_ERR && outstanding++ == attributes->retry_cnt)
       return status;
     if (status == IBV_WC_RNR_RETRY_EXC_ERR && attributes->rnr_retry != 7 &&
         not_ready++ == attributes->rnr_retry)
