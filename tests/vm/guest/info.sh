@@ -10,7 +10,7 @@ for host in a b; do
   section "info on $host"
   expect 0 "info" on $host "$HAUL" info
   says "^$own/1  *rdma  *usable  *10 Gb/s  *-  *-  *::ffff:10.77.0.$number  *in software"
-  says "^$other/1  *rdma  *closed .*its address is another network namespace's"
+  says "^$other/1  *rdma  *closed .*its address belongs to another network namespace"
   says "^$own/1  *host  *-$"
   says "^$own/1  *sim:0  *-$"
   says "^rdma  *\(ok\|limited\) "
