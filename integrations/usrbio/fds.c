@@ -175,7 +175,7 @@ static int deregister_file(int fd) {
  * number means another file now. */
 void hf3fs_dereg_fd(int fd) {
   struct file file = {0};
-  uint64_t inode;
+  uint64_t inode = 0;
   pthread_mutex_lock(&client_locks[LOCK_FILES]);
   int copy = fds_find(fd, &file) ? deregister_file(descriptor_of(fd)) : -1;
   pthread_mutex_unlock(&client_locks[LOCK_FILES]);

@@ -255,7 +255,7 @@ int sock_listen(struct address *address, int *descriptor) {
   if (address->inherited)
     return take_inherited(address, descriptor);
   address_format(address, text, sizeof text);
-  int fd, code = open_socket(address, text, &fd); /* accepted sockets inherit its options */
+  int fd = -1, code = open_socket(address, text, &fd); /* accepted sockets inherit its options */
   if (code)
     return code;
   int one = 1;
@@ -312,7 +312,7 @@ int sock_connect(const struct address *address, const char *object, int64_t unti
                  int *descriptor) {
   if (address->inherited)
     return error_set(HAUL_EADDRESS, 0, object, NULL, "a listening socket is nothing to connect to");
-  int fd, code = open_socket(address, object, &fd);
+  int fd = -1, code = open_socket(address, object, &fd);
   if (code)
     return code;
   int system = 0;

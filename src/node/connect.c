@@ -269,7 +269,7 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
   code = directory_is_address(address) ? directory_connect(node, address, until, &peer)
                                        : peer_connect(node, address, NULL, until, &peer);
   node_put(node);
-  if (code)
+  if (code || !peer)
     return code;
   peer_use(peer);
   loop_lock(node->loop);

@@ -111,7 +111,7 @@ size_t route_paths(const struct haul_remote *remote, struct route *route, uint64
       paths[at] = paths[at - 1];
     paths[at] = path;
   }
-  if (!paths[0].chosen)
+  if (count == 0 || !paths[0].chosen)
     return count;
   for (size_t i = 1; i < count; i++)
     if (paths[i].open)

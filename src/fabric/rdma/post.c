@@ -135,18 +135,20 @@ static void fill_request(const struct rdma_job *job, const struct move *move, un
   request->wr.atomic.rkey = key;
 }
 
-/* Only the last work request asks for a completion, and only it carries the immediate. */
+/* `count` is 1 or more. Only the last work request asks for a completion, and only it carries the
+ * immediate. */
 static void add_requests(struct batch *batch, const struct rdma_job *job, uint32_t count) {
   unsigned number = (unsigned)(job->rail - job->rail->endpoint->rails);
   uint64_t at = 0;
-  for (uint32_t i = 0; i < count; i++) {
+  uint32_t i = 0;
+  do {
     struct move move = move_of(job, i, at);
     uint32_t here = batch->count++;
     fill_request(job, &move, number, &batch->requests[here], &batch->segments[here]);
     at += move.length;
     if (here > 0)
       batch->requests[here - 1].next = &batch->requests[here];
-  }
+  } while (++i < count);
   struct ibv_send_wr *last = &batch->requests[batch->count - 1];
   last->send_flags |= IBV_SEND_SIGNALED;
   if (!job->needs_fence)

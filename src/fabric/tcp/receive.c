@@ -34,7 +34,7 @@ static void rail_start_payload(struct tcp_rail *rail, struct haul_region *region
   rx->left = rx->frame.payload;
   /* The CPU caches still hold a payload that one call received. */
   rx->summed = rx->frame.flags & FRAME_CHECKSUM && rx->left > TCP_RECEIVES && rx->payload.view &&
-               !region->memory.provider->checksum;
+               region && !region->memory.provider->checksum;
   if (rx->summed)
     running_checksum_reset(&rx->checksum);
 }

@@ -176,9 +176,8 @@ static int get_folder(struct source *source, uint64_t handle, const char *name,
   return *folder ? 0 : -ESTALE;
 }
 
-/* `linked`: the node that a hard link names. */
-static int make_at(int folder, const char *name, const struct source_new *wanted,
-                   const struct node *linked) {
+/* `linked`: a descriptor of the file that a hard link names, or -1. */
+static int make_at(int folder, const char *name, const struct source_new *wanted, int linked) {
   char path[PROC_ROOM];
   switch (wanted->kind) {
   case SOURCE_FOLDER:
@@ -188,13 +187,13 @@ static int make_at(int folder, const char *name, const struct source_new *wanted
   case SOURCE_SYMLINK:
     return symlinkat(wanted->target, folder, name);
   default:
-    local_proc_path(path, linked->fd);
+    local_proc_path(path, linked);
     return linkat(AT_FDCWD, path, folder, name, AT_SYMLINK_FOLLOW);
   }
 }
 
 static int make_name(struct source *source, const struct source_caller *caller, uint64_t folder,
-                     const char *name, const struct source_new *wanted, const struct node *linked,
+                     const char *name, const struct source_new *wanted, int linked,
                      struct source_entry *entry) {
   struct node *parent;
   struct credentials own;
@@ -217,11 +216,11 @@ static int local_make(struct source *source, const struct source_caller *caller,
   if (wanted->kind == SOURCE_FILE && (wanted->mode & S_IFMT) && !S_ISREG(wanted->mode))
     return -EPERM;
   if (wanted->kind != SOURCE_LINK)
-    return make_name(source, caller, folder, name, wanted, NULL, entry);
+    return make_name(source, caller, folder, name, wanted, -1, entry);
   struct node *linked = get_node(source, wanted->node);
   if (!linked)
     return -ESTALE;
-  int result = make_name(source, caller, folder, name, wanted, linked, entry);
+  int result = make_name(source, caller, folder, name, wanted, linked->fd, entry);
   put_node(source, linked);
   return result;
 }
