@@ -478,8 +478,7 @@ struct haul_transfer_options {
   /* Called once when the transfer has ended, so that haul_transfer_test has its result: by the
    * thread that drives the node, one call at a time, at the latest within haul_node_close. Requires
    * a handle, and may release it. May call anything, including calls that wait, during which the
-   * node makes progress and calls of `done` are deferred; haul_node_close does nothing there, and
-   * sets the last error to HAUL_EBUSY. */
+   * node makes progress and calls of `done` are deferred; haul_node_close only sets HAUL_EBUSY. */
   void (*done)(void *user, haul_transfer *transfer);
   void *user;
 };
@@ -496,8 +495,7 @@ struct haul_transfer_options {
  * HAUL_EINVAL (no segments, an empty one, unknown options, `done` without a handle), HAUL_ERANGE,
  * HAUL_EACCESS, HAUL_ENOPATH (the hint has each path's reason), HAUL_EPEER, HAUL_ESTALE,
  * HAUL_ECLOSED, HAUL_ELIMIT (over HAUL_PIECES_MAX segments or 2^64 bytes; max_transfers in flight
- * to the peer: wait for some; or bounce buffers ran out); at the end also HAUL_ETIMEDOUT,
- * HAUL_ECANCELED, HAUL_ECHECKSUM. */
+ * to the peer, or no bounce buffer); at the end HAUL_ETIMEDOUT, HAUL_ECANCELED, HAUL_ECHECKSUM. */
 HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,
                         size_t count, const struct haul_transfer_options *options,
                         haul_transfer **transfer);
