@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 # Many tests wait for events.
-TEST_JOBS ?= $(shell echo $$((2 * $$(nproc))))
+TEST_JOBS ?= $(shell echo $$((3 * $$(nproc))))
 BUILD  := build/release
 
 all: build
