@@ -12,7 +12,7 @@ section "write and read"
 for path in map tcp; do
   for operation in write read; do
     expect 0 "$operation over $path" "$HAUL" bench "$unix" --op "$operation" --only "$path" \
-      --sizes 8,4K,1M..4M --region a --duration 0.1 --json
+      --sizes 8,4K,1M..4M --region a --duration 0.03 --json
     holds_json "every size has figures" 'it["region"] == "a" and
       [r["bytes"] for r in it["results"]] == [8, 4096, 1 << 20, 2 << 20, 4 << 20] and
       all(r["count"] > 0 and r["gb_per_second"] > 0 and r["path"] == "'$path'"
@@ -23,17 +23,17 @@ for path in map tcp; do
   done
 done
 expect 0 "from device to device" "$HAUL" bench "$unix" --region s --place sim:0 --sizes 64K \
-  --duration 0.1 --checksum --depth 3
-expect 0 "the default region for writing" "$HAUL" bench "$tcp" --sizes 64 --duration 0.05 --json
+  --duration 0.03 --checksum --depth 3
+expect 0 "the default region for writing" "$HAUL" bench "$tcp" --sizes 64 --duration 0.02 --json
 holds_json "is the largest writable one" 'it["region"] == "a"'
-expect 0 "the default region for reading" "$HAUL" bench "$tcp" --op read --sizes 64 --duration 0.05 --json
+expect 0 "the default region for reading" "$HAUL" bench "$tcp" --op read --sizes 64 --duration 0.02 --json
 holds_json "is the largest readable one" 'it["region"] == "locked"'
-expect 0 "the default sweep" "$HAUL" bench "$unix" --region s --duration 0.02 --json
+expect 0 "the default sweep" "$HAUL" bench "$unix" --region s --duration 0.01 --json
 holds_json "stops at the size of the region" 'it["results"][-1]["bytes"] == 1 << 20'
 expect 1 "a read-only region" "$HAUL" bench "$tcp" --region locked --sizes 64
 
 section "all paths"
-all_paths=("$HAUL" bench "$unix" --region a --sizes "64,1M" --duration 0.05 --all-paths)
+all_paths=("$HAUL" bench "$unix" --region a --sizes "64,1M" --duration 0.02 --all-paths)
 expect 0 "each open path" "${all_paths[@]}" --json
 holds_json "has one row for each size, by size, then by name" \
   '[(r["bytes"], r["path"]) for r in it["results"]] == sorted(
@@ -57,27 +57,27 @@ expect 1 "none of all paths" env HAUL_PATHS=tcp "${all_paths[@]}" --require-zero
 complains "no path to 'a' is open"
 
 section "messages"
-expect 0 "without an echo" "$HAUL" bench "$tcp" --op message --sizes 8,4K --duration 0.2 --json
+expect 0 "without an echo" "$HAUL" bench "$tcp" --op message --sizes 8,4K --duration 0.05 --json
 holds_json "there is a rate and no latency" \
   'all(r["count"] > 0 and r["latency_us"] is None for r in it["results"])'
 stderr_has "latency is not measured: the node does not echo"
 serve --echo
 for name in tcp unix; do
   expect 0 "with an echo over $name" "$HAUL" bench "${!name}" --op message --sizes 8..64,1M \
-    --duration 0.2 --json
+    --duration 0.05 --json
   holds_json "there are both" \
     'all(r["count"] > 0 and r["latency_us"]["p50"] > 0 for r in it["results"])'
 done
 expect 1 "a node without regions" "$HAUL" bench "$tcp"
 complains "the node has no region that allows write"
 serve --echo --poll --region a=host:1M
-expect 0 "with both sides polling" "$HAUL" bench "$tcp" --op message --sizes 8 --duration 0.2 --poll
+expect 0 "with both sides polling" "$HAUL" bench "$tcp" --op message --sizes 8 --duration 0.05 --poll
 stop "$server"
 holds "a polling node ends on SIGTERM" test "$status" = 0
 
 section "output"
 serve --region a=host:4M
-expect 0 "comma-separated values" "$HAUL" bench "$tcp" --sizes 8,1K --duration 0.05 --csv
+expect 0 "comma-separated values" "$HAUL" bench "$tcp" --sizes 8,1K --duration 0.02 --csv
 holds "there is a heading and a line a size, of nine fields" \
   awk -F, 'NF != 9 { bad = 1 } END { exit bad || NR != 3 }' "$work/out"
 mkdir "$work/mock"
@@ -87,7 +87,7 @@ cat >"$work/script" && echo "<svg/>"
 END
 chmod +x "$work/mock/gnuplot"
 expect 0 "a picture of all paths" env PATH="$work/mock:$PATH" "$HAUL" bench "$tcp" --sizes 8,1K,4M \
-  --duration 0.05 --all-paths --plot "$work/all.svg"
+  --duration 0.02 --all-paths --plot "$work/all.svg"
 paths=$(awk 'NR > 2 { print $3 }' "$work/out" | sort -u)
 for path in $paths; do
   holds "has a curve of $path with a legend" grep -q "^plot.* \$$path using .* title '$path'" "$work/script"
@@ -98,14 +98,14 @@ for axis in "xlabel 'size, bytes'" "ylabel 'bandwidth, GB/s'" "logscale x 2" "lo
   holds "its axes: $axis" grep -q "^set $axis" "$work/script"
 done
 if command -v gnuplot >/dev/null; then
-  expect 0 "a picture of all paths, drawn" "$HAUL" bench "$tcp" --sizes 8..4K --duration 0.05 --all-paths \
+  expect 0 "a picture of all paths, drawn" "$HAUL" bench "$tcp" --sizes 8..4K --duration 0.02 --all-paths \
     --plot "$work/all.svg"
   for path in $paths; do
     holds "it shows $path" grep -q ">$path<" "$work/all.svg"
   done
-  expect 0 "a picture" "$HAUL" bench "$tcp" --sizes 8..4K --duration 0.05 --plot "$work/it's.svg"
+  expect 0 "a picture" "$HAUL" bench "$tcp" --sizes 8..4K --duration 0.02 --plot "$work/it's.svg"
   holds "it is an SVG picture" grep -q "<svg" "$work/it's.svg"
-  expect 1 "a picture on a full disk" "$HAUL" bench "$tcp" --sizes 8,16 --duration 0.05 --plot /dev/full
+  expect 1 "a picture on a full disk" "$HAUL" bench "$tcp" --sizes 8,16 --duration 0.02 --plot /dev/full
   complains "^haul: bench: cannot write /dev/full: No space left on device$"
   expect 1 "a picture in a missing folder" "$HAUL" bench "$tcp" --sizes 8 --plot "$work/no/a.svg"
   complains "cannot create"
