@@ -439,9 +439,10 @@ static int start_parts(struct control_dir *dir, const struct control_config *con
   if (code)
     return code;
   storage_cond_init(&dir->changed);
-  dir->reaping = true;
+  pthread_mutex_lock(&dir->lock); /* the reaper waits until `reaping` is set */
   code = -thread_start(&dir->reaper, reap_dead, dir);
   dir->reaping = code == 0;
+  pthread_mutex_unlock(&dir->lock);
   return code;
 }
 

@@ -147,7 +147,7 @@ static const char *why_not(unsigned local, unsigned remote) {
     return from_device ? "private" : NULL;
   if (theirs->unshareable)
     return theirs->unshareable;
-  return from_device && device_place().kind != theirs->kind ? "do not reach" : NULL;
+  return from_device && device_place().kind != theirs->kind ? "cannot access each other" : NULL;
 }
 
 static bool is_closed(unsigned local, unsigned remote) {
