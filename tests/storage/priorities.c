@@ -5,6 +5,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "client.h"
 
@@ -93,26 +95,29 @@ static int by_size(const void *left, const void *right) {
   return (int)*(const unsigned *)left - (int)*(const unsigned *)right;
 }
 
-/* The number of passing reads at a quartile of the rounds, 1 or 3. A test thread that lost its
- * processor counts too many: few is read at the first quartile, many at the third. */
-static unsigned passed_at(unsigned quartile, enum ring_priority ones, enum ring_priority others) {
+/* The median of the rounds. */
+static unsigned passed_mostly(enum ring_priority ones, enum ring_priority others) {
   unsigned counts[ROUNDS];
   open_all(ones, others);
   for (unsigned i = 0; i < ROUNDS; i++)
     counts[i] = passed();
   close_all();
   qsort(counts, ROUNDS, sizeof counts[0], by_size);
-  unsigned count = counts[quartile * ROUNDS / 4];
-  printf("%d among %d: %u of %u pass it at quartile %u\n", (int)ones, (int)others, count,
-         (unsigned)(CROWD * QUEUE), quartile);
-  return count;
+  unsigned median = counts[ROUNDS / 2];
+  printf("%d among %d: %u of %u pass it\n", (int)ones, (int)others, median,
+         (unsigned)(CROWD * QUEUE));
+  return median;
 }
 
 static void a_higher_priority_waits_less(void **state) {
   (void)state;
-  unsigned high = passed_at(1, RING_HIGH, RING_LOW);
-  unsigned equal = passed_at(3, RING_LOW, RING_LOW);
-  unsigned normal = passed_at(1, RING_NORMAL, RING_LOW);
+  /* Only the superuser may: on a busy machine this thread would lose its processor between the end
+   * of a read and the count. The worker keeps its priority. */
+  setpriority(PRIO_PROCESS, (id_t)gettid(), -20);
+  unsigned high = passed_mostly(RING_HIGH, RING_LOW);
+  unsigned equal = passed_mostly(RING_LOW, RING_LOW);
+  unsigned normal = passed_mostly(RING_NORMAL, RING_LOW);
+  setpriority(PRIO_PROCESS, (id_t)gettid(), 0);
   assert_true(high * 3 < equal);
   assert_true(normal * 3 < equal);
 }
