@@ -62,7 +62,7 @@ unset HAUL_KEY
 
 section "a hostile node with endless peers"
 serve_hostile peers
-limit=30 expect 0 "is read" "$HAUL" top "$tcp" --once --json --interval 0.1
+limit=120 expect 0 "is read" "$HAUL" top "$tcp" --once --json --interval 0.1 --timeout 60
 holds "up to the limit" test "$(grep -c '"name": "one"' "$work/out")" = 65536
 slay "$server"
 
