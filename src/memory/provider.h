@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The provider table. A provider is a const table for one kind of memory, the only global symbol of
- * its folder; providers.c lists it. Layers above use the table and do not check the kind. An empty
- * slot means "not supported". */
+ * its folder; providers.c lists it. Layers above use the table and do not check the kind. A NULL
+ * callback means "not supported". */
 #ifndef HAUL_MEMORY_PROVIDER_H
 #define HAUL_MEMORY_PROVIDER_H
 
