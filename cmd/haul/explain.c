@@ -255,7 +255,7 @@ const struct command explain_command = {
     .usage = "PLACE NODE/NAME [OPTIONS]",
     .about = "Lists the paths between memory at PLACE (host, sim:0) and the region NAME of the\n"
              "node: the chosen one, other open ones by estimated cost, and closed ones with the\n"
-             "reason. Then, for each size: the chosen path, its way to send (short: within the\n"
+             "reason. Then, for each size: the chosen path, its send mode (short: within the\n"
              "call; buffered: copied first; direct: from the memory itself) and the cost of each\n"
              "path, measured or estimated (est.).",
     .options = options,

@@ -53,9 +53,9 @@ static const struct option_spec options[] = {
      "publish memory of this size at this place; ro: read-only"},
     {"file", OPTION_LIST, offsetof(struct values, file), "NAME=PATH[:ro]",
      "publish host memory, filled from a file"},
-    {"allow", OPTION_LIST, offsetof(struct values, allow), "NAME=WHO[:ro]",
-     "restrict this region or export to WHO: the name of a key (haul key) or of a certificate, "
-     "or uid:N over a Unix socket; ro: read-only"},
+    {"allow", OPTION_LIST, offsetof(struct values, allow), "NAME=IDENTITY[:ro]",
+     "restrict this region or export to IDENTITY: the name of a key (haul key) or of a "
+     "certificate, or uid:N over a Unix socket; ro: read-only"},
     {"export", OPTION_LIST, offsetof(struct values, export), "[NAME=]DIR[:rw]",
      "export the files in a folder; rw: peers may change them"},
     {"name", OPTION_TEXT, offsetof(struct values, name), "NAME",
@@ -293,16 +293,15 @@ static int serve(struct server *server) {
   return status;
 }
 
-/* Parses "NAME=WHO[:ro]", where NAME is a region, an export or both. Keeps and modifies the text.
- */
+/* Parses "NAME=IDENTITY[:ro]", where NAME is a region, an export or both. Keeps and changes it. */
 static int allow(const struct command *command, struct server *server, char *text) {
   char *who = strchr(text, '=');
   if (!who || who == text || !who[1])
-    return options_wrong(command, "invalid --allow '%s': expected NAME=WHO[:ro]", text);
+    return options_wrong(command, "invalid --allow '%s': expected NAME=IDENTITY[:ro]", text);
   *who++ = '\0';
   bool reads_only = text_cut_end(who, ":ro");
   if (!*who)
-    return options_wrong(command, "invalid --allow '%s=': expected NAME=WHO[:ro]", text);
+    return options_wrong(command, "invalid --allow '%s=': expected NAME=IDENTITY[:ro]", text);
   struct offer *offer = offers_find(&server->offers, text);
   if (offer) /* at most the rights of the region */
     offer->grants[offer->grant_count++] =

@@ -246,6 +246,6 @@ void exports_stop(struct exports *exports) {
 int exports_close(struct exports *exports) {
   if (exports->service && exports->calls->close(exports->service))
     return fail_because("check `dmesg` for errors of the disk",
-                        "a disk did not respond while client requests were cancelled");
+                        "a disk did not respond while client requests were canceled");
   return EXIT_DONE;
 }

@@ -220,7 +220,7 @@ struct transport {
   bool payload;     /* its channels carry payload, and may be unencrypted */
   bool within_host; /* connects memories of one host, over no network */
 
-  /* A NULL slot means: nothing to do, none, or false. */
+  /* NULL means: nothing to do, none, or false. */
 
   /* Once per node. On failure the transport is closed on this node, for the reason in the thread's
    * error detail. */
@@ -278,12 +278,12 @@ struct transport {
                    struct estimate *estimate);
 
   /* Completes a small transfer within the call: 0 or a code; 1 when it must be posted instead. The
-   * segments have been checked, and stay the caller's. No slot: always 1. */
+   * segments have been checked, and stay the caller's. NULL: always 1. */
   int (*now)(struct endpoint *endpoint, const struct remote_key *key, void *binding,
              struct haul_region *region, const struct haul_piece *pieces, size_t count,
              uint64_t bytes, enum haul_operation operation);
   /* Completes an atomic work within the call, without a reference to it: 0 or a code; 1 when it
-   * must be posted instead. No slot: always 1. */
+   * must be posted instead. NULL: always 1. */
   int (*atomic)(struct endpoint *endpoint, const struct work *work);
   /* Takes a work; from any thread. Always ends in exactly one `done`, possibly before it returns.
    * HAUL_EPATH: its connection failed, and the caller posts it again, unless it is an atomic that
@@ -314,7 +314,7 @@ const struct transport *transport_at(size_t index);
 /* NULL for an unknown name. */
 const struct transport *transport_named(const char *name);
 
-/* These call the slot of every transport. */
+/* These call the callback of every transport. */
 void fabric_open(struct fabric *fabric);
 void fabric_close(struct fabric *fabric);
 void fabric_release(struct fabric *fabric);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The provider table. A provider is a const table for one kind of memory, the only global symbol of
- * its folder; providers.c lists it. Layers above use the table and do not check the kind. An empty
- * slot means "not supported". */
+ * its folder; providers.c lists it. Layers above use the table and do not check the kind. A NULL
+ * callback means "not supported". */
 #ifndef HAUL_MEMORY_PROVIDER_H
 #define HAUL_MEMORY_PROVIDER_H
 
@@ -83,9 +83,9 @@ struct provider {
   void (*stop)(void);
 
   /* The number of devices; 0 if the kind is not usable here. The first call after start may probe,
-   * where that is slow. Empty slot: 1. */
+   * where that is slow. NULL: 1. */
   unsigned (*devices)(void);
-  /* The code and detail of why there are none, if only probing finds out. Empty slot: start's
+  /* The code and detail of why there are none, if only probing finds out. NULL: start's
    * detail. */
   int (*why_none)(void);
   /* Fills everything but `place`. */
@@ -123,14 +123,14 @@ struct provider {
   int (*dismiss)(const struct memory *memory);
 
   /* Does the block still exist? Asked before a pooled or cached block is reused. HAUL_ESTALE if it
-   * was destroyed by the application, as with a GPU's context. May block. Empty slot: it exists. */
+   * was destroyed by the application, as with a GPU's context. May block. NULL: it exists. */
   int (*check)(const struct memory *memory);
 
   /* A descriptor of the whole block, which the caller closes. It permits no more than `rights`
    * (always HAUL_READ), or HAUL_ENOTSUP. Fills the provider's fields of the ticket: capability,
    * extra. `descriptor` NULL: only those. */
   int (*export)(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
-  /* This process's number of the ticket's device; the ticket is untrusted. Empty slot: the number
+  /* This process's number of the ticket's device; the ticket is untrusted. NULL: the number
    * in its place. HAUL_EPLACE if the device is not here. */
   int (*locate)(const struct ticket *ticket, uint16_t *device);
   /* Imports the block behind a descriptor, on memory->place. Ticket and descriptor are untrusted;
@@ -138,7 +138,7 @@ struct provider {
   int (*import)(const struct ticket *ticket, int descriptor, struct memory *memory);
 
   /* The driver's id of the allocation at the address, never reused: another id means that wrapped
-   * memory was freed and allocated again. 0, or an empty slot: no id. */
+   * memory was freed and allocated again. 0, or NULL: no id. */
   uint64_t (*buffer)(const struct memory *memory);
 
   /* IPC mapping, for memory that is neither shareable nor CPU-accessible, such as the application's
@@ -171,16 +171,16 @@ struct provider {
    * engine operation. The status is then final. Call it without locks that `wake` takes. */
   void (*copy_cancel)(struct copy *copy);
   /* Must the CPU copy this host memory to and from bounce buffers, as the engine does not reach it?
-   * Not if it may be pinned. Empty slot: never. */
+   * Not if it may be pinned. NULL: never. */
   bool (*needs_cpu)(const struct memory *host);
   /* Unpins it before it is freed. */
   void (*unpin)(struct memory *host);
   /* Does the engine call `wake`? If not, poll with copy_poll every few microseconds. */
   bool wakes;
 
-  /* Returns when the fence holds. Empty slot: nothing to do. */
+  /* Returns when the fence holds. NULL: nothing to do. */
   int (*fence)(struct memory *memory, enum fence direction);
-  /* XXH3-64 over the bytes in place. Empty slot: by `view`, or a staged copy. */
+  /* XXH3-64 over the bytes in place. NULL: by `view`, or a staged copy. */
   int (*checksum)(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);
 };
 
@@ -237,7 +237,7 @@ int error_descriptor(int system, const char *why);
 /* HAUL_ENOMEM for a length that overflows when it is rounded up. */
 int error_length(size_t length);
 
-/* Wrappers with the defaults of empty slots. */
+/* Wrappers with the defaults of NULL callbacks. */
 int memory_check(const struct memory *memory);
 int memory_fence(struct memory *memory, enum fence direction);
 

@@ -188,7 +188,7 @@ struct sending {
 };
 
 /* True once the peer ended, or credit is reserved. That is done when earlier writes are complete,
- * and cancelled ones cannot land at the peer any more. */
+ * and canceled ones cannot land at the peer any more. */
 static bool may_send(void *user) {
   struct sending *sending = user;
   struct haul_peer *peer = sending->peer;

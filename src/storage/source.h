@@ -9,7 +9,7 @@
  * once, and block for as long as the disk or the network does. Handles may come from other hosts:
  * one that is unknown or forgotten is -ESTALE. A name is one component: "", ".", ".." and names
  * with '/' are -EINVAL, a name that is too long is -ENAMETOOLONG. No operation follows a symlink or
- * leaves the tree. An empty slot means -EOPNOTSUPP. */
+ * leaves the tree. NULL: -EOPNOTSUPP. */
 #ifndef HAUL_STORAGE_SOURCE_H
 #define HAUL_STORAGE_SOURCE_H
 

@@ -268,7 +268,7 @@ static void a_region_released_during_transfers_is_stale_and_untouched(void **sta
     assert_true(owner_pages_untouched(&t.owner, 0));
 }
 
-/* ---- Cancelled transfers, and deadlines ---- */
+/* ---- Canceled transfers, and deadlines ---- */
 
 static void canceled_transfers_do_not_modify_local_memory(void **state) {
   (void)state;

@@ -19,7 +19,7 @@
 #define SUMS    4u   /* they are compared */
 #define LOOPED  8u   /* the queue pair is connected to itself: works of ours arrive in our memory */
 #define REVOKES 16u  /* our regions are withdrawn under way */
-#define CANCELS 32u  /* the works are cancelled */
+#define CANCELS 32u  /* the works are canceled */
 #define STRAYS  64u  /* frames of rails arrive on the channel */
 #define ADDS    128u /* one more work is an addition, if the peer offers atomics */
 

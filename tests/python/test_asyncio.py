@@ -131,8 +131,8 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
             self.assertIsNone(caught.exception.__cause__)
             self.assertIsNone(caught.exception.__context__)
 
-    async def test_a_task_that_is_cancelled(self):
-        """Its transfer is cancelled and has ended: its memory can be reused at once."""
+    async def test_a_task_that_is_canceled(self):
+        """Its transfer is canceled and has ended: its memory can be reused at once."""
         region = self.node.alloc(SIZE)
         for delay in (0, 0.001, 0.003):
             transfer = self.remote.write(region, only="tcp")
@@ -151,8 +151,8 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
             except haul.Error as error:
                 self.assertEqual(error.code, Code.ECANCELED)
 
-    async def test_a_task_that_is_cancelled_again(self):
-        """It ends after its transfer, however often it is cancelled."""
+    async def test_a_task_that_is_canceled_again(self):
+        """It ends after its transfer, however often it is canceled."""
 
         class Slow:
             """A transfer that ends only on request."""
@@ -183,7 +183,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         self.assertEqual(transfer.cancels, 1)
         self.assertEqual(self.node._watch.waiters, set())
 
-    async def test_cancelled_receivers_lose_no_message(self):
+    async def test_canceled_receivers_lose_no_message(self):
         for _ in range(20):
             task = asyncio.create_task(haul.receive(self.owner))
             await asyncio.sleep(0)

@@ -153,8 +153,8 @@ def _raised_as(call: str) -> Iterator[None]:
 async def finish(transfer: Transfer) -> Transfer:
     """Implements `await transfer`: returns it when it is complete, or raises its error.
 
-    Cancelling the task cancels the transfer. The task ends after the transfer, however often it is
-    cancelled: then nothing accesses the region's memory any more.
+    Canceling the task cancels the transfer. The task ends after the transfer, however often it is
+    canceled: then nothing accesses the region's memory any more.
     """
     with _raised_as("await"):
         if not transfer.done():
