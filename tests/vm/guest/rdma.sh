@@ -63,7 +63,7 @@ impair loss 100%
 end
 holds "the put fails" test $status = 1
 complains "no path meets the constraints"
-complains "not tcp: it buffers on the way"
+complains "not tcp: it buffers the data"
 restore
 
 section "it breaks, and only rdma will do"
