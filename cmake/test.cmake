@@ -2,7 +2,7 @@
 #
 # One test program. The label defaults to the name up to its first dot. Exit status 77 is a skip; the
 # program prints the reason as "skipped WHAT: WHY". A NIGHTLY test runs only with `ctest -C nightly`.
-# The liveness bound is a minute, so that a busy machine drops no peer. Tests of liveness set their own by
+# The liveness timeout is a minute, so that a busy machine drops no peer. Tests of liveness set their own by
 # struct haul_node_config or ENVIRONMENT.
 # These take ten seconds or more. They start first, so that none runs alone at the end.
 set(HAUL_LONG_TESTS directory.directory conformance.transport_tcp conformance.transport_map_unix

@@ -110,7 +110,7 @@ static int check_names(const struct command *self, const struct checks *checks, 
 static int run_doctor(const struct command *self, char **operands) {
   struct checks checks = {0};
   const char *shown = operands[0];
-  haul_node *node = open_quiet_node();
+  haul_node *node = open_client_node();
   if (!node)
     return EXIT_FAILED;
   int status = checks_load(&checks, node);

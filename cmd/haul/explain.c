@@ -158,8 +158,10 @@ static int explain_all(const struct curve_input *input, bool measure, struct exp
 
 /* The size of the local memory. */
 static uint64_t bytes_needed(const struct explanation *result, bool measure, uint64_t length) {
-  uint64_t most = !measure ? 0 : length < CURVE_MOST ? length : CURVE_MOST;
-  return most > result->size ? most : result->size;
+  uint64_t measured = length < CURVE_MOST ? length : CURVE_MOST;
+  if (!measure || measured < result->size)
+    return result->size;
+  return measured;
 }
 
 static int explain_region(const struct session *session, struct explanation *result) {

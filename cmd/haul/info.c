@@ -78,7 +78,7 @@ static void find_paths(struct state *state) {
 }
 
 static int load(struct state *state) {
-  haul_node *node = open_quiet_node();
+  haul_node *node = open_client_node();
   if (!node)
     return EXIT_FAILED;
   state->devices = load_list(list_devices, node, sizeof(*state->devices), &state->device_count);

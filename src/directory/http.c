@@ -8,16 +8,18 @@
 #include <string.h>
 #include <time.h>
 
-#define ANSWER_MAX   ((size_t)64 << 20) /* bytes; a page of a walk has 1000 entries */
-#define LIVENESS_MAX 3600000000000LL    /* ns; a sum with the clock cannot overflow */
-#define CONNECT_MS   2000L              /* then the next member is tried */
+/* Bytes; bounds the memory that a server can make this process use. It is far above a page of a
+ * walk (1000 entries). */
+#define RESPONSE_MAX ((size_t)64 << 20)
+#define LIVENESS_MAX 3600000000000LL /* ns; so that now + liveness cannot overflow */
+#define CONNECT_MS   2000L           /* then the next member is tried */
 
 /* ---- curl's callbacks ---- */
 
 static size_t http_write_body(char *data, size_t size, size_t count, void *user) {
   struct bytes *bytes = user;
   size_t length = size * count;
-  bytes->too_many = length > ANSWER_MAX - bytes->length;
+  bytes->too_many = length > RESPONSE_MAX - bytes->length;
   char *room = bytes->too_many ? NULL : realloc(bytes->data, bytes->length + length + 1);
   if (!room)
     return 0;
@@ -28,7 +30,7 @@ static size_t http_write_body(char *data, size_t size, size_t count, void *user)
   return length;
 }
 
-static int look_at_stop(void *user, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
+static int abort_if_stopped(void *user, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
   (void)a, (void)b, (void)c, (void)d;
   return http_is_stopped(user);
 }
@@ -39,7 +41,7 @@ static int close_on_exec(void *user, curl_socket_t socket, curlsocktype purpose)
   return CURL_SOCKOPT_OK;
 }
 
-/* ---- Life ---- */
+/* ---- Open and close ---- */
 
 static void start_curl(void) {
   curl_global_init(CURL_GLOBAL_DEFAULT);
@@ -85,7 +87,7 @@ CURL *http_new_easy(struct http *http) {
   curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, close_on_exec);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, http_write_body);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, http->reason);
-  curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, look_at_stop);
+  curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, abort_if_stopped);
   curl_easy_setopt(easy, CURLOPT_XFERINFODATA, http);
   curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
   return easy;
@@ -161,7 +163,7 @@ void http_own_host(struct http *http, char *host, size_t size) {
 
 /* ---- One request ---- */
 
-/* Login errors to which etcd gives the status of an invalid argument. */
+/* Login errors that etcd reports as INVALID_ARGUMENT. */
 static bool is_about_login(const char *text) {
   static const char *const words[] = {"user name is empty", "authentication failed",
                                       "authentication is not enabled", "auth store is old",
@@ -193,7 +195,7 @@ static bool read_reason(const struct bytes *bytes, char *reason, size_t size) {
 int http_refused(const struct http *http, long status, const struct bytes *bytes) {
   char reason[121];
   bool is_json = read_reason(bytes, reason, sizeof reason);
-  if (strstr(reason, "lease not found")) /* has status 404 too */
+  if (strstr(reason, "lease not found")) /* etcd also uses 404 for this */
     return http_error(http, HAUL_ESTALE, NULL, "the lease expired");
   if (status == 404 && !is_json)
     return http_error(http, HAUL_EPROTO,
@@ -206,15 +208,19 @@ int http_refused(const struct http *http, long status, const struct bytes *bytes
     return http_error(http, HAUL_EAUTH,
                       "set directory_login in haul.conf to a user whose role covers the prefix",
                       "etcd rejected the login: %s", why);
+  if (!*reason)
+    return http_error(http, HAUL_EPROTO, "check that etcd listens there",
+                      "the server rejected the request (HTTP status %ld); it may not be etcd",
+                      status);
   return http_error(http, HAUL_EPROTO, NULL, "etcd rejected the request (HTTP status %ld): %s",
-                    status, *reason ? reason : "the server may not be etcd");
+                    status, reason);
 }
 
 int http_failed(const struct http *http, CURLcode result, const struct bytes *bytes) {
   const char *reason = http->reason[0] ? http->reason : curl_easy_strerror(result);
   if (bytes->too_many)
     return http_error(http, HAUL_EPROTO, "check that etcd listens there",
-                      "the response exceeds %zu MiB", ANSWER_MAX >> 20);
+                      "the response exceeds %zu MiB", RESPONSE_MAX >> 20);
   switch (result) {
   case CURLE_OPERATION_TIMEDOUT:
     return http_error(http, HAUL_ETIMEDOUT, NULL, "the directory does not respond: %s", reason);
@@ -226,11 +232,12 @@ int http_failed(const struct http *http, CURLcode result, const struct bytes *by
   case CURLE_COULDNT_RESOLVE_HOST:
     return http_error(http, HAUL_EADDRESS, NULL, "%s", reason);
   case CURLE_PEER_FAILED_VERIFICATION:
-  case CURLE_SSL_CONNECT_ERROR:
     return http_error(http, HAUL_EAUTH,
                       "set `authority` in the file of directory_login to the authority that "
                       "signed etcd's certificate",
                       "%s", reason);
+  case CURLE_SSL_CONNECT_ERROR:
+    return http_error(http, HAUL_EAUTH, "check that etcd serves TLS on this port", "%s", reason);
   case CURLE_COULDNT_CONNECT:
     return http_error(http, HAUL_ECONNECT, "check that etcd listens there", "%s", reason);
   default:
@@ -238,8 +245,8 @@ int http_failed(const struct http *http, CURLcode result, const struct bytes *by
   }
 }
 
-/* Whether to retry, with another member or with this one: a server that restarts has closed the
- * connection that was kept open. */
+/* Whether to retry with another member, or with the same one: a restarted server closes keep-alive
+ * connections. */
 static bool may_try_again(CURLcode result) {
   return result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST ||
          result == CURLE_OPERATION_TIMEDOUT || result == CURLE_GOT_NOTHING ||
@@ -257,7 +264,7 @@ static CURLcode post_once(struct http *http, const char *path, const char *body,
   curl_easy_setopt(http->easy, CURLOPT_POSTFIELDS, body);
   curl_easy_setopt(http->easy, CURLOPT_POSTFIELDSIZE, (long)strlen(body));
   curl_easy_setopt(http->easy, CURLOPT_TIMEOUT_MS, http_milliseconds_to(until));
-  /* Without a deadline: while bytes arrive. */
+  /* Without a deadline, fail only if no bytes arrive for `liveness`. */
   curl_easy_setopt(http->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
   long seconds = (long)((http->liveness + 999999999) / 1000000000);
   curl_easy_setopt(http->easy, CURLOPT_LOW_SPEED_TIME, until == HAUL_FOREVER ? seconds : 0L);
@@ -277,15 +284,14 @@ static int http_parse_response(const struct http *http, const struct bytes *byte
     *response = value;
     return 0;
   }
-  int code =
-      http_error(http, HAUL_EPROTO, "check that etcd listens there",
-                 "the response is not a JSON object: %s", value ? "another type" : error.text);
+  int code = http_error(http, HAUL_EPROTO, "check that etcd listens there", "the response is %s%s",
+                        value ? "JSON, but not an object" : "not JSON: ", value ? "" : error.text);
   json_decref(value);
   return code;
 }
 
-/* Tries each member for its share of the time. The first one is tried again last, with the rest of
- * the time, because its kept connection may have been stale. */
+/* Tries each member once, for its share of the time, and then the first member again for the rest:
+ * its keep-alive connection may have been stale. */
 static int http_post_members(struct http *http, const char *path, const char *text, int64_t until,
                              json_t **response) {
   struct bytes bytes = {0};
@@ -341,10 +347,10 @@ static int log_in(struct http *http, int64_t until) {
   if (!*http->login.user || *http->token)
     return 0;
   json_t *body = json_pack("{ss, ss}", "name", http->login.user, "password", http->login.password);
-  if (!body) /* or no memory */
+  if (!body)
     return http->library->error(HAUL_EINVAL, 0, "directory_login",
                                 "write user and password in UTF-8",
-                                "user or password is not UTF-8");
+                                "cannot encode user and password as JSON");
   int code = post_secret(http, "/v3/auth/authenticate", body, until, &response);
   if (code)
     return code;

@@ -93,8 +93,8 @@ struct link {
    * With or without the lock, never blocks. */
   void (*fail)(struct link *link, int code, const char *reason);
   /* The path of last resort lost its connections, usually because the peer ended. The node reads
-   * the control channel to its end, then drops the peer, at the latest after half a liveness bound.
-   * With or without the lock, never blocks. */
+   * the control channel to its end, then drops the peer, at the latest after half a liveness
+   * timeout. With or without the lock, never blocks. */
   void (*last_path_lost)(struct link *link);
   /* References to the peer. */
   void (*retain)(struct link *link);

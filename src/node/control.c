@@ -86,7 +86,7 @@ static bool has_output(const struct haul_peer *peer) {
   return !peer->closed && (!list_empty(&peer->outgoing) || stream_owes(&peer->stream));
 }
 
-/* With send_lock: whether the peer took some of the output within the liveness bound. */
+/* With send_lock: whether the peer took some of the output within the liveness timeout. */
 static bool is_reading(const struct haul_peer *peer) {
   return clock_now() - peer->moved_at < peer->node->config.liveness_ns;
 }

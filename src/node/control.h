@@ -85,9 +85,9 @@ void control_flush(struct haul_peer *peer);
 void control_clear(struct haul_peer *peer);
 /* With the loop's lock: closes the connection from this side step by step. Sends what is queued,
  * then GOODBYE. True once the peer may be dropped; never over TCP, where the peer closes first, or
- * peer.c drops it after a quarter of the liveness bound. */
+ * peer.c drops it after a quarter of the liveness timeout. */
 bool control_close(struct haul_peer *peer);
-/* Whether frames are queued and the peer took none of their bytes for the liveness bound. */
+/* Whether frames are queued and the peer took none of their bytes for the liveness timeout. */
 bool control_is_stalled(struct haul_peer *peer);
 
 #endif

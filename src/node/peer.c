@@ -123,18 +123,19 @@ static void check_liveness(struct haul_peer *peer, int64_t bound) {
     peer_drop(peer, HAUL_EPEER, "all data connections to the peer ended");
   } else if (is_silent(peer, bound)) {
     snprintf(reason, sizeof reason,
-             "the peer was silent for longer than the liveness bound of %g s", (double)bound / 1e9);
+             "the peer was silent for longer than the liveness timeout of %g s",
+             (double)bound / 1e9);
     peer_drop(peer, HAUL_EPEER, reason);
   } else if (control_is_stalled(peer)) {
     snprintf(reason, sizeof reason,
-             "the peer read nothing that was sent to it for the liveness bound of %g s",
+             "the peer read nothing that was sent to it for the liveness timeout of %g s",
              (double)bound / 1e9);
     peer_drop(peer, HAUL_EPEER, reason);
   }
 }
 
-/* Pings after a quarter of the liveness bound without a frame in one direction. The ping asks for a
- * response, as the peer's own bound may be longer, so that it sends less often by itself. */
+/* Pings after a quarter of the liveness timeout without a frame in one direction. The ping asks for
+ * a response, as the peer's own bound may be longer, so that it sends less often by itself. */
 static void keep_alive(struct haul_peer *peer, int64_t now, int64_t bound) {
   pthread_mutex_lock(&peer->send_lock);
   bool idle = now - peer->sent_at > bound / 4;
@@ -143,7 +144,7 @@ static void keep_alive(struct haul_peer *peer, int64_t now, int64_t bound) {
     control_send(peer, CONTROL_PING, PING_REQUEST, NULL, 0);
 }
 
-/* Fires every quarter of the liveness bound. */
+/* Fires every quarter of the liveness timeout. */
 static void on_tick(struct timer *timer) {
   struct haul_peer *peer = list_entry(timer, struct haul_peer, timer);
   int64_t bound = peer->node->config.liveness_ns, now = clock_now();

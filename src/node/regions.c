@@ -184,7 +184,7 @@ static bool is_touched(struct haul_node *node, uint64_t handle, const struct hau
       touched = true;
       if (fail)
         peer_fail(peer, HAUL_EPEER,
-                  "the peer did not end a copy of a withdrawn region within the liveness bound");
+                  "the peer did not end a copy of a withdrawn region within the liveness timeout");
     }
   }
   return touched;
@@ -251,7 +251,7 @@ static void withdraw_region(haul_region *region) {
   if (!node)
     return;
   /* Every name. Without locks, as it waits until no peer touches the region, at most for the
-   * liveness bound. */
+   * liveness timeout. */
   while (atomic_load(&region->names) > 0 && withdraw(node, region, NULL) == 0)
     ;
   /* Another thread that closes the node holds the loop's lock until no peer touches the memory. */

@@ -105,13 +105,13 @@ const char *route_refusal(const struct haul_remote *remote, const struct route *
   if (constraints->avoided & 1u << i)
     return constraints->reason;
   if (constraints->only && constraints->only != endpoint->transport->name)
-    return "another path was asked for";
+    return "excluded by the option 'only'";
   if (!constraints->only && !rules_allow(&remote->transfers->rules, i))
     return remote->transfers->rules.left_out;
   if (estimate->explicit_only && !constraints->only)
     return estimate->reason;
   if (constraints->flags & HAUL_REQUIRE_ZERO_COPY && !estimate->zero_copy)
-    return "it buffers on the way, and zero copy was asked for";
+    return "it buffers the data, but zero copy was required";
   return "";
 }
 

@@ -110,7 +110,7 @@ wait "$client"
 status=$?
 exec 9>&-
 holds "put fails when the node is killed" test "$status" = 1
-holds "at once, not after the liveness bound" test $((SECONDS - began)) -le 2
+holds "at once, not after the liveness timeout" test $((SECONDS - began)) -le 2
 complains "ended" # its process, or its data connections, whichever ends first
 complains_briefly
 wait "$container" 2>/dev/null

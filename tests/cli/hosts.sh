@@ -163,8 +163,8 @@ cut
 expect 1 "ls fails" "${on_local[@]}" "$HAUL" ls "$remote_v4" --timeout 1
 complains_briefly
 wait "${clients[@]}"
-ended put 6 "the peer was silent for longer than the liveness bound of 3 s"
-ended get 6 "the peer was silent for longer than the liveness bound of 3 s"
+ended put 6 "the peer was silent for longer than the liveness timeout of 3 s"
+ended get 6 "the peer was silent for longer than the liveness timeout of 3 s"
 ended hasty 3 "did not end by its deadline"
 is_alone() { [[ -z $("${on_remote[@]}" ss -Htn state established) ]]; }
 holds "the node has closed the connections" await is_alone

@@ -48,7 +48,7 @@ if spoil "$bad" 1000 0 0; then
   exchange_all "the others write to each other and read back" "${other_pairs[@]}"
   each "while $bad is at it still" goes_on "${puts[@]/#/put.}"
   sleep 8
-  each "also after the liveness bound: who is slow is not gone" goes_on "${puts[@]/#/put.}"
+  each "also after the liveness timeout: who is slow is not gone" goes_on "${puts[@]/#/put.}"
   spoil "$bad" 20000 0 0
   wait "${waiting[@]}"
   each "at 20 Mbit/s it ends well too" is_whole "${puts[@]/#/put.}"

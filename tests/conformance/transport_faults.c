@@ -433,7 +433,7 @@ static void stop(void) {
   owner_stop(&t.owner);
 }
 
-static void a_stopped_owner_is_dropped_after_the_liveness_bound(void **state) {
+static void a_stopped_owner_is_dropped_after_the_liveness_timeout(void **state) {
   (void)state;
   lose_peer(stop, HAUL_OP_WRITE);
   owner_go_on(&t.owner);
@@ -487,7 +487,7 @@ static int run_over(const struct variant *variant) {
       CASE(an_owner_that_closes_is_detected),
       CASE(an_owner_killed_during_writes_is_detected),
       CASE(an_owner_killed_during_reads_is_detected),
-      CASE(a_stopped_owner_is_dropped_after_the_liveness_bound),
+      CASE(a_stopped_owner_is_dropped_after_the_liveness_timeout),
       CASE(a_briefly_stopped_owner_is_not_dropped),
       CASE(a_transfer_to_a_stopped_owner_times_out),
   };

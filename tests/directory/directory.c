@@ -674,12 +674,37 @@ static void fake_end(struct fake *fake) {
 
 #define HTTP_OK(body) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" body
 
-static int find_at(const struct fake *fake) {
+static int find_at_scheme(const struct fake *fake, const char *scheme) {
   struct haul_directory_entry entry;
   size_t count = 1;
   char address[160];
-  snprintf(address, sizeof address, "etcd://127.0.0.1:%u/test/x", fake->port);
+  snprintf(address, sizeof address, "%s://127.0.0.1:%u/test/x", scheme, fake->port);
   return haul_directory_find(client, address, haul_deadline_in(2 * S), &entry, &count);
+}
+
+static int find_at(const struct fake *fake) {
+  return find_at_scheme(fake, "etcd");
+}
+
+static void a_status_without_a_reason_is_not_ascribed_to_etcd(void **state) {
+  struct fake fake;
+  (void)state;
+  fake_start(&fake, "HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\n\r\n<html></html>");
+  int code = find_at(&fake);
+  fake_end(&fake);
+  assert_int_equal(code, HAUL_EPROTO);
+  assert_string_equal(haul_error_last()->text,
+                      "the server rejected the request (HTTP status 502); it may not be etcd");
+}
+
+static void a_port_without_tls_gets_a_hint(void **state) {
+  struct fake fake;
+  (void)state;
+  fake_start(&fake, "SSH-2.0-OpenSSH_9.2\r\n");
+  int code = find_at_scheme(&fake, "etcds");
+  fake_end(&fake);
+  assert_int_equal(code, HAUL_EAUTH);
+  assert_string_equal(haul_error_last()->hint, "check that etcd serves TLS on this port");
 }
 
 static void malformed_responses_are_rejected(void **state) {
@@ -844,6 +869,8 @@ int main(int argc, char **argv) {
       TEST(an_etcd_that_lost_its_data_is_filled_again),
       TEST(a_walk_goes_on_after_a_restart),
       TEST(a_walk_survives_an_unknown_host_of_a_member),
+      TEST(a_status_without_a_reason_is_not_ascribed_to_etcd),
+      TEST(a_port_without_tls_gets_a_hint),
       TEST(malformed_responses_are_rejected),
       TEST(entries_beyond_the_limit_are_not_read),
       TEST(foreign_entries_are_passed_over),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Faults: invalid handles, peers killed in each state, deregistration during transfers, too many
- * requests. After a rank is killed the others get errors within the liveness bound, and close
+ * requests. After a rank is killed the others get errors within the liveness timeout, and close
  * everything. */
 #include "support/check.h"
 

@@ -352,7 +352,7 @@ static void the_descriptor_alone_drives_a_caller(void **state) {
   poll_until(node, transfer_ended, transfer);
   assert_fails(HAUL_ETIMEDOUT, haul_transfer_wait(transfer, HAUL_NO_WAIT));
   haul_transfer_release(transfer);
-  poll_until(node, peer_ended, peer); /* the liveness bound */
+  poll_until(node, peer_ended, peer); /* the liveness timeout */
   owner_go_on(&owner);
   haul_region_release(region);
   haul_remote_release(remote);

@@ -297,7 +297,7 @@ static int64_t wait_gone(struct haul_peer *peer) {
   return haul_deadline_in(0) - from;
 }
 
-static void a_killed_peer_is_detected_before_the_liveness_bound(void **state) {
+static void a_killed_peer_is_detected_before_the_liveness_timeout(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT(addresses); i++) {
     struct owner owner;
@@ -315,7 +315,7 @@ static void a_killed_peer_is_detected_before_the_liveness_bound(void **state) {
   }
 }
 
-static void a_stopped_peer_is_dropped_after_the_liveness_bound(void **state) {
+static void a_stopped_peer_is_dropped_after_the_liveness_timeout(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT(addresses); i++) {
     struct owner owner;
@@ -390,8 +390,8 @@ int main(int argc, char **argv) {
       OVER_BOTH(a_reference_keeps_the_connection),
       OVER_BOTH(peers_that_leave_messages_unread_count_as_peers),
       cmocka_unit_test(a_message_arrives_after_the_writes_before_it),
-      cmocka_unit_test(a_killed_peer_is_detected_before_the_liveness_bound),
-      cmocka_unit_test(a_stopped_peer_is_dropped_after_the_liveness_bound),
+      cmocka_unit_test(a_killed_peer_is_detected_before_the_liveness_timeout),
+      cmocka_unit_test(a_stopped_peer_is_dropped_after_the_liveness_timeout),
   };
   return cmocka_run_group_tests_name("messages", tests, NULL, NULL);
 }

@@ -244,7 +244,7 @@ static void a_killed_namespace_is_detected_at_once(void **state) {
   options.only = "map";
   assert_works(haul_write(remote, region, &whole, 1, &options, NULL));
   owner_kill(&doomed);
-  haul_deadline until = haul_deadline_in(2 * S); /* the liveness bound is 5 s */
+  haul_deadline until = haul_deadline_in(2 * S); /* the liveness timeout is 5 s */
   while (haul_peer_status(peer) == 0 && haul_deadline_in(0) < until)
     nanosleep(&(struct timespec){0, MS}, NULL);
   assert_fails(HAUL_EPEER, haul_peer_status(peer));

@@ -15,7 +15,7 @@
 #include "support/seams.h"
 
 #define LENGTH ((uint64_t)3 << 20)
-/* No deadline and no liveness bound may be reached: a failure is reported at once, at the latest
+/* No deadline and no liveness timeout may be reached: a failure is reported at once, at the latest
  * when a peer without memory drops the connection. */
 #define PATIENCE (30 * S)
 #define AT_ONCE  (5 * S)

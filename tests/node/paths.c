@@ -174,7 +174,7 @@ static void a_transfer_may_require_an_excluded_path(void **state) {
   options.only = "map";
   struct haul_report report = write_with(&options, 1000);
   assert_string_equal(report.paths[0].name, "map");
-  assert_string_equal(named(&report, "tcp")->reason, "another path was asked for");
+  assert_string_equal(named(&report, "tcp")->reason, "excluded by the option 'only'");
 }
 
 static void the_call_overrides_the_environment(void **state) {

@@ -664,7 +664,7 @@ static void *withdraw(void *argument) {
 }
 
 /* Peers announce copies to private memory that never end. Withdrawing the region waits for all of
- * them one liveness bound, and no other peer waits. */
+ * them one liveness timeout, and no other peer waits. */
 static void peers_that_never_end_a_copy_do_not_delay_others(void **state) {
   (void)state;
   int controls[RUDE], channels[RUDE];

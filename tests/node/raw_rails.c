@@ -574,7 +574,7 @@ static bool has_completed(struct haul_transfer **transfer) {
 }
 
 /* Peers that send a byte from time to time are not silent. They keep their bounce buffers until
- * another transfer has waited for one for the liveness bound. */
+ * another transfer has waited for one for the liveness timeout. */
 static void slow_senders_keep_no_bounce_buffer_that_others_need(void **state) {
   enum { RAILS = 6, TIMES = 3 };
   (void)state;

@@ -33,7 +33,7 @@ static void connect_to(struct other *other, const struct haul_node_config *confi
   assert_works(haul_peer_lookup(other->peer, "memory", haul_deadline_in(BOUND), &other->remote));
 }
 
-/* The liveness bound is so long that the stopped peer is not dropped. */
+/* The liveness timeout is so long that the stopped peer is not dropped. */
 static void open_all(int progress) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   memset(&t, 0, sizeof t);

@@ -88,7 +88,8 @@ static void hca_atomics_are_used_on_request(void **state) {
   begin("", "");
   set_number(4);
   assert_works(add(NULL, &report));
-  assert_reason(&report, "atomic among its own operations alone; only = \"rdma\"");
+  assert_reason(&report,
+                "atomic only among its own operations (IBV_ATOMIC_HCA); set only = \"rdma\"");
   assert_works(add("rdma", &report));
   assert_string_equal(report.paths[0].name, "rdma");
   assert_int_equal(report.paths[0].zero_copy, 1);

@@ -87,8 +87,8 @@ static void the_path_reports_staging(void **state) {
   assert_int_equal(from_device.copies_dma, direct ? 1 : 3);
   if (direct)
     return;
-  assert_non_null(strstr(from_host.detail, "staged there"));
-  assert_non_null(strstr(from_device.detail, "staged here and there"));
+  assert_non_null(strstr(from_host.detail, "staged remotely"));
+  assert_non_null(strstr(from_device.detail, "staged on both sides"));
 }
 
 /* One fence a work; a transfer of 1 MiB + 1 has two works. */

@@ -235,7 +235,7 @@ static void polling_does_not_delay_a_stuck_nics_end(void **state) {
   options.only = "rdma";
   options.deadline = haul_deadline_in(200 * MS);
   assert_works(haul_write(t.remote, t.region, &piece, 1, &options, &transfer));
-  haul_deadline bound = haul_deadline_in(4 * S); /* below the liveness bound */
+  haul_deadline bound = haul_deadline_in(4 * S); /* below the liveness timeout */
   while (haul_transfer_test(transfer) == 1 && haul_deadline_in(0) < bound)
     haul_transfer_wait(transfer, haul_deadline_in(50 * MS));
   assert_fails(HAUL_ETIMEDOUT, haul_transfer_test(transfer));

@@ -20,7 +20,7 @@
 #include "support/serving.h"
 
 #define BOUND  (20 * S)
-#define SOON   (3 * S) /* below the liveness bound */
+#define SOON   (3 * S) /* below the liveness timeout */
 #define LENGTH 65536u
 #define HANDLE 0x1234500003u
 
@@ -120,7 +120,7 @@ static void close_client(struct client *client) {
   assert_unharmed();
 }
 
-/* Before the liveness bound ends it. */
+/* Before the liveness timeout ends it. */
 static void assert_dropped(struct client *client) {
   assert_true(raw_ended(client->control, SERVING_LIVENESS * 3 / 4));
   close_client(client);

@@ -40,7 +40,7 @@ uint64_t nic_doorbells(void) {
 }
 
 void nic_check_empty(void) {
-  static const struct double_living nobody;
+  static const struct double_live nobody;
   const struct ibverbs_double *mock = symbol("ibverbs_double");
-  assert_memory_equal(&mock->living, &nobody, sizeof nobody);
+  assert_memory_equal(&mock->live, &nobody, sizeof nobody);
 }

@@ -30,7 +30,7 @@ bool wraps_gpu(void);
 struct haul_place device_place(void);
 struct haul_place owners_device_place(void); /* the same in any process */
 
-/* The default configuration, with a liveness bound that suits slow sanitizers. */
+/* The default configuration, with a liveness timeout that suits slow sanitizers. */
 struct haul_node_config patient_config(void);
 
 struct owner {

@@ -164,11 +164,10 @@ int rdma_host_reset(void **state) {
 
 int rdma_host_check(void **state) {
   (void)state;
-  static const struct double_living nobody;
-  if (!mock || memcmp(&mock->living, &nobody, sizeof nobody) == 0)
+  static const struct double_live nobody;
+  if (!mock || memcmp(&mock->live, &nobody, sizeof nobody) == 0)
     return 0;
   print_error("left behind: %u lists, %u contexts, %u protection domains, %u registrations\n",
-              mock->living.lists, mock->living.contexts, mock->living.pds,
-              mock->living.registrations);
+              mock->live.lists, mock->live.contexts, mock->live.pds, mock->live.registrations);
   return -1;
 }

@@ -196,6 +196,21 @@ static void ranges_beyond_a_block_are_not_owned(void **state) {
   providers_stop();
 }
 
+/* As when another thread frees the block between `owns` and `wrap`. */
+static void wrapping_freed_memory_says_so(void **state) {
+  (void)state;
+  start(NULL, NULL, NULL, NULL);
+  struct memory memory = get(sim0, MIB), wrapped;
+  char *at = memory.address;
+  const struct provider *sim = provider_of(HAUL_SIM);
+  assert_fails(HAUL_EINVAL, sim->wrap(at + MIB - 1, 2, &wrapped));
+  assert_non_null(strstr(haul_error_last()->text, "partly"));
+  memory_free(&memory);
+  assert_fails(HAUL_EINVAL, sim->wrap(at, 1, &wrapped));
+  assert_string_equal(haul_error_last()->text, "the range is no longer allocated");
+  providers_stop();
+}
+
 static void wrapping_keeps_the_bytes_and_sees_the_free(void **state) {
   (void)state;
   start("2", NULL, NULL, NULL);
@@ -414,6 +429,7 @@ int main(void) {
       cmocka_unit_test(missing_and_forbidden_udmabuf_differ),
       cmocka_unit_test(the_cpu_faults_on_its_addresses),
       cmocka_unit_test(ranges_beyond_a_block_are_not_owned),
+      cmocka_unit_test(wrapping_freed_memory_says_so),
       cmocka_unit_test(wrapping_keeps_the_bytes_and_sees_the_free),
       cmocka_unit_test(owns_runs_concurrently_with_frees),
       cmocka_unit_test(its_bandwidth_is_kept),

@@ -217,7 +217,7 @@ static void a_missing_subnet_manager_offers_opensm(void **state) {
 static void a_port_reports_its_speed(void **state) {
   (void)state;
   rdma_add_infiniband("mlx5_0");
-  expect("rdma.port", HAUL_CHECK_OK, "1 port up; mlx5_0/1 makes 100 Gb/s", "");
+  expect("rdma.port", HAUL_CHECK_OK, "1 port up; mlx5_0/1: 100 Gb/s", "");
   rdma_add_roce("mlx5_1");
   expect("rdma.port", HAUL_CHECK_OK, "2 ports up", "");
 }

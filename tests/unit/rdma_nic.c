@@ -157,7 +157,7 @@ static void limits_are_read_from_the_device(void **state) {
 static int dmabuf_of_first(void) {
   struct nics *nics = open_nics();
   int answer = nics->list[0].dmabuf;
-  assert_int_equal(rdma_double()->living.registrations, 0);
+  assert_int_equal(rdma_double()->live.registrations, 0);
   nics_close(nics);
   return answer;
 }
@@ -197,11 +197,11 @@ static void closing_releases_everything(void **state) {
   unsigned before = open_descriptors();
   rdma_add_roce("mlx5_0");
   struct nics *nics = open_nics();
-  assert_int_equal(rdma_double()->living.lists, 0);
-  assert_int_equal(rdma_double()->living.contexts, 1);
+  assert_int_equal(rdma_double()->live.lists, 0);
+  assert_int_equal(rdma_double()->live.contexts, 1);
   nics_close(nics);
   nics_close(NULL);
-  assert_int_equal(rdma_double()->living.contexts, 0);
+  assert_int_equal(rdma_double()->live.contexts, 0);
   assert_int_equal(open_descriptors(), before);
 }
 
@@ -226,7 +226,7 @@ static void a_forked_child_only_closes_descriptors(void **state) {
   if (child == 0) {
     nics_forked(nics);
     nics_forked(NULL);
-    _exit(open_descriptors() == before && rdma_double()->living.contexts == 1 ? 0 : 1);
+    _exit(open_descriptors() == before && rdma_double()->live.contexts == 1 ? 0 : 1);
   }
   int status;
   assert_int_equal(waitpid(child, &status, 0), child);

@@ -270,7 +270,7 @@ static void remotes_of_a_link_share_costs(void **state) {
   (void)state;
   struct costs *costs = make();
   assert_ptr_equal(make(), costs);
-  snprintf(t.estimates[RDMA].detail, sizeof t.estimates[RDMA].detail, "staged there");
+  snprintf(t.estimates[RDMA].detail, sizeof t.estimates[RDMA].detail, "staged remotely");
   assert_ptr_not_equal(make(), costs); /* another estimate */
 }
 

@@ -31,7 +31,7 @@ static const struct {
      "publish it readable and writable there: haul serve, without ':ro'"},
     {"publish it with HAUL_READ there", "publish it readable there"},
     {", or allocate with HAUL_REGION_PRIVATE what is not shared", ""},
-    {"only = \"rdma\" takes it", "--only rdma takes it"},
+    {"set only = \"rdma\" to use it", "set --only rdma to use it"},
 };
 
 static void replace(char *text, size_t size, const char *from, const char *to) {

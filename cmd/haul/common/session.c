@@ -19,12 +19,12 @@ static bool has_port(const char *text) {
 }
 
 bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX]) {
-  bool whole = strstr(text, "://") != NULL;
+  bool has_scheme = strstr(text, "://") != NULL;
   if (text[strspn(text, "0123456789")] == '\0') /* "80" is more likely a port than host 0.0.0.80 */
     return false;
-  bool tcp = !whole || strncmp(text, "tcp://", strlen("tcp://")) == 0;
+  bool tcp = !has_scheme || strncmp(text, "tcp://", strlen("tcp://")) == 0;
   bool complete = !tcp || has_port(text);
-  int length = snprintf(address, ADDRESS_MAX, "%s%s%s%s", whole ? "" : "tcp://", text,
+  int length = snprintf(address, ADDRESS_MAX, "%s%s%s%s", has_scheme ? "" : "tcp://", text,
                         complete ? "" : ":", complete ? "" : port);
   return length < ADDRESS_MAX;
 }
@@ -39,7 +39,7 @@ static bool is_socket(const char *path, size_t length) {
   return stat(start, &status) == 0 && S_ISSOCK(status.st_mode);
 }
 
-static const char *without_haul(const char *text) {
+static const char *skip_haul_scheme(const char *text) {
   size_t length = strlen("haul://");
   return strncmp(text, "haul://", length) == 0 ? text + length : text;
 }
@@ -50,7 +50,7 @@ bool is_directory(const char *text) {
 }
 
 bool directory_parse(const char *text, char address[ADDRESS_MAX]) {
-  text = without_haul(text);
+  text = skip_haul_scheme(text);
   const char *slash = is_directory(text) ? strchr(strstr(text, "://") + 3, '/') : NULL;
   size_t length = strlen(text);
   if (slash && text[length - 1] == '/')
@@ -108,7 +108,8 @@ static void unescape(const char *text, char *to) {
   *to = '\0';
 }
 
-/* etcd://HOST/PREFIX/NAME is the address, too: of any node that publishes the region. */
+/* Parses etcd://HOST/PREFIX/NAME. The address itself names a region; any node that publishes it is
+ * used. */
 static bool parse_in_directory(const char *text, struct target *target) {
   const char *slash = strchr(strstr(text, "://") + 3, '/');
   slash = slash ? strchr(slash + 1, '/') : NULL;
@@ -120,7 +121,7 @@ static bool parse_in_directory(const char *text, struct target *target) {
 }
 
 bool target_parse(const char *text, struct target *target) {
-  text = without_haul(text);
+  text = skip_haul_scheme(text);
   const char *slash = name_slash(text);
   if (!slash && is_directory(text))
     return parse_in_directory(text, target);
@@ -133,7 +134,7 @@ bool target_parse(const char *text, struct target *target) {
 }
 
 bool target_or_node_parse(const char *text, struct target *target) {
-  text = without_haul(text);
+  text = skip_haul_scheme(text);
   const char *slash = name_slash(text);
   target->name = slash ? slash + 1 : NULL;
   return parse_node(text, slash ? slash : text + strlen(text), target);
@@ -183,7 +184,7 @@ int session_list(const struct session *session, struct haul_published **entries,
   return *entries ? EXIT_DONE : fail_library("cannot list the regions");
 }
 
-haul_node *open_quiet_node(void) {
+haul_node *open_client_node(void) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   haul_node *node = NULL;
   config.progress = HAUL_PROGRESS_CALLER;

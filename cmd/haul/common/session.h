@@ -58,7 +58,7 @@ void session_close(struct session *session);
 int session_list(const struct session *session, struct haul_published **entries, size_t *count);
 
 /* Opens a node without thread and listener. NULL after an error, which has been printed. */
-haul_node *open_quiet_node(void);
+haul_node *open_client_node(void);
 
 struct place_text {
   char text[16];

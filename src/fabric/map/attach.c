@@ -5,7 +5,7 @@
  *   copier: cell = handle (seq_cst), then reads the validity word; copies; cell = 0
  *   owner:  word = 0 (seq_cst), then waits until no cell holds the handle
  * One of the two sees the other. No user-space rule covers a copier that is stopped (SIGSTOP)
- * between its load of the word and its copy for longer than the liveness bound.
+ * between its load of the word and its copy for longer than the liveness timeout.
  *
  * The calls name the peer by its process id, which the kernel reuses after the peer has died. So
  * each copy first checks the peer's pidfd: the id is not reused while the process, or its zombie,

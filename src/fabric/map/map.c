@@ -31,7 +31,8 @@ static struct map_node *map_node_of(const struct endpoint *endpoint) {
 /* ---- Copies by the CPU ---- */
 
 __attribute__((cold)) int map_stale(void) {
-  return error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
+  return error_set(HAUL_ESTALE, 0, NULL, "look the region up again",
+                   "the peer withdrew the region");
 }
 
 static inline void copy_piece(char *view, char *local, const struct haul_piece *piece, bool write,

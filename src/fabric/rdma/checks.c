@@ -29,7 +29,7 @@ typedef void check_fn(struct haul_check *check, const struct host *host);
 
 static void check_library(struct haul_check *check, const struct host *host) {
   if (host->library) {
-    check_set(check, HAUL_CHECK_OK, "libibverbs is here");
+    check_set(check, HAUL_CHECK_OK, "found libibverbs");
     return;
   }
   const char *command = strstr(host->error.hint, "sudo");
@@ -211,7 +211,7 @@ static void check_link(struct haul_check *check, const struct host *host) {
   struct tally tally = tally_ports(host->nics, judge_link);
   const struct nic_port *bad = &tally.first_bad.port;
   if (tally.bad == 0) {
-    check_set(check, HAUL_CHECK_OK, "%u port%s up; %.32s/%u makes %.0f Gb/s", tally.good,
+    check_set(check, HAUL_CHECK_OK, "%u port%s up; %.32s/%u: %.0f Gb/s", tally.good,
               tally.good == 1 ? "" : "s", tally.first_good.nic->name, tally.first_good.port.number,
               tally.first_good.port.bytes_per_ns * 8);
     return;

@@ -51,7 +51,7 @@ struct rdma_job {
   struct registration *registration; /* of the local memory, or of the bounce buffer */
   uint32_t key;
   enum rdma_step step;
-  bool begun;               /* the step has */
+  bool begun;               /* the current step is under way */
   bool staged;              /* it needs a bounce buffer */
   uint32_t requests;        /* work requests posted; 0 while it waits */
   bool on_rail;             /* counted in rail->bytes */
@@ -85,14 +85,14 @@ void jobs_end(struct list *jobs);
 
 /* complete.c; with the loop's lock */
 bool rdma_poll(struct rdma_endpoint *endpoint); /* completions; whether there were any */
-bool rdma_arm(struct poller *poller);           /* asks for events; whether to poll again */
+bool rdma_arm(struct poller *poller);           /* requests events; whether to poll again */
 void rdma_cancel(struct endpoint *base, struct work *work, int code); /* transport.cancel */
 /* Breaks the path where a NIC completes nothing. On a broken path: ends canceled jobs that the peer
  * does not acknowledge. */
 void rdma_check_stuck(struct timer *timer);
 /* Ends works on revoked regions that the NIC has not begun. */
 void rdma_end_revoked(struct rdma_endpoint *endpoint);
-/* Gives up the rails; their works end once the peer acknowledges. */
+/* Breaks the path; its works end once the peer acknowledges. */
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason);
 /* Whether a write is on its way that might still arrive. */
 bool rdma_has_writes(struct rdma_endpoint *endpoint);

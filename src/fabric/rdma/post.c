@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Works become jobs, and jobs work requests. Only the last work request of a job asks for a
+ * Works become jobs, and jobs work requests. Only the last work request of a job requests a
  * completion. */
 #include <arpa/inet.h>
 
@@ -135,7 +135,7 @@ static void fill_request(const struct rdma_job *job, const struct move *move, un
   request->wr.atomic.rkey = key;
 }
 
-/* `count` is 1 or more. Only the last work request asks for a completion, and only it carries the
+/* `count` is 1 or more. Only the last work request requests a completion, and only it carries the
  * immediate. */
 static void add_requests(struct batch *batch, const struct rdma_job *job, uint32_t count) {
   unsigned number = (unsigned)(job->rail - job->rail->endpoint->rails);
@@ -350,7 +350,7 @@ void rdma_enqueue_jobs(struct combiner *combiner, struct list *jobs) {
 
 static void set_reject_error(const struct rdma_endpoint *endpoint, int code) {
   if (code == HAUL_ESTALE)
-    error_set(code, 0, NULL, "look it up again", "the peer withdrew the region");
+    error_set(code, 0, NULL, "look the region up again", "the peer withdrew the region");
   else
     error_set(code, 0, NULL, NULL, "%s",
               code == HAUL_EPATH ? endpoint_reason(&endpoint->base) : "");

@@ -83,14 +83,14 @@ static int create(struct link *link, struct endpoint **out) {
                     RDMA_SLOTS, loop_wake_callback, link->fabric->loop);
   *out = &endpoint->base;
   if (!endpoint->node)
-    endpoint_close(&endpoint->base, "this node could not start it: no memory");
+    endpoint_close(&endpoint->base, "this node cannot start rdma: out of memory");
   else if (rdma_devices_open(endpoint->node) != 0 || rdma_events_watch(endpoint->node) != 0)
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   return 0;
 }
 
-/* With the loop's lock. When the peer left while its channel connected, no later call would close
- * what is opened here. */
+/* With the loop's lock. If the peer left meanwhile, rdma_stop may already have run: this function
+ * closes the stream, as no later call would. */
 static void start_endpoint(struct rdma_endpoint *endpoint, struct stream stream) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   if (atomic_load(&endpoint->base.link->ended)) {
@@ -117,7 +117,7 @@ static void connect_channel(struct endpoint *base, haul_deadline until) {
   if (endpoint_is_closed(base))
     return;
   if (link->open_channel(link, &rdma_transport, false, 0, until, &stream) != 0) {
-    endpoint_close_unless_open(base, "no channel for it: ", haul_error_last()->text);
+    endpoint_close_unless_open(base, "cannot open the rdma channel: ", haul_error_last()->text);
     return;
   }
   loop_lock(link->fabric->loop);
@@ -189,8 +189,8 @@ static int bind_remote(struct endpoint *base, const struct remote_key *key, haul
   return 0;
 }
 
-/* Takes no lock, as the last work may end under any: the loop frees the binding. In a forked child
- * a lock may stay held for ever, and the loop is the parent's. */
+/* Takes no lock, because the last work may end with any lock held: the loop frees the binding. In a
+ * forked child a lock may stay held for ever, and the loop belongs to the parent. */
 static void unbind(struct endpoint *base, void *bound) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct rdma_binding *binding = bound;
@@ -203,7 +203,7 @@ static void unbind(struct endpoint *base, void *bound) {
 
 /* ---- Estimates ---- */
 
-/* The bit in binding->staged_kinds: a route is made for each of these kinds. */
+/* Returns the memory's bit in binding->staged_kinds. Each of these kinds has its own route. */
 static uint64_t kind_bit(const struct memory *memory) {
   bool foreign = memory->wrapped || memory->imported;
   return (uint64_t)1 << (memory->place.kind % 32 * 2 + foreign);
@@ -232,7 +232,8 @@ static bool try_register(struct rdma_endpoint *endpoint, struct rdma_binding *bi
   return true;
 }
 
-/* Why there are no atomics, or NULL. `staged`: the local memory goes through a bounce buffer. */
+/* Returns the reason why atomics are unavailable, or NULL. `staged` means that the local memory
+ * uses a bounce buffer. */
 static const char *atomics_obstacle(const struct rdma_endpoint *endpoint,
                                     const struct rdma_binding *binding, bool staged) {
   const struct rdma_rail *rail = &endpoint->rails[0];
@@ -241,9 +242,9 @@ static const char *atomics_obstacle(const struct rdma_endpoint *endpoint,
   if (rail->peer_atomics == IBV_ATOMIC_NONE)
     return "the peer's NIC has no atomics";
   if (!binding->atomic)
-    return "the peer's memory is a device's, out of its processors' reach";
+    return "the peer's memory is device memory that its CPU cannot access";
   if (staged)
-    return "the old value would go to memory that no NIC reaches";
+    return "the old value would go to local memory that no NIC can register";
   return binding->address % 8 ? "the peer's region does not begin at a multiple of 8 bytes" : NULL;
 }
 
@@ -257,10 +258,10 @@ static void estimate_atomic(const struct rdma_endpoint *endpoint,
   estimate->explicit_only = endpoint->rails[0].peer_atomics != IBV_ATOMIC_GLOB;
   snprintf(estimate->reason, sizeof estimate->reason, "%s",
            obstacle ? obstacle
-                    : "the peer's NIC is atomic among its own operations alone; only = \"rdma\" "
-                      "takes it all the same");
+                    : "the peer's NIC is atomic only among its own operations (IBV_ATOMIC_HCA); "
+                      "set only = \"rdma\" to use it anyway");
   if (estimate->explicit_only)
-    snprintf(estimate->detail, sizeof estimate->detail, "%.16s, atomic among its own alone",
+    snprintf(estimate->detail, sizeof estimate->detail, "%.16s, NIC-atomic only",
              endpoint->rails[0].end.nic);
 }
 
@@ -272,11 +273,11 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   unsigned rails = operation_is_atomic(operation) ? 1 : endpoint->rail_count;
   double bytes_per_ns = 0;
   (void)key;
-  bool here = !try_register(endpoint, binding, local), there = binding->staged;
-  *estimate = (struct estimate){.open = !here || copy_stages(local),
-                                .zero_copy = !here && !there,
+  bool local_staged = !try_register(endpoint, binding, local), remote_staged = binding->staged;
+  *estimate = (struct estimate){.open = !local_staged || copy_stages(local),
+                                .zero_copy = !local_staged && !remote_staged,
                                 .rails = rails,
-                                .copies_dma = 1u + here + there};
+                                .copies_dma = 1u + local_staged + remote_staged};
   if (!estimate->open) {
     snprintf(estimate->reason, sizeof estimate->reason, "%s", haul_error_last()->text);
     return;
@@ -284,21 +285,22 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   for (unsigned i = 0; i < rails; i++)
     bytes_per_ns += endpoint->rails[i].device->port.bytes_per_ns;
   /* Starting values, corrected by measurement: twice the latency that NICs since 2020 show
-   * (perftest's ib_write_lat), and a device engine's copy for each staged side, with two messages
-   * for the peer's. */
-  double latency_ns = 3000 + (here ? 20000 : 0) + (there ? 60000 : 0);
+   * (perftest's ib_write_lat), and a device engine's copy for each staged side. The peer's copy
+   * also costs a request and a response. */
+  double latency_ns = 3000 + (local_staged ? 20000 : 0) + (remote_staged ? 60000 : 0);
   double ns_per_byte = bytes_per_ns > 0 ? 1 / bytes_per_ns : 1;
-  estimate->lines[here ? SEND_BUFFERED : SEND_ZERO_COPY] =
+  estimate->lines[local_staged ? SEND_BUFFERED : SEND_ZERO_COPY] =
       (struct line){UINT64_MAX, latency_ns, ns_per_byte};
-  if (operation == HAUL_OP_WRITE && !here && local->view)
+  if (operation == HAUL_OP_WRITE && !local_staged && local->view)
     estimate->lines[SEND_SHORT] =
         (struct line){endpoint->rails[0].inlined, latency_ns, ns_per_byte};
-  snprintf(estimate->detail, sizeof estimate->detail, "%.24s, %u rail%s%s%s%s",
+  static const char *const staged[2][2] = {{"", ", staged remotely"},
+                                           {", staged locally", ", staged on both sides"}};
+  snprintf(estimate->detail, sizeof estimate->detail, "%.24s, %u rail%s%s",
            endpoint->rails[0].end.nic, rails, rails == 1 ? "" : "s",
-           here || there ? ", staged" : "", here ? " here" : "",
-           there ? here ? " and there" : " there" : "");
+           staged[local_staged][remote_staged]);
   if (operation_is_atomic(operation))
-    estimate_atomic(endpoint, binding, here, estimate);
+    estimate_atomic(endpoint, binding, local_staged, estimate);
 }
 
 /* ---- The transport table ---- */
@@ -332,7 +334,7 @@ static void release_node(struct fabric *fabric) {
   alloc_free(node);
 }
 
-/* Of the registration caches; exported memory is registered outside of them. */
+/* Reports the registration caches. Exported memory is registered outside of them. */
 static void counters(struct fabric *fabric,
                      void (*each)(void *user, const char *name, uint64_t value), void *user) {
   struct regcache_counters sum;

@@ -18,10 +18,15 @@ static const struct rdma_binding *binding_of(const struct rdma_job *job) {
   return job->work->binding;
 }
 
+/* Statuses of `begin` besides 0 (done) and codes. */
+#define UNDER_WAY 1 /* also of `poll` */
+#define LATER     2 /* not begun: `begin` is called again */
+
 /* ---- ACQUIRE ---- */
 
 /* A free slot for the job, or -1. Only the loop takes slots. While the owner may still copy out of
- * the slot of a canceled write, no other write starts: that copy could overwrite it. */
+ * the slot of a canceled write, no other write starts, because that copy could overwrite the later
+ * write. */
 static int find_slot(struct rdma_endpoint *endpoint, const struct rdma_job *job) {
   int slot = -1;
   combiner_lock(&endpoint->combiner);
@@ -58,11 +63,11 @@ static int acquire(struct rdma_job *job) {
   int slot = needs_slot ? find_slot(endpoint, job) : -1;
   if (needs_slot && slot < 0) {
     staging_cancel_wait(&endpoint->staging);
-    return 1;
+    return LATER;
   }
   int code = job->staged ? take_bounce(job) : 0;
   if (code || !needs_slot)
-    return code;
+    return code > 0 ? LATER : code;
   combiner_lock(&endpoint->combiner);
   endpoint->slots[slot] = (struct rdma_slot){.busy = true};
   combiner_unlock(&endpoint->combiner);
@@ -109,15 +114,13 @@ static int begin_copy(struct rdma_job *job) {
   return poll_copy(job);
 }
 
-/* Without a bounce buffer the NIC itself wrote into the device's memory. */
+/* Without a bounce buffer the NIC has written into device memory, so a fence is due. */
 static int begin_drain(struct rdma_job *job) {
   return job->bounce ? begin_copy(job)
                      : memory_fence(&job->work->region->memory, FENCE_AFTER_WRITE);
 }
 
 /* ---- Requests to the owner ---- */
-
-#define LATER 2 /* status of `begin` while too many requests have no response */
 
 _Static_assert(WORK_PIECES_MAX / RDMA_SPANS <= RDMA_REQUESTS, "a work's requests must fit");
 
@@ -143,7 +146,8 @@ static int sum_segments(struct rdma_job *job, uint32_t from, uint32_t count, uin
   return 0;
 }
 
-/* For as many segments as a record holds. `at`: their offset in the staging area. */
+/* Sends one request for as many segments as a record holds. *at is their offset in the staging
+ * area; it advances. */
 static int request_spans(struct rdma_job *job, unsigned type, uint32_t from, uint64_t *at) {
   struct rdma_record request = {.type = (uint16_t)type, .at = *at};
   uint32_t left = job->work->count - from;
@@ -160,6 +164,7 @@ static int request_spans(struct rdma_job *job, unsigned type, uint32_t from, uin
   return code;
 }
 
+/* LATER while too many requests have no response. */
 static int request_all(struct rdma_job *job, unsigned type) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
   uint64_t at = job->slot < 0 ? 0 : (uint64_t)job->slot * WORK_BYTES_MAX;
@@ -177,19 +182,20 @@ static int request_all(struct rdma_job *job, unsigned type) {
     if (code)
       return code;
   }
-  return 1;
+  return UNDER_WAY;
 }
 
 static int poll_responses(struct rdma_job *job) {
   if (job->pending_responses > 0)
-    return 1;
+    return UNDER_WAY;
   if (job->response == HAUL_ECHECKSUM)
     return error_set(HAUL_ECHECKSUM, 0, NULL, "keep the source unchanged until the transfer ends",
-                     "the copy could not be shown to equal its source");
+                     "checksum mismatch between source and destination");
   if (job->response == HAUL_ESTALE)
-    return error_set(HAUL_ESTALE, 0, NULL, "look it up again", "the peer withdrew the region");
+    return error_set(HAUL_ESTALE, 0, NULL, "look the region up again",
+                     "the peer withdrew the region");
   return job->response
-             ? error_set(job->response, 0, NULL, NULL, "the peer could not do its part of the copy")
+             ? error_set(job->response, 0, NULL, NULL, "the peer failed its step of the transfer")
              : 0;
 }
 
@@ -207,7 +213,7 @@ static bool needs_owner_after(const struct rdma_job *job) {
 
 static int poll_fence(struct rdma_job *job) {
   if (!job->fenced)
-    return 1;
+    return UNDER_WAY;
   return job->response ? error_set(job->response, 0, NULL, NULL,
                                    "the peer could not fence its device's memory")
                        : 0;
@@ -233,11 +239,10 @@ static int begin_verify(struct rdma_job *job) {
 
 static const struct {
   bool (*needed)(const struct rdma_job *job);
-  /* 0: done; 1: under way (ACQUIRE's `begin`: not begun); LATER: not begun; or a code. */
-  int (*begin)(struct rdma_job *job);
-  int (*poll)(struct rdma_job *job);
+  int (*begin)(struct rdma_job *job); /* 0, UNDER_WAY, LATER or a code */
+  int (*poll)(struct rdma_job *job);  /* 0, UNDER_WAY or a code; NULL: `begin` has done all */
 } steps[STEP_DONE] = {
-    [STEP_ACQUIRE] = {needs_acquire, acquire, acquire},
+    [STEP_ACQUIRE] = {needs_acquire, acquire, NULL},
     [STEP_FILL] = {needs_fill, begin_copy, poll_copy},
     [STEP_OWNER_BEFORE] = {needs_owner_before, begin_owner_before, poll_responses},
     [STEP_OWNER_AFTER] = {needs_owner_after, begin_owner_after, poll_owner_after},
@@ -261,11 +266,12 @@ bool step_after_nic(struct rdma_job *job) {
   return job->step != STEP_DONE;
 }
 
-/* Above 0: it waits; 0: the steps are done, or the NIC is next; else a code. */
+/* Returns UNDER_WAY or LATER while a step waits, 0 when the steps are done or the NIC is next, else
+ * a code. */
 static int advance_job(struct rdma_job *job) {
   while (job->step != STEP_NIC && job->step != STEP_DONE) {
     int status = job->begun ? steps[job->step].poll(job) : steps[job->step].begin(job);
-    job->begun = status == 1;
+    job->begun = status == UNDER_WAY;
     if (status)
       return status;
     job->step++;
@@ -274,7 +280,7 @@ static int advance_job(struct rdma_job *job) {
   return 0;
 }
 
-/* Moves the job, which is in no list, to where its status belongs. */
+/* Moves the job, which is in no list, to the list for its status. */
 static void dispatch(struct rdma_job *job, int status, struct list *waiting, struct list *ended) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
   if (status > 0) {
@@ -296,7 +302,7 @@ static struct rdma_job *take_first(struct rdma_endpoint *endpoint, struct list *
   return item ? list_entry(item, struct rdma_job, link) : NULL;
 }
 
-/* In front of the jobs that were added meanwhile. */
+/* Puts the waiting jobs in front of those that were added meanwhile. */
 static void put_back(struct rdma_endpoint *endpoint, struct list *waiting, struct list *jobs) {
   combiner_lock(&endpoint->combiner);
   list_splice(waiting, jobs);
@@ -304,21 +310,22 @@ static void put_back(struct rdma_endpoint *endpoint, struct list *waiting, struc
   combiner_unlock(&endpoint->combiner);
 }
 
-/* In order: a job without a bounce buffer or slot blocks those behind it. */
+/* Keeps the order: a job without a bounce buffer or slot blocks those behind it. */
 static bool poll_acquiring(struct rdma_endpoint *endpoint) {
-  struct list first = LIST_INIT(first), next = LIST_INIT(next), ended = LIST_INIT(ended);
+  struct list still_acquiring = LIST_INIT(still_acquiring), acquired = LIST_INIT(acquired);
+  struct list ended = LIST_INIT(ended);
   struct rdma_job *job;
   bool any = false;
-  while (list_empty(&first) && (job = take_first(endpoint, &endpoint->acquiring))) {
+  while (list_empty(&still_acquiring) && (job = take_first(endpoint, &endpoint->acquiring))) {
     int status = advance_job(job);
     any |= status <= 0 || job->step != STEP_ACQUIRE;
-    dispatch(job, status, job->step == STEP_ACQUIRE ? &first : &next, &ended);
+    dispatch(job, status, job->step == STEP_ACQUIRE ? &still_acquiring : &acquired, &ended);
   }
-  if (list_empty(&first)) /* no job waits for a bounce buffer any more */
+  if (list_empty(&still_acquiring)) /* no job waits for a bounce buffer any more */
     staging_cancel_wait(&endpoint->staging);
-  put_back(endpoint, &first, &endpoint->acquiring);
+  put_back(endpoint, &still_acquiring, &endpoint->acquiring);
   combiner_lock(&endpoint->combiner);
-  list_splice(&endpoint->stepping, &next);
+  list_splice(&endpoint->stepping, &acquired);
   combiner_unlock(&endpoint->combiner);
   return any;
 }
@@ -388,7 +395,7 @@ void step_cancel(struct rdma_job *job) {
 
 /* ---- Responses ---- */
 
-static struct rdma_job *find_requester(struct rdma_endpoint *endpoint, uint32_t request_id) {
+static struct rdma_job *find_job_of_request(struct rdma_endpoint *endpoint, uint32_t request_id) {
   struct rdma_job *found = NULL;
   list_each(item, &endpoint->stepping) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
@@ -402,7 +409,7 @@ void rdma_on_response(struct rdma_endpoint *endpoint, const struct rdma_record *
   if (endpoint->outstanding > 0)
     endpoint->outstanding--;
   combiner_lock(&endpoint->combiner);
-  struct rdma_job *job = find_requester(endpoint, response->request);
+  struct rdma_job *job = find_job_of_request(endpoint, response->request);
   if (job) {
     job->pending_responses--;
     if (job->response == 0)
@@ -413,7 +420,8 @@ void rdma_on_response(struct rdma_endpoint *endpoint, const struct rdma_record *
   combiner_unlock(&endpoint->combiner);
 }
 
-/* The job whose write with immediate was just answered; NULL when it was canceled. */
+/* Returns the job whose write with immediate this response acknowledges, or NULL if the job was
+ * canceled. */
 static struct rdma_job *find_fenced(struct list *jobs, const struct rdma_rail *rail) {
   list_each(item, jobs) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);

@@ -261,7 +261,7 @@ static void expire_sends(struct tcp_endpoint *endpoint, int64_t now) {
   combiner_unlock(&endpoint->combiner);
 }
 
-/* A sender fails a peer that does not read for the liveness bound, so a payload that waits for a
+/* A sender fails a peer that does not read for the liveness timeout, so a payload that waits for a
  * buffer is discarded long before. */
 static void expire_receives(struct tcp_endpoint *endpoint, int64_t now) {
   int64_t bound = endpoint->base.link->fabric->config->liveness_ns;

@@ -15,12 +15,13 @@
 #include "memory/ticket.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `blocks` */
-static struct ranges blocks; /* a found block is valid until the unlock, or retained */
+/* A found block is valid only while the lock is held, or with a reference. */
+static struct ranges blocks;
 
 static _Atomic uint64_t used[SIM_DEVICES_MAX];
 
-/* With the lock. The block that contains the range; else NULL, and whether the range touches a
- * block. */
+/* With the lock held. Returns the block that contains the range, or NULL. *touches is set if the
+ * range overlaps a block. */
 static struct sim_block *find_block(const void *address, size_t length, bool *touches) {
   uint64_t start = (uintptr_t)address;
   struct range *range = ranges_first_beyond(&blocks, 0, start);
@@ -151,7 +152,7 @@ void sim_free(struct memory *memory) {
     atomic_store_explicit(&block->alive, 0, memory_order_release);
     if (!block->imported)
       shm_retire(&block->shm);
-    /* In a forked child the lock may stay locked, and nothing is looked up. */
+    /* fork may have copied the lock while another thread held it. Children look up no blocks. */
     if (!fork_is_child()) {
       pthread_mutex_lock(&lock);
       ranges_remove(&blocks, &block->range);
@@ -164,7 +165,7 @@ void sim_free(struct memory *memory) {
 
 /* ---- wrapping ---- */
 
-static int partly(const void *address, size_t length) {
+static int error_partial_range(const void *address, size_t length) {
   return error_range(address, length, "wrap a range within one allocation",
                      "the range lies only partly within one block of an emulated accelerator");
 }
@@ -178,7 +179,7 @@ int sim_owns(const void *address, size_t length, struct haul_place *place) {
   pthread_mutex_unlock(&lock);
   if (block)
     return 1;
-  return touches ? partly(address, length) : 0;
+  return touches ? error_partial_range(address, length) : 0;
 }
 
 int sim_wrap(void *address, size_t length, struct memory *memory) {
@@ -188,8 +189,11 @@ int sim_wrap(void *address, size_t length, struct memory *memory) {
   if (block)
     atomic_fetch_add(&block->refs, 1);
   pthread_mutex_unlock(&lock);
+  if (!block && touches)
+    return error_partial_range(address, length);
   if (!block) /* freed since `owns` */
-    return partly(address, length);
+    return error_range(address, length, "keep the memory allocated until the call returns",
+                       "the range is no longer allocated");
   memory->address = address;
   memory->length = length;
   memory->wrapped = true;

@@ -32,23 +32,23 @@ struct listeners {
 
 /* ---- Channels ---- */
 
-int motion_begin_channel(struct channel *channel) {
+int emulator_begin_channel(struct channel *channel) {
   struct listeners *listeners = calloc(1, sizeof *listeners);
   if (!listeners)
     return ENOMEM;
   pthread_mutex_init(&listeners->lock, NULL);
-  channel->motion = listeners;
+  channel->emulator = listeners;
   return 0;
 }
 
-void motion_end_channel(struct channel *channel) {
-  struct listeners *listeners = channel->motion;
+void emulator_end_channel(struct channel *channel) {
+  struct listeners *listeners = channel->emulator;
   pthread_mutex_destroy(&listeners->lock);
   free(listeners);
 }
 
 static struct listeners *listeners_of(struct cq *cq) {
-  return cq->seen.channel ? double_channel_of(cq->seen.channel)->motion : NULL;
+  return cq->seen.channel ? double_channel_of(cq->seen.channel)->emulator : NULL;
 }
 
 static bool replace(struct listeners *listeners, const struct cq *from, struct cq *to) {
@@ -70,7 +70,7 @@ static void count_up(int fd) {
 
 static void raise_cq_event(struct cq *cq) {
   struct listeners *listeners = listeners_of(cq);
-  struct completions *queue = cq->motion;
+  struct completions *queue = cq->emulator;
   if (!listeners)
     return;
   pthread_mutex_lock(&listeners->lock);
@@ -83,7 +83,7 @@ static struct cq *next_event(struct listeners *listeners) {
   struct cq *found = NULL;
   pthread_mutex_lock(&listeners->lock);
   for (unsigned i = 0; i < CHANNEL_CQS && !found; i++) {
-    struct completions *queue = listeners->cqs[i] ? listeners->cqs[i]->motion : NULL;
+    struct completions *queue = listeners->cqs[i] ? listeners->cqs[i]->emulator : NULL;
     if (!queue || queue->events == 0)
       continue;
     queue->events--;
@@ -99,7 +99,7 @@ int ibv_get_cq_event(struct ibv_comp_channel *seen, struct ibv_cq **cq, void **u
   uint64_t one;
   if (read(seen->fd, &one, sizeof one) != (ssize_t)sizeof one)
     return -1;
-  struct cq *found = next_event(channel->motion);
+  struct cq *found = next_event(channel->emulator);
   if (!found) { /* its queue was destroyed meanwhile */
     errno = EAGAIN;
     return -1;
@@ -111,7 +111,7 @@ int ibv_get_cq_event(struct ibv_comp_channel *seen, struct ibv_cq **cq, void **u
 
 void ibv_ack_cq_events(struct ibv_cq *seen, unsigned count) {
   struct cq *cq = double_cq_of(seen);
-  struct completions *queue = cq->motion;
+  struct completions *queue = cq->emulator;
   struct listeners *listeners = listeners_of(cq);
   DEMAND(listeners);
   pthread_mutex_lock(&listeners->lock);
@@ -122,7 +122,7 @@ void ibv_ack_cq_events(struct ibv_cq *seen, unsigned count) {
 
 /* ---- Life ---- */
 
-int motion_begin_cq(struct cq *cq) {
+int emulator_begin_cq(struct cq *cq) {
   struct completions *queue = calloc(1, sizeof *queue);
   if (queue)
     queue->entries = calloc((size_t)cq->seen.cqe, sizeof *queue->entries);
@@ -131,15 +131,15 @@ int motion_begin_cq(struct cq *cq) {
     return ENOMEM;
   }
   pthread_mutex_init(&queue->lock, NULL);
-  cq->motion = queue;
+  cq->emulator = queue;
   struct listeners *listeners = listeners_of(cq);
   DEMAND(!listeners || replace(listeners, NULL, cq));
   return 0;
 }
 
 /* The real library blocks until all fetched events are acknowledged. */
-void motion_end_cq(struct cq *cq) {
-  struct completions *queue = cq->motion;
+void emulator_end_cq(struct cq *cq) {
+  struct completions *queue = cq->emulator;
   struct listeners *listeners = listeners_of(cq);
   uint64_t one;
   forget_events(cq->seen.context, cq);
@@ -157,7 +157,7 @@ void motion_end_cq(struct cq *cq) {
 
 /* With the lock. A queue that overran delivers nothing more; its event is the only notice. */
 static bool has_room(struct cq *cq) {
-  struct completions *queue = cq->motion;
+  struct completions *queue = cq->emulator;
   if (queue->overrun)
     return false;
   if (queue->count < (uint32_t)cq->seen.cqe && !fault_of_completion())
@@ -169,7 +169,7 @@ static bool has_room(struct cq *cq) {
 
 bool cq_push(struct cq *cq, const struct ibv_wc *completion, struct sender *sender,
              uint32_t number) {
-  struct completions *queue = cq->motion;
+  struct completions *queue = cq->emulator;
   fault_late();
   pthread_mutex_lock(&queue->lock);
   bool event = false, fits = has_room(cq);
@@ -187,7 +187,7 @@ bool cq_push(struct cq *cq, const struct ibv_wc *completion, struct sender *send
 
 int cq_poll(struct ibv_cq *seen, int room, struct ibv_wc *completions) {
   struct cq *cq = double_cq_of(seen);
-  struct completions *queue = cq->motion;
+  struct completions *queue = cq->emulator;
   int got = 0;
   pthread_mutex_lock(&queue->lock);
   for (; got < room && queue->count > 0; got++) {
@@ -204,7 +204,7 @@ int cq_poll(struct ibv_cq *seen, int room, struct ibv_wc *completions) {
 
 int cq_arm(struct ibv_cq *seen, int solicited_only) {
   DEMAND(!solicited_only);
-  struct completions *queue = double_cq_of(seen)->motion;
+  struct completions *queue = double_cq_of(seen)->emulator;
   pthread_mutex_lock(&queue->lock);
   queue->armed = true;
   pthread_mutex_unlock(&queue->lock);
@@ -212,7 +212,7 @@ int cq_arm(struct ibv_cq *seen, int solicited_only) {
 }
 
 void cq_purge(struct cq *cq, uint32_t qp_number) {
-  struct completions *queue = cq->motion;
+  struct completions *queue = cq->emulator;
   uint32_t size = (uint32_t)cq->seen.cqe, kept = 0;
   pthread_mutex_lock(&queue->lock);
   for (uint32_t i = 0; i < queue->count; i++) {

@@ -30,12 +30,12 @@ static bool replace(const struct ibv_context *from, struct ibv_context *to) {
   return found;
 }
 
-int motion_begin_context(struct double_context *context) {
+int emulator_begin_context(struct double_context *context) {
   struct events *events = calloc(1, sizeof *events);
   if (!events)
     return ENOMEM;
   pthread_mutex_init(&events->lock, NULL);
-  context->motion = events;
+  context->emulator = events;
   context->verbs.context.ops.post_send = qp_post_send;
   context->verbs.context.ops.post_recv = qp_post_receive;
   context->verbs.context.ops.poll_cq = cq_poll;
@@ -44,8 +44,8 @@ int motion_begin_context(struct double_context *context) {
   return 0;
 }
 
-void motion_end_context(struct double_context *context) {
-  struct events *events = context->motion;
+void emulator_end_context(struct double_context *context) {
+  struct events *events = context->emulator;
   replace(&context->verbs.context, NULL);
   pthread_mutex_destroy(&events->lock);
   free(events);
@@ -53,7 +53,7 @@ void motion_end_context(struct double_context *context) {
 
 /* A full queue drops events, as the kernel does. */
 void raise_event(struct ibv_context *context, enum ibv_event_type type, void *element) {
-  struct events *events = double_context_of(context)->motion;
+  struct events *events = double_context_of(context)->emulator;
   pthread_mutex_lock(&events->lock);
   if (events->count < EVENTS_MAX) {
     struct ibv_async_event *event = &events->list[events->count++];
@@ -82,7 +82,7 @@ static void take_out(struct events *events, uint32_t at) {
 }
 
 void forget_events(struct ibv_context *context, const void *element) {
-  struct events *events = double_context_of(context)->motion;
+  struct events *events = double_context_of(context)->emulator;
   uint64_t one;
   pthread_mutex_lock(&events->lock);
   for (uint32_t i = events->count; i-- > 0;) {
@@ -95,7 +95,7 @@ void forget_events(struct ibv_context *context, const void *element) {
 }
 
 int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
-  struct events *events = double_context_of(context)->motion;
+  struct events *events = double_context_of(context)->emulator;
   uint64_t one;
   if (read(context->async_fd, &one, sizeof one) != (ssize_t)sizeof one)
     return -1;

@@ -82,8 +82,7 @@ void fabric_lock(pthread_mutex_t *lock) {
   if (system == EOWNERDEAD) /* guarded data is validated at each use */
     system = pthread_mutex_consistent(lock);
   if (system)
-    double_broken(__func__,
-                  "a process was stopped for a minute while it held a lock of the fabric");
+    mock_abort(__func__, "a process was stopped for a minute while it held a lock of the fabric");
 }
 
 pthread_mutex_t *fabric_atomics(void) {
@@ -181,7 +180,7 @@ static bool is_mapped(uint64_t address, uint64_t length) {
   return mapped;
 }
 
-int motion_begin_registration(struct registration *registration) {
+int emulator_begin_registration(struct registration *registration) {
   struct ibv_mr *seen = &registration->seen;
   if (removal() != PRESENT)
     return EIO;
@@ -199,14 +198,14 @@ int motion_begin_registration(struct registration *registration) {
   mr->address = (uintptr_t)seen->addr;
   atomic_store(&mr->pid, getpid());
   seen->lkey = seen->rkey = mr->key;
-  registration->motion = mr;
+  registration->emulator = mr;
   fabric_unlock(&mr->lock);
   return 0;
 }
 
 /* Copies hold the lock, so none is left after this. */
-void motion_end_registration(struct registration *registration) {
-  struct fabric_mr *mr = registration->motion;
+void emulator_end_registration(struct registration *registration) {
+  struct fabric_mr *mr = registration->emulator;
   fabric_lock(&mr->lock);
   atomic_store(&mr->pid, 0);
   fabric_unlock(&mr->lock);

@@ -189,5 +189,5 @@ static __attribute__((constructor)) void begin(void) {
   ibverbs_double.devices[0] = device;
   ibverbs_double.count = 1;
   if (faults && ibverbs_double_fault(faults) != 0)
-    double_broken("HAUL_DOUBLE_FAULT", faults);
+    mock_abort("HAUL_DOUBLE_FAULT", faults);
 }

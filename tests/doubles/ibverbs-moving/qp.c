@@ -243,7 +243,7 @@ static int post(struct sender *sender, const struct ibv_send_wr *wr) {
 
 int qp_post_send(struct ibv_qp *seen, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
   note_doorbell();
-  struct sender *sender = double_qp_of(seen)->motion;
+  struct sender *sender = double_qp_of(seen)->emulator;
   enum ibv_qp_state state = state_of(sender);
   int system = state == IBV_QPS_RTS || state == IBV_QPS_ERR ? 0 : EINVAL;
   pthread_mutex_lock(&sender->posting);
@@ -274,7 +274,7 @@ static int post_receive(const struct qp *qp, struct fabric_qp *slot, const struc
 
 int qp_post_receive(struct ibv_qp *seen, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
   struct qp *qp = double_qp_of(seen);
-  struct sender *sender = qp->motion;
+  struct sender *sender = qp->emulator;
   int system = state_of(sender) == IBV_QPS_RESET ? EINVAL : 0;
   fabric_lock(&sender->slot->lock);
   for (; wr && system == 0; wr = system ? wr : wr->next)
@@ -298,7 +298,7 @@ static void begin_slot(const struct qp *qp, struct fabric_qp *slot) {
   atomic_store(&slot->pid, getpid());
 }
 
-int motion_begin_qp(struct qp *qp) {
+int emulator_begin_qp(struct qp *qp) {
   struct sender *sender = calloc(1, sizeof *sender);
   int system = ENOMEM;
   if (removal() != PRESENT || !sender) {
@@ -315,7 +315,7 @@ int motion_begin_qp(struct qp *qp) {
   qp->seen.qp_num = atomic_load(&sender->slot->number);
   fabric_unlock(&sender->slot->lock);
   pthread_mutex_init(&sender->posting, NULL);
-  qp->motion = sender;
+  qp->emulator = sender;
   system = start_thread(sender);
   if (system == 0)
     return 0;
@@ -327,8 +327,8 @@ no_slot:
 }
 
 /* Its own copies end with the thread; a peer's copies hold the lock. */
-void motion_end_qp(struct qp *qp) {
-  struct sender *sender = qp->motion;
+void emulator_end_qp(struct qp *qp) {
+  struct sender *sender = qp->emulator;
   atomic_store(&sender->stopping, true);
   fabric_ring(sender->slot);
   pthread_join(sender->thread, NULL);
@@ -346,12 +346,12 @@ void motion_end_qp(struct qp *qp) {
 
 /* ---- States ---- */
 
-enum ibv_qp_state motion_state(const struct qp *qp) {
-  return state_of(qp->motion);
+enum ibv_qp_state emulator_state(const struct qp *qp) {
+  return state_of(qp->emulator);
 }
 
-int motion_to_state(struct qp *qp, enum ibv_qp_state state) {
-  struct sender *sender = qp->motion;
+int emulator_to_state(struct qp *qp, enum ibv_qp_state state) {
+  struct sender *sender = qp->emulator;
   struct fabric_qp *slot = sender->slot;
   int system = 0;
   if (removal() != PRESENT)

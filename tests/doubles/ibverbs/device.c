@@ -12,8 +12,8 @@
 
 struct ibverbs_double ibverbs_double;
 
-void double_broken(const char *call, const char *what) {
-  fprintf(stderr, "mock of libibverbs: %s: violated: %s\n", call, what);
+void mock_abort(const char *call, const char *what) {
+  fprintf(stderr, "mock of libibverbs: %s: contract violated: %s\n", call, what);
   abort();
 }
 
@@ -22,7 +22,7 @@ void double_broken(const char *call, const char *what) {
 /* Kept until the list is freed and the context is closed. */
 struct listed {
   struct ibv_device device;
-  struct double_device *script;
+  struct double_device *config;
   _Atomic unsigned users;
 };
 
@@ -33,13 +33,13 @@ static void put_device(struct ibv_device *device) {
     free(listed);
 }
 
-static struct ibv_device *list_device(struct double_device *script, size_t number) {
+static struct ibv_device *list_device(struct double_device *config, size_t number) {
   struct listed *listed = calloc(1, sizeof *listed);
-  listed->script = script;
+  listed->config = config;
   listed->users = 1;
   listed->device.node_type = IBV_NODE_CA;
-  listed->device.transport_type = script->transport;
-  snprintf(listed->device.name, sizeof listed->device.name, "%s", script->name);
+  listed->device.transport_type = config->transport;
+  snprintf(listed->device.name, sizeof listed->device.name, "%s", config->name);
   snprintf(listed->device.dev_name, sizeof listed->device.dev_name, "uverbs%zu", number);
   return &listed->device;
 }
@@ -56,13 +56,13 @@ struct ibv_device **ibv_get_device_list(int *count) {
     list[i] = list_device(&ibverbs_double.devices[i], i);
   if (count)
     *count = (int)ibverbs_double.count;
-  ibverbs_double.living.lists++;
+  ibverbs_double.live.lists++;
   return list;
 }
 
 void ibv_free_device_list(struct ibv_device **list) {
-  DEMAND(list && ibverbs_double.living.lists > 0);
-  ibverbs_double.living.lists--;
+  DEMAND(list && ibverbs_double.live.lists > 0);
+  ibverbs_double.live.lists--;
   for (size_t i = 0; list[i]; i++)
     put_device(list[i]);
   free(list);
@@ -80,7 +80,7 @@ enum ibv_fork_status ibv_is_fork_initialized(void) {
 
 int ibv_fork_init(void) {
   ibverbs_double.forks++;
-  return ibverbs_double.living.registrations > 0 ? EINVAL : 0;
+  return ibverbs_double.live.registrations > 0 ? EINVAL : 0;
 }
 
 /* ---- Contexts ---- */
@@ -89,7 +89,7 @@ struct double_context *double_context_of(struct ibv_context *context) {
   DEMAND(context);
   struct double_context *whole =
       (struct double_context *)((char *)context - offsetof(struct verbs_context, context));
-  DEMAND(whole->mark == LIVING);
+  DEMAND(whole->mark == LIVE);
   return whole;
 }
 
@@ -142,13 +142,13 @@ static void close_files(struct ibv_context *seen) {
 struct ibv_context *ibv_open_device(struct ibv_device *device) {
   struct listed *listed = (struct listed *)device;
   DEMAND(listed->users > 0);
-  if (listed->script->errors.open) {
-    errno = listed->script->errors.open;
+  if (listed->config->errors.open) {
+    errno = listed->config->errors.open;
     return NULL;
   }
   struct double_context *context = calloc(1, sizeof *context);
-  context->mark = LIVING;
-  context->device = listed->script;
+  context->mark = LIVE;
+  context->device = listed->config;
   context->verbs.sz = sizeof context->verbs;
   context->verbs.query_port = query_port;
   struct ibv_context *seen = &context->verbs.context;
@@ -156,8 +156,8 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
   seen->cmd_fd = eventfd(0, EFD_CLOEXEC);
   seen->async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
   seen->num_comp_vectors = 1;
-  seen->abi_compat = listed->script->short_context ? NULL : __VERBS_ABI_IS_EXTENDED;
-  int system = motion_begin_context(context);
+  seen->abi_compat = listed->config->short_context ? NULL : __VERBS_ABI_IS_EXTENDED;
+  int system = emulator_begin_context(context);
   if (system) {
     close_files(seen);
     free(context);
@@ -165,18 +165,18 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
     return NULL;
   }
   listed->users++;
-  ibverbs_double.living.contexts++;
+  ibverbs_double.live.contexts++;
   return seen;
 }
 
 int ibv_close_device(struct ibv_context *seen) {
   struct double_context *context = double_context_of(seen);
   DEMAND(context->pds == 0 && context->channels == 0 && context->cqs == 0);
-  motion_end_context(context);
+  emulator_end_context(context);
   close_files(seen);
   put_device(seen->device);
-  context->mark = ENDED;
-  ibverbs_double.living.contexts--;
+  context->mark = FREED;
+  ibverbs_double.live.contexts--;
   free(context);
   return 0;
 }
@@ -193,7 +193,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attrib
 
 /* ---- GIDs ---- */
 
-static bool is_there(const struct double_gid *gid) {
+static bool gid_is_valid(const struct double_gid *gid) {
   static const uint8_t nothing[16];
   return gid->zero || memcmp(gid->raw, nothing, sizeof nothing) != 0;
 }
@@ -214,7 +214,7 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t number, uint32_t ind
   if (!port || index >= DOUBLE_GIDS || flags != 0 || size != sizeof *entry)
     return EINVAL;
   const struct double_gid *gid = &port->gids[index];
-  if (port->error || !is_there(gid))
+  if (port->error || !gid_is_valid(gid))
     return port->error ? port->error : ENODATA;
   *entry = (struct ibv_gid_entry){.gid_index = index,
                                   .port_num = number,
@@ -227,5 +227,5 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t number, uint32_t ind
 /* ---- Strings ---- */
 
 const char *ibv_wc_status_str(enum ibv_wc_status status) {
-  return status == IBV_WC_SUCCESS ? "success" : "a failure of the mock";
+  return status == IBV_WC_SUCCESS ? "success" : "injected failure";
 }

@@ -50,7 +50,7 @@ struct double_device {
 };
 
 /* Live objects. */
-struct double_living {
+struct double_live {
   _Atomic unsigned lists, contexts, pds, registrations, channels, cqs, qps;
 };
 
@@ -59,7 +59,7 @@ struct ibverbs_double {
   bool fork_safe; /* as Linux since 5.12, which copies registered pages for a child */
   size_t count;
   struct double_device devices[DOUBLE_DEVICES];
-  struct double_living living;
+  struct double_live live;
   unsigned forks; /* calls of ibv_fork_init */
 };
 

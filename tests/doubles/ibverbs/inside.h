@@ -14,18 +14,18 @@
 #define DEMAND(holds)                                                                              \
   do {                                                                                             \
     if (!(holds))                                                                                  \
-      double_broken(__func__, #holds);                                                             \
+      mock_abort(__func__, #holds);                                                                \
   } while (0)
-_Noreturn void double_broken(const char *call, const char *what);
+_Noreturn void mock_abort(const char *call, const char *what);
 
 /* Each object begins with the library's own struct and ends with its mark. */
-#define LIVING UINT32_C(0x11fe11fe)
-#define ENDED  UINT32_C(0xdead0b1e)
+#define LIVE  UINT32_C(0x11fe11fe)
+#define FREED UINT32_C(0xdead0b1e)
 
 struct double_context {
   struct verbs_context verbs; /* its last field is the ibv_context that callers see */
   struct double_device *device;
-  void *motion;                        /* the emulator's part, as in all of these */
+  void *emulator;                      /* the emulator's part, as in all of these */
   _Atomic unsigned pds, channels, cqs; /* live ones */
   uint32_t mark;
 };
@@ -40,21 +40,21 @@ struct registration {
   struct ibv_mr seen;
   uint64_t iova;
   unsigned access;
-  void *motion;
+  void *emulator;
   uint32_t mark;
 };
 
 struct channel {
   struct ibv_comp_channel seen;
   _Atomic unsigned cqs;
-  void *motion;
+  void *emulator;
   uint32_t mark;
 };
 
 struct cq {
   struct ibv_cq seen;
   _Atomic unsigned qps;
-  void *motion;
+  void *emulator;
   uint32_t mark;
 };
 
@@ -62,7 +62,7 @@ struct qp {
   struct ibv_qp seen;
   struct ibv_qp_attr attributes;
   struct ibv_qp_init_attr first;
-  void *motion;
+  void *emulator;
   uint32_t mark;
 };
 
@@ -77,19 +77,19 @@ struct qp *double_qp_of(struct ibv_qp *seen);
  * follows.
  */
 
-int motion_begin_context(struct double_context *context);
-void motion_end_context(struct double_context *context);
-int motion_begin_registration(struct registration *registration); /* sets its keys */
-void motion_end_registration(struct registration *registration);
-int motion_begin_channel(struct channel *channel);
-void motion_end_channel(struct channel *channel);
-int motion_begin_cq(struct cq *cq);
-void motion_end_cq(struct cq *cq);
-int motion_begin_qp(struct qp *qp); /* sets its number */
-void motion_end_qp(struct qp *qp);
+int emulator_begin_context(struct double_context *context);
+void emulator_end_context(struct double_context *context);
+int emulator_begin_registration(struct registration *registration); /* sets its keys */
+void emulator_end_registration(struct registration *registration);
+int emulator_begin_channel(struct channel *channel);
+void emulator_end_channel(struct channel *channel);
+int emulator_begin_cq(struct cq *cq);
+void emulator_end_cq(struct cq *cq);
+int emulator_begin_qp(struct qp *qp); /* sets its number */
+void emulator_end_qp(struct qp *qp);
 /* The current state, which a failure may have changed. */
-enum ibv_qp_state motion_state(const struct qp *qp);
+enum ibv_qp_state emulator_state(const struct qp *qp);
 /* Changes to `state` with the current attributes. */
-int motion_to_state(struct qp *qp, enum ibv_qp_state state);
+int emulator_to_state(struct qp *qp, enum ibv_qp_state state);
 
 #endif

@@ -24,16 +24,16 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
   if (whole->device->errors.pd)
     return fail(whole->device->errors.pd);
   struct pd *pd = calloc(1, sizeof *pd);
-  pd->mark = LIVING;
+  pd->mark = LIVE;
   pd->seen.context = context;
   whole->pds++;
-  ibverbs_double.living.pds++;
+  ibverbs_double.live.pds++;
   return &pd->seen;
 }
 
 static struct pd *pd_of(struct ibv_pd *seen) {
   struct pd *pd = (struct pd *)seen;
-  DEMAND(pd && pd->mark == LIVING);
+  DEMAND(pd && pd->mark == LIVE);
   return pd;
 }
 
@@ -42,8 +42,8 @@ int ibv_dealloc_pd(struct ibv_pd *seen) {
   if (pd->users > 0)
     return EBUSY;
   double_context_of(seen->context)->pds--;
-  ibverbs_double.living.pds--;
-  pd->mark = ENDED;
+  ibverbs_double.live.pds--;
+  pd->mark = FREED;
   free(pd);
   return 0;
 }
@@ -70,20 +70,20 @@ static struct ibv_mr *registered(struct pd *pd, void *address, size_t length, ui
       __builtin_add_overflow((uintptr_t)address, length, &end))
     return fail(EINVAL);
   struct registration *registration = calloc(1, sizeof *registration);
-  registration->mark = LIVING;
+  registration->mark = LIVE;
   registration->seen.context = pd->seen.context;
   registration->seen.pd = &pd->seen;
   registration->seen.addr = address;
   registration->seen.length = length;
   registration->iova = iova;
   registration->access = access;
-  int system = motion_begin_registration(registration);
+  int system = emulator_begin_registration(registration);
   if (system) {
     free(registration);
     return fail(system);
   }
   pd->users++;
-  ibverbs_double.living.registrations++;
+  ibverbs_double.live.registrations++;
   return &registration->seen;
 }
 
@@ -115,11 +115,11 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 
 int ibv_dereg_mr(struct ibv_mr *seen) {
   struct registration *registration = (struct registration *)seen;
-  DEMAND(registration && registration->mark == LIVING);
-  motion_end_registration(registration);
+  DEMAND(registration && registration->mark == LIVE);
+  emulator_end_registration(registration);
   pd_of(seen->pd)->users--;
-  ibverbs_double.living.registrations--;
-  registration->mark = ENDED;
+  ibverbs_double.live.registrations--;
+  registration->mark = FREED;
   free(registration);
   return 0;
 }
@@ -131,23 +131,23 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
   if (whole->device->errors.channel)
     return fail(whole->device->errors.channel);
   struct channel *channel = calloc(1, sizeof *channel);
-  channel->mark = LIVING;
+  channel->mark = LIVE;
   channel->seen.context = context;
   channel->seen.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
-  int system = motion_begin_channel(channel);
+  int system = emulator_begin_channel(channel);
   if (system) {
     close(channel->seen.fd);
     free(channel);
     return fail(system);
   }
   whole->channels++;
-  ibverbs_double.living.channels++;
+  ibverbs_double.live.channels++;
   return &channel->seen;
 }
 
 struct channel *double_channel_of(struct ibv_comp_channel *seen) {
   struct channel *channel = (struct channel *)seen;
-  DEMAND(channel && channel->mark == LIVING);
+  DEMAND(channel && channel->mark == LIVE);
   return channel;
 }
 
@@ -155,11 +155,11 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *seen) {
   struct channel *channel = double_channel_of(seen);
   if (channel->cqs > 0)
     return EBUSY;
-  motion_end_channel(channel);
+  emulator_end_channel(channel);
   close(seen->fd);
   double_context_of(seen->context)->channels--;
-  ibverbs_double.living.channels--;
-  channel->mark = ENDED;
+  ibverbs_double.live.channels--;
+  channel->mark = FREED;
   free(channel);
   return 0;
 }
@@ -173,12 +173,12 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *user,
       vector >= context->num_comp_vectors)
     return fail(EINVAL);
   struct cq *cq = calloc(1, sizeof *cq);
-  cq->mark = LIVING;
+  cq->mark = LIVE;
   cq->seen.context = context;
   cq->seen.channel = channel;
   cq->seen.cq_context = user;
   cq->seen.cqe = cqe;
-  int system = motion_begin_cq(cq);
+  int system = emulator_begin_cq(cq);
   if (system) {
     free(cq);
     return fail(system);
@@ -186,13 +186,13 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *user,
   if (channel)
     double_channel_of(channel)->cqs++;
   whole->cqs++;
-  ibverbs_double.living.cqs++;
+  ibverbs_double.live.cqs++;
   return &cq->seen;
 }
 
 struct cq *double_cq_of(struct ibv_cq *seen) {
   struct cq *cq = (struct cq *)seen;
-  DEMAND(cq && cq->mark == LIVING);
+  DEMAND(cq && cq->mark == LIVE);
   return cq;
 }
 
@@ -200,12 +200,12 @@ int ibv_destroy_cq(struct ibv_cq *seen) {
   struct cq *cq = double_cq_of(seen);
   if (cq->qps > 0)
     return EBUSY;
-  motion_end_cq(cq);
+  emulator_end_cq(cq);
   if (seen->channel)
     double_channel_of(seen->channel)->cqs--;
   double_context_of(seen->context)->cqs--;
-  ibverbs_double.living.cqs--;
-  cq->mark = ENDED;
+  ibverbs_double.live.cqs--;
+  cq->mark = FREED;
   free(cq);
   return 0;
 }
@@ -230,7 +230,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
       !fits(device, &wanted->cap))
     return fail(EINVAL);
   struct qp *qp = calloc(1, sizeof *qp);
-  qp->mark = LIVING;
+  qp->mark = LIVE;
   qp->first = *wanted;
   qp->seen.context = pd->context;
   qp->seen.qp_context = wanted->qp_context;
@@ -238,7 +238,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
   qp->seen.send_cq = wanted->send_cq;
   qp->seen.recv_cq = wanted->recv_cq;
   qp->seen.qp_type = wanted->qp_type;
-  int system = motion_begin_qp(qp);
+  int system = emulator_begin_qp(qp);
   if (system) {
     free(qp);
     return fail(system);
@@ -246,24 +246,24 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
   double_cq_of(wanted->send_cq)->qps++;
   double_cq_of(wanted->recv_cq)->qps++;
   whole->users++;
-  ibverbs_double.living.qps++;
+  ibverbs_double.live.qps++;
   return &qp->seen;
 }
 
 struct qp *double_qp_of(struct ibv_qp *seen) {
   struct qp *qp = (struct qp *)seen;
-  DEMAND(qp && qp->mark == LIVING);
+  DEMAND(qp && qp->mark == LIVE);
   return qp;
 }
 
 int ibv_destroy_qp(struct ibv_qp *seen) {
   struct qp *qp = double_qp_of(seen);
-  motion_end_qp(qp);
+  emulator_end_qp(qp);
   double_cq_of(seen->send_cq)->qps--;
   double_cq_of(seen->recv_cq)->qps--;
   pd_of(seen->pd)->users--;
-  ibverbs_double.living.qps--;
-  qp->mark = ENDED;
+  ibverbs_double.live.qps--;
+  qp->mark = FREED;
   free(qp);
   return 0;
 }
@@ -344,11 +344,11 @@ int ibv_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
   struct qp *qp = double_qp_of(seen);
   if (!(mask & IBV_QP_STATE))
     return EINVAL;
-  int least = needed(motion_state(qp), wanted->qp_state);
+  int least = needed(emulator_state(qp), wanted->qp_state);
   if (least < 0 || (mask & least) != least || !are_values(qp, wanted, mask))
     return EINVAL;
   take(&qp->attributes, wanted, mask);
-  int system = motion_to_state(qp, wanted->qp_state);
+  int system = emulator_to_state(qp, wanted->qp_state);
   if (system == 0)
     seen->state = wanted->qp_state;
   return system;
@@ -359,7 +359,7 @@ int ibv_query_qp(struct ibv_qp *seen, struct ibv_qp_attr *attributes, int mask,
   struct qp *qp = double_qp_of(seen);
   (void)mask;
   *attributes = qp->attributes;
-  attributes->qp_state = attributes->cur_qp_state = motion_state(qp);
+  attributes->qp_state = attributes->cur_qp_state = emulator_state(qp);
   attributes->cap = qp->first.cap;
   *first = qp->first;
   return 0;

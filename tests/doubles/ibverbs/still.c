@@ -4,59 +4,59 @@
 
 #include "inside.h"
 
-int motion_begin_context(struct double_context *context) {
+int emulator_begin_context(struct double_context *context) {
   (void)context;
   return 0;
 }
 
-void motion_end_context(struct double_context *context) {
+void emulator_end_context(struct double_context *context) {
   (void)context;
 }
 
-int motion_begin_registration(struct registration *registration) {
+int emulator_begin_registration(struct registration *registration) {
   static _Atomic uint32_t next = 0x1000;
   registration->seen.lkey = next++;
   registration->seen.rkey = next++;
   return 0;
 }
 
-void motion_end_registration(struct registration *registration) {
+void emulator_end_registration(struct registration *registration) {
   (void)registration;
 }
 
-int motion_begin_channel(struct channel *channel) {
+int emulator_begin_channel(struct channel *channel) {
   (void)channel;
   return 0;
 }
 
-void motion_end_channel(struct channel *channel) {
+void emulator_end_channel(struct channel *channel) {
   (void)channel;
 }
 
-int motion_begin_cq(struct cq *cq) {
+int emulator_begin_cq(struct cq *cq) {
   (void)cq;
   return 0;
 }
 
-void motion_end_cq(struct cq *cq) {
+void emulator_end_cq(struct cq *cq) {
   (void)cq;
 }
 
-int motion_begin_qp(struct qp *qp) {
+int emulator_begin_qp(struct qp *qp) {
   static _Atomic uint32_t next = 0x100;
   qp->seen.qp_num = next++;
   return 0;
 }
 
-void motion_end_qp(struct qp *qp) {
+void emulator_end_qp(struct qp *qp) {
   (void)qp;
 }
 
-enum ibv_qp_state motion_state(const struct qp *qp) {
+enum ibv_qp_state emulator_state(const struct qp *qp) {
   return qp->seen.state;
 }
 
-int motion_to_state(struct qp *qp, enum ibv_qp_state state) {
+int emulator_to_state(struct qp *qp, enum ibv_qp_state state) {
   (void)qp;
   (void)state;
   return 0;

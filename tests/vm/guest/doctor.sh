@@ -38,7 +38,7 @@ echo 'user:x:1000:' >>/etc/group
 
 section "a host as it should be"
 doctor "all that can be had is there"
-finds ok rdma.library "libibverbs is here"
+finds ok rdma.library "found libibverbs"
 finds ok rdma.device "rxe0, rxe1"
 finds ok rdma.port "2 ports up; rxe0/1"
 finds ok rdma.gid "rxe0/1 is addressed by IPv4"

@@ -20,7 +20,7 @@ for size in 4K 1M; do
   says "^tcp  *open "
 done
 expect 0 "explain, device memory" on a "$HAUL" explain sim:0 $v4_b/kv --size 1M
-says "^rdma  *chosen .*staged here and there"
+says "^rdma  *chosen .*staged on both sides"
 
 for host in $v4_b "[$v6_b]"; do
   section "over $host"
@@ -63,7 +63,7 @@ impair loss 100%
 end
 holds "the put fails" test $status = 1
 complains "no path meets the constraints"
-complains "not tcp: it buffers on the way"
+complains "not tcp: it buffers the data"
 restore
 
 section "it breaks, and only rdma will do"

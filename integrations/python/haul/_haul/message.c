@@ -14,7 +14,14 @@ static int step_receive(void *user, haul_deadline until) {
 }
 
 static const char *kind_of(int kind) {
-  return kind == HAUL_PEER_JOINED ? "joined" : kind == HAUL_PEER_LEFT ? "left" : "message";
+  switch (kind) {
+  case HAUL_PEER_JOINED:
+    return "joined";
+  case HAUL_PEER_LEFT:
+    return "left";
+  default:
+    return "message";
+  }
 }
 
 struct sender {
