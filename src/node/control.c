@@ -60,8 +60,8 @@ void control_flush(struct haul_peer *peer) {
     ssize_t put = stream_send(&peer->stream, &message, 0);
     if (put < 0 && errno == EINTR)
       continue;
-    if (put < 0 && errno == EAGAIN) {
-      watch_writable(peer, true);
+    if (put < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)) {
+      watch_writable(peer, true); /* without memory, the liveness timeout limits the attempts */
       return;
     }
     if (put < 0) { /* control_receive finds the end of the connection and drops the peer */

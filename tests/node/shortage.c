@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The kernel lets this user have no more descriptors on their way: no peer is blamed for it. */
+ * The kernel has no memory to send with, or lets this user have no more descriptors on their way:
+ * no peer is blamed for it, and nothing is lost. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -10,10 +11,17 @@
 #include "support/names.h"
 #include "support/owner.h"
 
-static atomic_bool refuses;
+static atomic_bool refuses;  /* descriptors */
+static atomic_uint short_of; /* so many calls fail for want of memory */
 static ssize_t (*sendmsg_before)(int, const struct msghdr *, int);
 
 static ssize_t refusing_sendmsg(int socket, const struct msghdr *message, int flags) {
+  unsigned left = atomic_load(&short_of);
+  while (left > 0)
+    if (atomic_compare_exchange_weak(&short_of, &left, left - 1)) {
+      errno = left % 2 ? ENOBUFS : ENOMEM;
+      return -1;
+    }
   if (!atomic_load(&refuses) || message->msg_controllen == 0)
     return sendmsg_before(socket, message, flags);
   errno = ETOOMANYREFS;
@@ -90,11 +98,29 @@ static void a_greeting_that_cannot_be_sent_closes_this_path_alone(void **state) 
   atomic_store(&refuses, false);
 }
 
+/* A Unix socket's sendmsg(2) fails with ENOBUFS then, and the connection lives. */
+static void messages_wait_for_memory_in_the_system(void **state) {
+  struct haul_message message;
+  (void)state;
+  assert_works(haul_peer_connect(t.user, own_socket(), soon(), &t.peer));
+  for (uint64_t tag = 1; tag <= 3; tag++) {
+    atomic_store(&short_of, tag == 1 ? 2 : 0);
+    assert_works(haul_message_send(t.peer, tag, "text", 4, soon()));
+  }
+  for (uint64_t tag = 1; tag <= 3; tag++) {
+    assert_works(haul_message_receive(t.owner, &message, soon()));
+    assert_int_equal(message.tag, tag);
+    haul_message_release(&message);
+  }
+  assert_works(haul_peer_status(t.peer));
+}
+
 int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(one_request_is_refused_and_the_next_is_not),
       TEST(a_greeting_that_cannot_be_sent_closes_this_path_alone),
+      TEST(messages_wait_for_memory_in_the_system),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
