@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * Calls of the world that one of its sources makes in another. */
+#ifndef HAUL_SIM_CALLS_H
+#define HAUL_SIM_CALLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "sim.h"
+
+/* The world's time at the end of a span from now; NULL: never. */
+int64_t world_span(const struct timespec *span);
+
+ssize_t world_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long locals,
+                                const struct iovec *remote, unsigned long remotes,
+                                unsigned long flags);
+int world_pidfd_open(pid_t pid);
+int world_pidfd_signal(int descriptor);
+
+void threads_start(void);
+void fibers_freeze(struct process *process);
+void fibers_thaw(struct process *process);
+
+/* Files of each kind (poll.c, sockets.c, files.c): what is ready, as EPOLL…; the last reference is
+ * gone. */
+uint32_t event_ready(struct file *file);
+uint32_t timer_ready(struct file *file);
+uint32_t socket_ready(struct file *file);
+void epoll_free(struct file *file);
+void timer_free(struct file *file);
+void socket_free(struct file *file);
+void memfile_free(struct file *file);
+void watches_free(struct file *file);
+
+ssize_t event_read(struct file *file, void *bytes, size_t length);
+ssize_t event_write(struct file *file, const void *bytes, size_t length);
+ssize_t timer_read(struct file *file, void *bytes, size_t length);
+ssize_t socket_read(struct file *file, void *bytes, size_t length);
+ssize_t socket_write(struct file *file, const void *bytes, size_t length);
+ssize_t text_read(struct file *file, void *bytes, size_t length);
+int memfile_real(const struct file *file); /* the real one; -1: no memory */
+
+/* Sockets of a process that dies, or of a host that vanishes. */
+void socket_process_died(struct file *file, bool silent);
+/* A name of a Unix socket in the host's file system. */
+bool socket_name_exists(const struct host *host, const char *path);
+bool socket_name_remove(const struct host *host, const char *path);
+
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT
+ * The plan of a run, the faults, and the run's phases: faults happen; then none, and all programs
+ * must reach each other; then all close. */
+#include "load.h"
+
+#include <string.h>
+
+#include "net.h"
+
+#define QUIET_LIMIT (90 * S) /* for all to reach all once faults have ended */
+#define STOP_LIMIT  (90 * S) /* for all to close */
+
+struct plan plan;
+struct load load;
+
+const char *const fault_names[FAULTS] = {
+    "kills",        "power losses", "freezes",          "cuts",
+    "one-way cuts", "resets",       "memory shortages", "descriptor shortages"};
+
+/* ---- The plan ---- */
+
+static unsigned draw_bits(unsigned all, unsigned share) {
+  unsigned bits = 0;
+  for (unsigned i = 0; i < all; i++)
+    bits |= (unsigned)sim_chance(share) << i;
+  return bits ? bits : 1u << sim_below(all);
+}
+
+void load_draw(void) {
+  static const char *const paths[] = {"auto", "auto", "tcp"};
+  net_draw();
+  plan.programs = (unsigned)sim_between(2, 5);
+  plan.hosts = (unsigned)sim_between(1, plan.programs);
+  plan.lane = (size_t)1 << sim_between(6, sim_chance(200000) ? 17 : 13);
+  plan.operations = draw_bits(OPERATIONS, 650000);
+  plan.faults = draw_bits(FAULTS, 500000);
+  plan.faulty_for = sim_between(5 * S, 40 * S);
+  plan.fault_interval = sim_between(20 * MS, 2 * S);
+  plan.liveness = sim_between(300 * MS, 5 * S);
+  plan.private_memory = sim_chance(250000);
+  plan.wraps = sim_chance(250000);
+  plan.caller_progress = sim_chance(300000);
+  plan.pause_share = (unsigned)sim_between(200000, 1000000);
+  plan.pause = sim_between(1 * MS, 200 * MS);
+  plan.rails = (unsigned)sim_between(0, 4);
+  plan.copy_threads = sim_chance(500000) ? 0 : (unsigned)-1;
+  plan.checksum_share = (unsigned)sim_below(100);
+  plan.pool = sim_chance(500000) ? 0 : SIZE_MAX;
+  plan.paths = paths[sim_below(3)];
+}
+
+/* ---- Faults ---- */
+
+static struct event next_fault, end_of_pause[PROGRAMS], end_of_shortage[PROGRAMS],
+    restart_at[PROGRAMS];
+
+static void on_restart(struct event *event) {
+  program_start(&load.programs[event - restart_at]);
+}
+
+static void on_pause_end(struct event *event) {
+  struct process *process = load.programs[event - end_of_pause].process;
+  if (process)
+    process_thaw(process);
+}
+
+static void on_shortage_end(struct event *event) {
+  struct process *process = load.programs[event - end_of_shortage].process;
+  if (process)
+    process->refuse_memory = process->refuse_descriptors = 0;
+}
+
+static void kill_program(struct program *program, bool silent) {
+  unsigned number = program->number;
+  for (unsigned i = 0; i < plan.programs; i++)
+    program->links[i].bytes = NULL;
+  process_kill(program->process, silent);
+  program->process = NULL;
+  program->memory = NULL;
+  program->serves = false;
+  event_cancel(&end_of_pause[number]);
+  event_cancel(&end_of_shortage[number]);
+  event_schedule(&restart_at[number], sim_now + sim_between(MS, 3 * S), on_restart);
+}
+
+/* From milliseconds to some seconds, shorter ones more often. */
+static int64_t draw_length(void) {
+  return MS << sim_below(14);
+}
+
+static void cut(bool both) {
+  unsigned one = (unsigned)sim_below(plan.hosts), other = (unsigned)sim_below(plan.hosts);
+  int64_t until = sim_now + draw_length();
+  net_cut(one, other, until);
+  if (both)
+    net_cut(other, one, until);
+}
+
+static void inject(enum fault fault) {
+  unsigned number = (unsigned)sim_below(plan.programs);
+  struct program *program = &load.programs[number];
+  struct process *process = program->process;
+  if (!process)
+    return;
+  sim_faults++;
+  load.injected[fault]++;
+  sim_trace("fault: %s, program %u", fault_names[fault], number);
+  switch (fault) {
+  case KILL:
+  case POWER:
+    kill_program(program, fault == POWER);
+    break;
+  case FREEZE:
+    process_freeze(process);
+    event_schedule(&end_of_pause[number], sim_now + draw_length(), on_pause_end);
+    break;
+  case CUT:
+  case CUT_ONE_WAY:
+    cut(fault == CUT);
+    break;
+  case RESET:
+    net_reset(program->host, load.programs[sim_below(plan.programs)].host);
+    break;
+  case MEMORY:
+    process->refuse_memory = (unsigned)sim_between(1000, 300000);
+    event_schedule(&end_of_shortage[number], sim_now + draw_length(), on_shortage_end);
+    break;
+  default:
+    process->refuse_descriptors = (unsigned)sim_between(10000, 900000);
+    event_schedule(&end_of_shortage[number], sim_now + draw_length(), on_shortage_end);
+  }
+}
+
+static enum fault draw_fault(void) {
+  for (;;) {
+    unsigned drawn = (unsigned)sim_below(FAULTS);
+    if (plan.faults >> drawn & 1)
+      return (enum fault)drawn;
+  }
+}
+
+static void on_fault(struct event *event) {
+  inject(draw_fault());
+  event_schedule(event, sim_now + sim_between(0, 2 * plan.fault_interval), on_fault);
+}
+
+void faults_start(void) {
+  event_schedule(&next_fault, sim_now + plan.fault_interval, on_fault);
+}
+
+void faults_stop(void) {
+  event_cancel(&next_fault);
+  net_heal();
+  net.short_calls /= 4;
+  net.refused_calls /= 4;
+  for (unsigned i = 0; i < plan.programs; i++) {
+    on_pause_end(&end_of_pause[i]);
+    on_shortage_end(&end_of_shortage[i]);
+    if (restart_at[i].place)
+      event_schedule(&restart_at[i], sim_now, on_restart);
+  }
+}
+
+/* ---- Phases ---- */
+
+void net_add_host(struct host *host);
+
+static struct event end_of_phase;
+
+static void on_stop_limit(struct event *event) {
+  (void)event;
+  for (unsigned i = 0; i < plan.programs; i++)
+    if (!load.programs[i].ended)
+      sim_fail("liveness", "program %u has not ended %lld s after the request", i,
+               (long long)(STOP_LIMIT / S));
+}
+
+static void on_quiet_limit(struct event *event) {
+  (void)event;
+  for (unsigned i = 0; i < plan.programs; i++)
+    for (unsigned j = 0; j < plan.programs; j++)
+      for (unsigned k = 0; k <= MESSAGE; k++)
+        if (i != j && !load.programs[i].links[j].proven[k])
+          sim_fail("liveness", "program %u cannot do %s with %u, %lld s after the last fault", i,
+                   operation_names[k], j, (long long)(QUIET_LIMIT / S));
+}
+
+static void on_quiet(struct event *event) {
+  sim_trace("no more faults");
+  load.phase = QUIET;
+  load.quiet_at = sim_now;
+  faults_stop();
+  event_schedule(event, sim_now + QUIET_LIMIT, on_quiet_limit);
+}
+
+void load_start(void) {
+  struct host *hosts[PROGRAMS];
+  for (unsigned i = 0; i < plan.hosts; i++) {
+    hosts[i] = host_create(i);
+    net_add_host(hosts[i]);
+  }
+  for (unsigned i = 0; i < plan.programs; i++) {
+    load.programs[i].number = i;
+    load.programs[i].host = hosts[i < plan.hosts ? i : sim_below(plan.hosts)];
+    program_start(&load.programs[i]);
+  }
+  faults_start();
+  event_schedule(&end_of_phase, plan.faulty_for, on_quiet);
+}
+
+static bool all_proven(void) {
+  for (unsigned i = 0; i < plan.programs; i++)
+    for (unsigned j = 0; j < plan.programs; j++)
+      for (unsigned k = 0; k <= MESSAGE; k++)
+        if (i != j && !load.programs[i].links[j].proven[k])
+          return false;
+  return true;
+}
+
+static bool all_ended(void) {
+  for (unsigned i = 0; i < plan.programs; i++)
+    if (!load.programs[i].ended)
+      return false;
+  return true;
+}
+
+bool load_is_over(void) {
+  static unsigned turn;
+  if (load.phase == QUIET && ++turn % 64 == 0 && all_proven()) {
+    sim_trace("all have reached all");
+    load.phase = STOPPING;
+    load.stop_at = sim_now;
+    event_schedule(&end_of_phase, sim_now + STOP_LIMIT, on_stop_limit);
+  }
+  return load.phase == STOPPING && all_ended();
+}

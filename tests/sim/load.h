@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ * What the simulated programs do, what happens to them, and what must hold. A seed draws a plan:
+ * how many programs, their settings, their operations, the faults. */
+#ifndef HAUL_SIM_LOAD_H
+#define HAUL_SIM_LOAD_H
+
+#include <haul/haul.h>
+
+#include "sim.h"
+
+#define PROGRAMS   8
+#define LANES      6 /* parts of a slot */
+#define GUARD      64
+#define GUARD_BYTE 0x5c
+
+enum operation { WRITE, READ, ADD, MESSAGE, ORDERED, CANCEL, DROP, LIST, OPERATIONS };
+enum fault { KILL, POWER, FREEZE, CUT, CUT_ONE_WAY, RESET, MEMORY, DESCRIPTORS, FAULTS };
+extern const char *const fault_names[FAULTS], *const operation_names[OPERATIONS];
+
+enum phase { FAULTY, QUIET, STOPPING };
+
+struct plan {
+  unsigned programs, hosts;
+  size_t lane;                 /* bytes */
+  unsigned operations, faults; /* bits by enum */
+  int64_t faulty_for, fault_interval;
+  int64_t liveness;
+  bool private_memory, wraps, caller_progress;
+  unsigned pause_share; /* of operations with a pause behind them, in a million */
+  int64_t pause;        /* the longest */
+  unsigned rails, copy_threads, checksum_share;
+  size_t pool;
+  const char *paths;
+};
+extern struct plan plan;
+
+/* A part of one program's memory that one other program writes to. */
+struct lane {
+  uint8_t *content;    /* what completed writes made of it */
+  uint8_t *undefined;  /* 1: a failed write touched the byte since */
+  int64_t loose_until; /* data of a lost connection may still arrive until then */
+  uint64_t missed;     /* an ordered message came before this write's data */
+};
+
+struct counter {
+  uint64_t low;    /* additions that took place */
+  uint64_t unsure; /* additions that may */
+};
+
+/* What a program has received from another: all of its lives. */
+struct inbox {
+  unsigned life;
+  uint64_t connection, sequence;
+};
+
+/* One program as a client of another. */
+struct link {
+  struct program *from, *to;
+  unsigned life; /* of `to` that is connected */
+  haul_peer *peer;
+  haul_remote *remote;
+  haul_region *local;
+  uint8_t *bytes; /* of `local`: the source of writes, then as many for reads, then a result */
+  uint64_t connection, sequence, generation;
+  bool proven[OPERATIONS]; /* completed in the quiet phase */
+  bool pathless, ended;
+};
+
+struct program {
+  unsigned number, life;
+  struct host *host;
+  struct process *process; /* NULL: dead */
+  struct event restart;
+  char addresses[2][64]; /* TCP, Unix */
+  bool serves, ended;
+  haul_node *node;
+  haul_region *region;
+  uint8_t *memory;
+  struct lane lanes[PROGRAMS][LANES]; /* by writer */
+  struct counter counters[PROGRAMS];
+  struct inbox inboxes[PROGRAMS];
+  struct link links[PROGRAMS];
+};
+
+struct load {
+  struct program programs[PROGRAMS];
+  enum phase phase;
+  int64_t quiet_at, stop_at;
+  uint64_t done[OPERATIONS], failed[OPERATIONS], codes[64], injected[FAULTS];
+};
+extern struct load load;
+
+void load_draw(void);
+void load_start(void);
+bool load_is_over(void);
+void faults_start(void);
+void faults_stop(void);
+
+void program_start(struct program *program);
+void *program_main(void *program);
+void *link_main(void *link);
+
+/* Where lane `index` of `writer` lies in a program's memory. */
+size_t lane_offset(unsigned writer, unsigned index);
+size_t counter_offset(unsigned adder);
+size_t memory_size(void);
+/* Everything that completed writes made is there, and nothing else. */
+void check_memory(const struct program *program, const char *when);
+void check_lane(const struct program *program, unsigned writer, unsigned index, const char *when);
+
+/* The time limit of a call, by the process's clock; pauses of the process do not count. */
+struct limit {
+  const char *call;
+  int64_t until, frozen_before;
+};
+struct limit limit_begin(const char *call, int64_t until);
+void limit_end(const struct limit *limit);
+
+/* Calls of the world for the programs themselves. */
+void *world_mmap(void *address, size_t length, int protection, int flags, int descriptor,
+                 off_t offset);
+int world_munmap(void *address, size_t length);
+void pause_for(int64_t span);
+int64_t own_clock(void);
+
+#endif

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT
+ * A program's life: it opens a node, publishes its memory, receives messages, and closes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "calls.h"
+#include "load.h"
+
+#define SLACK       (2 * S)  /* a call may end this much after its deadline */
+#define CLOSE_LIMIT (30 * S) /* for a close: the liveness timeout, and 2 s at a directory */
+
+size_t lane_offset(unsigned writer, unsigned index) {
+  return GUARD + ((size_t)writer * LANES + index) * (plan.lane + GUARD);
+}
+
+size_t counter_offset(unsigned adder) {
+  return ((lane_offset(PROGRAMS, 0) + 7) & ~(size_t)7) + 8 * (size_t)adder;
+}
+
+size_t memory_size(void) {
+  return counter_offset(PROGRAMS) + GUARD;
+}
+
+/* ---- Oracles on memory ---- */
+
+void check_lane(const struct program *program, unsigned writer, unsigned index, const char *when) {
+  const struct lane *lane = &program->lanes[writer][index];
+  const uint8_t *bytes = program->memory + lane_offset(writer, index);
+  if (lane->loose_until > sim_now)
+    return;
+  for (size_t i = 0; i < plan.lane; i++)
+    if (bytes[i] != lane->content[i] && !lane->undefined[i])
+      sim_fail("content", "%s: byte %zu of lane %u of program %u in program %u is %02x, not %02x",
+               when, i, index, writer, program->number, bytes[i], lane->content[i]);
+}
+
+static void check_guard(const struct program *program, size_t from, const char *when) {
+  for (size_t i = 0; i < GUARD; i++)
+    if (program->memory[from + i] != GUARD_BYTE)
+      sim_fail("stray bytes", "%s: byte %zu of program %u, between the lanes", when, from + i,
+               program->number);
+}
+
+void check_memory(const struct program *program, const char *when) {
+  for (unsigned writer = 0; writer < PROGRAMS; writer++)
+    for (unsigned index = 0; index < LANES; index++) {
+      if (writer < plan.programs && writer != program->number)
+        check_lane(program, writer, index, when);
+      check_guard(program, lane_offset(writer, index) - GUARD, when);
+    }
+}
+
+/* ---- Time ---- */
+
+int64_t own_clock(void) {
+  return host_clock(process_current()->host, sim_now);
+}
+
+void pause_for(int64_t span) {
+  struct list nothing;
+  list_init(&nothing);
+  fiber_wait_one(&nothing, sim_now + span);
+}
+
+struct limit limit_begin(const char *call, int64_t until) {
+  sim_trace("%s begins", call);
+  return (struct limit){call, until, process_current()->frozen_for};
+}
+
+void limit_end(const struct limit *limit) {
+  int64_t paused = process_current()->frozen_for - limit->frozen_before;
+  int64_t late = own_clock() - paused - limit->until;
+  sim_trace("%s ends", limit->call);
+  if (late > SLACK)
+    sim_fail("deadline", "%s returned %.3f s after its deadline", limit->call, (double)late / S);
+}
+
+/* ---- Memory ---- */
+
+static void lanes_reset(struct program *program) {
+  for (unsigned writer = 0; writer < PROGRAMS; writer++) {
+    program->counters[writer] = (struct counter){0, 0};
+    for (unsigned index = 0; index < LANES; index++) {
+      struct lane *lane = &program->lanes[writer][index];
+      if (!lane->content) {
+        lane->content = malloc(plan.lane);
+        lane->undefined = malloc(plan.lane);
+      }
+      memset(lane->content, 0, plan.lane);
+      memset(lane->undefined, 0, plan.lane);
+      lane->loose_until = 0;
+      lane->missed = 0;
+      memset(program->memory + lane_offset(writer, index), 0, plan.lane);
+    }
+  }
+}
+
+static int make_region(struct program *program) {
+  unsigned flags = plan.private_memory ? HAUL_REGION_PRIVATE : 0;
+  if (!plan.wraps)
+    return haul_region_alloc(program->node, (struct haul_place){HAUL_HOST, 0}, memory_size(), flags,
+                             &program->region);
+  void *memory =
+      world_mmap(NULL, memory_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return HAUL_ENOMEM;
+  int code = haul_region_wrap(program->node, memory, memory_size(), &program->region);
+  if (code)
+    world_munmap(memory, memory_size());
+  return code;
+}
+
+static int serve(struct program *program) {
+  int code = make_region(program);
+  if (code)
+    return code;
+  program->memory = haul_region_address(program->region);
+  memset(program->memory, GUARD_BYTE, memory_size());
+  memset(program->memory + counter_offset(0), 0, 8 * PROGRAMS);
+  lanes_reset(program);
+  code = haul_region_publish(program->region, "memory", HAUL_READ | HAUL_WRITE);
+  for (int i = 0; i < 2 && code == 0; i++)
+    code = haul_node_listen(program->node, program->addresses[i]);
+  return code;
+}
+
+static void release_region(struct program *program) {
+  uint8_t *memory = program->memory;
+  program->serves = false;
+  if (!program->region)
+    return;
+  if (memory)
+    check_memory(program, "at the release");
+  program->memory = NULL;
+  haul_region_release(program->region);
+  program->region = NULL;
+  if (plan.wraps && memory)
+    world_munmap(memory, memory_size());
+}
+
+/* ---- Messages ---- */
+
+/* Messages of a connection come once, in order, and whole. */
+static void on_message(struct program *program, const struct haul_message *message) {
+  uint64_t head[8];
+  unsigned from, life;
+  if (message->length < sizeof head ||
+      sscanf(haul_peer_name(message->peer), "p%u.%u", &from, &life) != 2)
+    sim_fail("messages", "a message of %zu bytes", message->length);
+  memcpy(head, message->bytes, sizeof head);
+  struct inbox *inbox = &program->inboxes[from];
+  sim_trace("message %llu of connection %llx from p%u.%u", (unsigned long long)head[1],
+            (unsigned long long)head[0], from, life);
+  bool same = inbox->life == life && inbox->connection == head[0];
+  if (head[1] != message->tag || head[1] != (same ? inbox->sequence : 0) + 1)
+    sim_fail("messages", "message %llu of program %u came after %llu", (unsigned long long)head[1],
+             from, same ? (unsigned long long)inbox->sequence : 0);
+  *inbox = (struct inbox){life, head[0], head[1]};
+  for (size_t i = sizeof head; i < message->length; i++)
+    if (((const uint8_t *)message->bytes)[i] != (uint8_t)(head[2] + i))
+      sim_fail("messages", "byte %zu of %zu of a message is wrong", i, message->length);
+  struct program *sender = &load.programs[from];
+  if (head[3] == 0 || sender->life != life || !sender->process)
+    return;
+  struct link *link = &sender->links[program->number]; /* whose write has to be here */
+  struct lane *lane = &program->lanes[from][head[3] - 1];
+  if (link->bytes && link->connection == head[0] && link->generation == head[4] &&
+      memcmp(program->memory + lane_offset(from, (unsigned)head[3] - 1) + head[5],
+             link->bytes + head[5], head[6]) != 0)
+    lane->missed = head[4];
+}
+
+static void receive_messages(struct program *program) {
+  while (load.phase != STOPPING) {
+    struct haul_message message;
+    int64_t until = own_clock() + sim_between(10 * MS, 300 * MS);
+    struct limit limit = limit_begin("haul_message_receive", until);
+    int code = haul_message_receive(program->node, &message, until);
+    limit_end(&limit);
+    if (code == 0) {
+      on_message(program, &message);
+      haul_message_release(&message);
+    } else if (code != HAUL_ETIMEDOUT) {
+      pause_for(5 * MS); /* memory is short */
+    }
+  }
+}
+
+/* ---- Life ---- */
+
+static int open_node(struct program *program) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  char name[32];
+  snprintf(name, sizeof name, "p%u.%u", program->number, program->life);
+  config.name = name;
+  config.insecure = 1;
+  config.progress = plan.caller_progress ? HAUL_PROGRESS_CALLER : HAUL_PROGRESS_THREAD;
+  config.liveness_ns = plan.liveness;
+  config.tcp_rails = plan.rails;
+  config.copy_threads = plan.copy_threads;
+  config.pool_bytes = plan.pool;
+  config.paths = plan.paths;
+  return haul_node_open(&config, &program->node);
+}
+
+static void close_node(struct program *program) {
+  struct limit limit = limit_begin("haul_node_close", own_clock() + CLOSE_LIMIT);
+  haul_node_close(program->node);
+  program->node = NULL;
+  limit_end(&limit);
+}
+
+/* What the program still has once it has closed everything. */
+static void check_leaks(const struct program *program) {
+  const struct process *process = program->process;
+  if (process->descriptor_count > 0)
+    sim_fail("leaks", "%zu descriptors are open after the close", process->descriptor_count);
+}
+
+static void run_links(struct program *program) {
+  for (unsigned i = 0; i < plan.programs; i++) {
+    struct link *link = &program->links[i];
+    *link = (struct link){.from = program, .to = &load.programs[i]};
+    link->ended = i == program->number;
+    if (!link->ended)
+      fiber_start(program->process, link_main, link)->detached = true;
+  }
+}
+
+static void await_links(struct program *program) {
+  for (unsigned i = 0; i < plan.programs; i++)
+    while (!program->links[i].ended) {
+      if (plan.caller_progress)
+        haul_node_progress(program->node, own_clock() + 10 * MS);
+      pause_for(1 * MS);
+    }
+}
+
+void *program_main(void *argument) {
+  struct program *program = argument;
+  program->node = NULL;
+  program->region = NULL;
+  program->memory = NULL;
+  while (load.phase != STOPPING) {
+    if (open_node(program) == 0 && serve(program) == 0)
+      break;
+    sim_trace("cannot serve: %s (%s)", haul_error_last()->text, haul_error_last()->object);
+    release_region(program);
+    if (program->node)
+      close_node(program);
+    pause_for(sim_between(MS, 200 * MS));
+  }
+  if (program->node) {
+    program->serves = true;
+    run_links(program);
+    receive_messages(program);
+    await_links(program);
+    release_region(program);
+    close_node(program);
+  }
+  pause_for(S); /* for threads that close descriptors */
+  check_leaks(program);
+  program->ended = true;
+  return NULL;
+}
+
+void program_start(struct program *program) {
+  program->life++;
+  program->serves = program->ended = false;
+  snprintf(program->addresses[0], sizeof program->addresses[0], "tcp://10.%u.%u.%u:%u",
+           program->host->address >> 16 & 255, program->host->address >> 8 & 255,
+           program->host->address & 255, 7000 + program->number);
+  snprintf(program->addresses[1], sizeof program->addresses[1], "unix://@program-%u",
+           program->number);
+  for (unsigned i = 0; i < PROGRAMS; i++)
+    program->links[i].ended = true;
+  sim_trace("program %u starts its life %u", program->number, program->life);
+  program->process =
+      process_start(program->host, program->number, program->life, program_main, program);
+}
