@@ -29,6 +29,7 @@ static unsigned draw_bits(unsigned all, unsigned share) {
 void load_draw(void) {
   static const char *const paths[] = {"auto", "auto", "tcp"};
   net_draw();
+  sim_atomics_share = 1 << sim_between(3, 14);
   plan.programs = (unsigned)sim_between(2, 5);
   plan.hosts = (unsigned)sim_between(1, plan.programs);
   plan.lane = (size_t)1 << sim_between(6, sim_chance(200000) ? 17 : 13);

@@ -8,11 +8,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "atomics.h"
 #include "sim.h"
 
 uint64_t sim_seed, sim_faults, sim_switches, sim_hash_value;
 int64_t sim_now;
 bool sim_tracing;
+int sim_atomics_left, sim_atomics_share;
 
 /* ---- Random numbers: xoshiro256** by Blackman and Vigna (public domain algorithm) ---- */
 
@@ -222,6 +224,7 @@ static void enter(struct fiber *fiber) {
   memcpy(locals, fiber->locals, locals_size);
   current = fiber;
   quantum_end = sim_now + sim_between(1 * US, 40 * US);
+  sim_atomics_left = (int)sim_below((uint64_t)sim_atomics_share) + 1;
   sim_switch(&scheduler, fiber->saved);
   current = NULL;
   memcpy(fiber->locals, locals, locals_size);
@@ -314,6 +317,14 @@ void sim_point(int64_t cost) {
   sim_now += cost;
   if (sim_now >= quantum_end || (events && heap[1]->at <= sim_now))
     leave();
+}
+
+void sim_atomic_switch(void) {
+  sim_atomics_left = (int)sim_below((uint64_t)sim_atomics_share) + 1;
+  if (current) {
+    sim_now += 20;
+    leave();
+  }
 }
 
 static void on_timeout(struct event *event) {
