@@ -34,6 +34,7 @@ void epoll_free(struct file *file);
 void timer_free(struct file *file);
 void socket_free(struct file *file);
 void memfile_free(struct file *file);
+void pipe_free(struct file *file);
 void watches_free(struct file *file);
 
 ssize_t event_read(struct file *file, void *bytes, size_t length);
@@ -43,6 +44,8 @@ ssize_t socket_read(struct file *file, void *bytes, size_t length);
 ssize_t socket_write(struct file *file, const void *bytes, size_t length);
 ssize_t text_read(struct file *file, void *bytes, size_t length);
 int memfile_real(const struct file *file); /* the real one; -1: no memory */
+int pipe_real(const struct file *file);    /* the real one; -1: no pipe */
+int world_close(int descriptor);
 
 /* Sockets of a process that dies, or of a host that vanishes. */
 void socket_process_died(struct file *file, bool silent);

@@ -119,6 +119,8 @@ int world_fcntl(int descriptor, int command, ...) {
     int real = real_of(descriptor);
     return real < 0 ? -1 : fcntl(real, command, argument);
   }
+  if (command == F_SETPIPE_SZ)
+    return fcntl(pipe_real(file), F_SETPIPE_SZ, argument);
   return command == F_SETFL ? 0 : fail(EINVAL);
 }
 

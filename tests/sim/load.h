@@ -47,11 +47,11 @@ struct counter {
   uint64_t unsure; /* additions that may */
 };
 
-/* What a program has received from another: all of its lives. */
+/* What a program has received over a connection. Messages of an earlier one may come later. */
 struct inbox {
-  unsigned life;
   uint64_t connection, sequence;
 };
+#define INBOXES 16 /* connections of one program that are remembered */
 
 /* One program as a client of another. */
 struct link {
@@ -78,7 +78,8 @@ struct program {
   uint8_t *memory;
   struct lane lanes[PROGRAMS][LANES]; /* by writer */
   struct counter counters[PROGRAMS];
-  struct inbox inboxes[PROGRAMS];
+  struct inbox inboxes[PROGRAMS][INBOXES];
+  unsigned next_inbox[PROGRAMS];
   struct link links[PROGRAMS];
 };
 

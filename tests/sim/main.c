@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/personality.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "calls.h"
 #include "load.h"
@@ -42,8 +44,18 @@ static uint64_t all_operations(void) {
   return sum;
 }
 
+/* Addresses that differ from run to run could decide something. */
+static void fix_addresses(char **arguments) {
+  int now = personality(0xffffffff);
+  if (now < 0 || (now & ADDR_NO_RANDOMIZE) ||
+      personality((unsigned long)now | ADDR_NO_RANDOMIZE) < 0)
+    return;
+  execv("/proc/self/exe", arguments);
+}
+
 int main(int count, char **arguments) {
   char *end;
+  fix_addresses(arguments);
   const struct rlimit files = {65536, 65536};
   uint64_t seed = count > 1 ? strtoull(arguments[1], &end, 10) : 0;
   if (count < 2 || *end || count > 3 || (count == 3 && strcmp(arguments[2], "trace") != 0)) {

@@ -377,6 +377,9 @@ void file_drop(struct file *file) {
   case FILE_MEMORY:
     memfile_free(file);
     break;
+  case FILE_PIPE:
+    pipe_free(file);
+    break;
   default:
     free(file);
   }

@@ -142,6 +142,16 @@ static void release_region(struct program *program) {
 
 /* ---- Messages ---- */
 
+static struct inbox *inbox_of(struct program *program, unsigned from, uint64_t connection) {
+  struct inbox *inboxes = program->inboxes[from];
+  for (unsigned i = 0; i < INBOXES; i++)
+    if (inboxes[i].connection == connection)
+      return &inboxes[i];
+  struct inbox *made = &inboxes[program->next_inbox[from]++ % INBOXES];
+  *made = (struct inbox){connection, 0};
+  return made;
+}
+
 /* Messages of a connection come once, in order, and whole. */
 static void on_message(struct program *program, const struct haul_message *message) {
   uint64_t head[8];
@@ -150,14 +160,13 @@ static void on_message(struct program *program, const struct haul_message *messa
       sscanf(haul_peer_name(message->peer), "p%u.%u", &from, &life) != 2)
     sim_fail("messages", "a message of %zu bytes", message->length);
   memcpy(head, message->bytes, sizeof head);
-  struct inbox *inbox = &program->inboxes[from];
+  struct inbox *inbox = inbox_of(program, from, head[0]);
   sim_trace("message %llu of connection %llx from p%u.%u", (unsigned long long)head[1],
             (unsigned long long)head[0], from, life);
-  bool same = inbox->life == life && inbox->connection == head[0];
-  if (head[1] != message->tag || head[1] != (same ? inbox->sequence : 0) + 1)
+  if (head[1] != message->tag || head[1] != inbox->sequence + 1)
     sim_fail("messages", "message %llu of program %u came after %llu", (unsigned long long)head[1],
-             from, same ? (unsigned long long)inbox->sequence : 0);
-  *inbox = (struct inbox){life, head[0], head[1]};
+             from, (unsigned long long)inbox->sequence);
+  inbox->sequence++;
   for (size_t i = sizeof head; i < message->length; i++)
     if (((const uint8_t *)message->bytes)[i] != (uint8_t)(head[2] + i))
       sim_fail("messages", "byte %zu of %zu of a message is wrong", i, message->length);

@@ -177,9 +177,10 @@ enum file_kind {
   FILE_EPOLL,
   FILE_EVENT,
   FILE_TIMER,
-  FILE_MEMORY, /* a memfd */
-  FILE_TEXT,   /* of /proc or /sys */
-  FILE_PROCESS /* a pidfd */
+  FILE_MEMORY,  /* a memfd */
+  FILE_TEXT,    /* of /proc or /sys */
+  FILE_PROCESS, /* a pidfd */
+  FILE_PIPE
 };
 
 struct file {

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "calls.h"
 
@@ -71,6 +73,7 @@ struct item {
   size_t length, taken;
   struct file *files[16];
   size_t file_count;
+  int pages; /* 0, or the real pipe that refers to the sender's pages */
   char bytes[];
 };
 
@@ -123,6 +126,8 @@ static bool is_unix(const struct socket *socket) {
 static void item_free(struct item *item) {
   for (size_t i = 0; i < item->file_count; i++)
     file_drop(item->files[i]);
+  if (item->pages)
+    close(item->pages);
   list_remove(&item->link);
   free(item);
 }
@@ -627,26 +632,35 @@ static void gather(struct item *item, const struct msghdr *message) {
 
 /* The peer is gone: a host that is up answers with a reset, after a while if it lost power. */
 static ssize_t send_to_nobody(struct socket *socket, size_t length) {
-  if (is_unix(socket))
-    return fail(EPIPE);
   int64_t at = sim_now + 2 * net.latency;
   if (list_empty(&socket->flight))
     send_item(socket, item_new(RESET, 0), at > socket->peer_back ? at : socket->peer_back);
   return (ssize_t)length;
 }
 
+/* Why nothing can be sent: an errno, or 0. */
+static int send_error(struct socket *socket) {
+  int error = socket->error;
+  socket->error = 0;
+  if (error)
+    return error;
+  if (socket->state != CONNECTED)
+    return ENOTCONN;
+  return socket->write_shut || (!socket->peer && is_unix(socket)) ? EPIPE : 0;
+}
+
+static void send_data(struct socket *socket, struct item *item) {
+  send_item(socket->peer, item,
+            is_unix(socket) ? sim_now
+                            : net_arrival(socket->host, socket->peer->host, item->length));
+}
+
 static ssize_t send_message(struct socket *socket, const struct msghdr *message) {
   size_t length = message_length(message);
   sim_point(1 * US + (int64_t)length / 10);
-  if (socket->error) {
-    int error = socket->error;
-    socket->error = 0;
+  int error = send_error(socket);
+  if (error)
     return fail(error);
-  }
-  if (socket->state != CONNECTED)
-    return fail(ENOTCONN);
-  if (socket->write_shut)
-    return fail(EPIPE);
   if (!socket->peer)
     return send_to_nobody(socket, length);
   if (refuses_memory())
@@ -657,15 +671,14 @@ static ssize_t send_message(struct socket *socket, const struct msghdr *message)
     return fail(EAGAIN);
   }
   struct item *item = item_new(DATA, taken);
-  int error = attach_files(item, message);
+  error = attach_files(item, message);
   if (error) {
     item_free(item);
     return fail(error);
   }
   gather(item, message);
   socket->blocked = taken < length;
-  send_item(socket->peer, item,
-            is_unix(socket) ? sim_now : net_arrival(socket->host, socket->peer->host, taken));
+  send_data(socket, item);
   return (ssize_t)taken;
 }
 
@@ -719,6 +732,26 @@ static void deliver_files(struct item *item, struct msghdr *message, size_t room
   message->msg_controllen = CMSG_SPACE(count * sizeof(int));
 }
 
+/* Reads pages that were passed by reference: their content is that of now. */
+static void scatter_pages(const struct msghdr *message, size_t at, int pages, size_t length) {
+  for (size_t i = 0; i < message->msg_iovlen && length > 0; i++) {
+    size_t room = message->msg_iov[i].iov_len;
+    if (at >= room) {
+      at -= room;
+      continue;
+    }
+    size_t part = room - at < length ? room - at : length;
+    for (size_t done = 0; done < part;) {
+      ssize_t got = read(pages, (char *)message->msg_iov[i].iov_base + at + done, part - done);
+      if (got <= 0)
+        sim_fail("simulator", "a pipe lost %zu bytes", part - done);
+      done += (size_t)got;
+    }
+    length -= part;
+    at = 0;
+  }
+}
+
 static size_t wanted_bytes(const struct socket *socket, const struct msghdr *message) {
   size_t wanted = message_length(message);
   if (wanted > socket->arrived_bytes)
@@ -739,7 +772,12 @@ static ssize_t take_bytes(struct socket *socket, struct msghdr *message, bool pe
     size_t part = item->length - item->taken;
     if (part > wanted - done)
       part = wanted - done;
-    scatter(message, done, item->bytes + item->taken, part);
+    if (item->pages && peek)
+      sim_fail("simulator", "pages are peeked at");
+    if (item->pages)
+      scatter_pages(message, done, item->pages, part);
+    else
+      scatter(message, done, item->bytes + item->taken, part);
     done += part;
     bool files = item->file_count > 0;
     if (files)
@@ -879,27 +917,112 @@ int world_ioctl(int descriptor, unsigned long request, void *argument) {
   return 0;
 }
 
-/* ---- Not there ---- */
+/* ---- Pipes, for pages by reference ---- */
 
-int world_socketpair(int domain, int type, int protocol, int pair[2]) {
-  (void)domain, (void)type, (void)protocol, (void)pair;
-  return fail(EOPNOTSUPP);
+/* An end of a real pipe, so that pages are referred to as by the kernel. */
+struct pipe_file {
+  struct file file;
+  int real;
+};
+
+static int install_pipe(int real) {
+  struct pipe_file *pipe = calloc(1, sizeof *pipe);
+  file_init(&pipe->file, FILE_PIPE);
+  pipe->real = real;
+  return file_install(&pipe->file);
+}
+
+int pipe_real(const struct file *file) {
+  return file->kind == FILE_PIPE ? ((const struct pipe_file *)file)->real : -1;
+}
+
+void pipe_free(struct file *file) {
+  close(((struct pipe_file *)file)->real);
+  free(file);
 }
 
 int world_pipe2(int pair[2], int flags) {
-  (void)pair, (void)flags;
-  return fail(ENOSYS);
-}
-
-ssize_t world_splice(int from, off_t *from_at, int to, off_t *to_at, size_t length,
-                     unsigned flags) {
-  (void)from, (void)from_at, (void)to, (void)to_at, (void)length, (void)flags;
-  return fail(ENOSYS);
+  int real[2];
+  sim_point(3 * US);
+  if (pipe2(real, flags | O_NONBLOCK) != 0)
+    return -1;
+  int reads = install_pipe(real[0]), writes = reads < 0 ? -1 : install_pipe(real[1]);
+  if (reads < 0)
+    close(real[1]);
+  if (reads >= 0 && writes < 0) {
+    world_close(reads);
+    errno = EMFILE;
+  }
+  if (writes < 0)
+    return -1;
+  pair[0] = reads;
+  pair[1] = writes;
+  return 0;
 }
 
 ssize_t world_vmsplice(int descriptor, const struct iovec *spans, size_t count, unsigned flags) {
-  (void)descriptor, (void)spans, (void)count, (void)flags;
-  return fail(ENOSYS);
+  struct file *file = file_of(descriptor);
+  sim_point(2 * US);
+  if (!file)
+    return -1;
+  if (sim_chance(net.refused_calls)) {
+    sim_faults++;
+    return fail(EAGAIN);
+  }
+  return vmsplice(pipe_real(file), spans, count, flags | SPLICE_F_NONBLOCK);
+}
+
+/* Moves references to pages from the pipe to the connection. */
+ssize_t world_splice(int from, off_t *from_at, int to, off_t *to_at, size_t length,
+                     unsigned flags) {
+  (void)from_at, (void)to_at, (void)flags;
+  int pipe[2];
+  struct file *file = file_of(from);
+  struct socket *socket = socket_of(to);
+  sim_point(2 * US);
+  if (!file || !socket)
+    return -1;
+  int error = send_error(socket);
+  if (error)
+    return fail(error);
+  size_t taken = socket->peer ? accepted(socket, length) : length;
+  if (taken == 0) {
+    socket->blocked = true;
+    return fail(EAGAIN);
+  }
+  if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0)
+    return -1;
+  ssize_t moved = splice(pipe_real(file), NULL, pipe[1], NULL, taken, SPLICE_F_NONBLOCK);
+  int system = errno;
+  close(pipe[1]);
+  if (moved <= 0 || !socket->peer) {
+    close(pipe[0]);
+    errno = system;
+    return moved <= 0 ? moved : send_to_nobody(socket, (size_t)moved);
+  }
+  struct item *item = item_new(DATA, 0);
+  item->pages = pipe[0];
+  item->length = (size_t)moved;
+  socket->blocked = (size_t)moved < length;
+  send_data(socket, item);
+  return moved;
+}
+
+int world_socketpair(int domain, int type, int protocol, int pair[2]) {
+  int first = world_socket(domain, type, protocol);
+  int second = first < 0 ? -1 : world_socket(domain, type, protocol);
+  if (second < 0) {
+    if (first >= 0)
+      world_close(first);
+    return fail(EMFILE);
+  }
+  struct socket *one = socket_of(first), *other = socket_of(second);
+  one->state = other->state = CONNECTED;
+  one->peer = other;
+  other->peer = one;
+  pair[0] = first;
+  pair[1] = second;
+  return 0;
 }
 
 /* Numbers only: there is no resolver. */
