@@ -206,17 +206,21 @@ int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_directio
 /* From the file system (statx, since Linux 6.1), else a page. False: it has no O_DIRECT. */
 static bool read_alignment(struct file *file, int fd) {
   struct statx stx = {0};
-  file->memory_align = file->offset_align = 4096;
+  uint32_t memory_align = 4096, offset_align = 4096;
 #ifdef STATX_DIOALIGN
   if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stx) == 0 && (stx.stx_mask & STATX_DIOALIGN)) {
-    file->memory_align = stx.stx_dio_mem_align;
-    file->offset_align = stx.stx_dio_offset_align;
+    memory_align = stx.stx_dio_mem_align;
+    offset_align = stx.stx_dio_offset_align;
   }
 #else
   (void)stx;
   (void)fd;
 #endif
-  return file->memory_align > 0 && file->offset_align > 0;
+  if (memory_align == 0 || offset_align == 0)
+    return false;
+  atomic_store_explicit(&file->memory_align, memory_align, memory_order_relaxed);
+  atomic_store_explicit(&file->offset_align, offset_align, memory_order_relaxed);
+  return true;
 }
 
 static int open_direct(struct file *file, enum file_direction direction) {

@@ -43,8 +43,9 @@ struct file {
   uint64_t inode;
   int fd[FILE_DIRECTIONS];             /* -1: not opened for it */
   _Atomic int direct[FILE_DIRECTIONS]; /* the same with O_DIRECT, or enum file_direct */
-  /* O_DIRECT's requirements of addresses, and of offsets and lengths; set before `direct`. */
-  uint32_t memory_align, offset_align;
+  /* O_DIRECT's requirements of addresses, and of offsets and lengths; set before `direct`. A thread
+   * that opens the other direction may store the same values again. */
+  _Atomic uint32_t memory_align, offset_align;
 };
 
 enum file_direct {

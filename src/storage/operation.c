@@ -170,9 +170,11 @@ static void post_copy(struct worker *worker, struct part *part) {
 }
 
 static bool is_aligned(const struct part *part) {
-  const struct file *file = part->operation->file;
-  return (uintptr_t)bytes_of(part) % file->memory_align == 0 &&
-         part->offset % file->offset_align == 0 && part->left % file->offset_align == 0;
+  struct file *file = part->operation->file;
+  uint32_t memory = atomic_load_explicit(&file->memory_align, memory_order_relaxed);
+  uint32_t offset = atomic_load_explicit(&file->offset_align, memory_order_relaxed);
+  return (uintptr_t)bytes_of(part) % memory == 0 && part->offset % offset == 0 &&
+         part->left % offset == 0;
 }
 
 static void start_part(struct worker *worker, struct part *part) {
