@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "load.h"
 #include "sim.h"
 
 static int fail(int error) {
@@ -282,9 +283,18 @@ ssize_t world_getrandom(void *bytes, size_t length, unsigned flags) {
   return (ssize_t)length;
 }
 
+/* The emulated accelerator's settings. */
 char *world_getenv(const char *name) {
-  (void)name;
-  return NULL;
+  static char text[24];
+  uint64_t value;
+  if (strcmp(name, "HAUL_SIM_BANDWIDTH") == 0)
+    value = plan.device_rate;
+  else if (strcmp(name, "HAUL_SIM_LATENCY_NS") == 0)
+    value = plan.device_latency;
+  else
+    return NULL;
+  snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+  return text;
 }
 
 char *world_secure_getenv(const char *name) {

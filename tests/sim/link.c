@@ -131,8 +131,9 @@ static void check_own_lane(const struct link *link, const struct span *span, con
 
 /* The write is in flight: its bytes are undefined. */
 static void write_begins(struct link *link, const struct span *span) {
+  static uint64_t generations; /* of all links: no two writes share one */
   check_own_lane(link, span, "before a write");
-  link->generation++;
+  link->generation = ++generations;
   if (connected_to_this_life(link))
     memset(lane_of(link, span)->undefined + span->from, 1, span->length);
 }
@@ -329,8 +330,8 @@ static int look_up(struct link *link) {
   check_code("haul_peer_lookup", code);
   if (code)
     return code;
-  return haul_region_alloc(link->from->node, (struct haul_place){HAUL_HOST, 0}, local_size(), 0,
-                           &link->local);
+  struct haul_place place = {plan.device_local ? HAUL_SIM : HAUL_HOST, 0};
+  return haul_region_alloc(link->from->node, place, local_size(), 0, &link->local);
 }
 
 static int open_connection(struct link *link) {
@@ -352,7 +353,7 @@ static int open_connection(struct link *link) {
   }
   sim_trace("connection to program %u: %s", link->to->number, code ? haul_error_name(code) : "ok");
   if (code == 0)
-    link->bytes = haul_region_address(link->local);
+    link->bytes = region_bytes(link->local);
   return code;
 }
 
@@ -381,11 +382,11 @@ static void close_connection(struct link *link) {
 static enum operation draw_operation(const struct link *link) {
   if (load.phase == QUIET)
     for (unsigned i = 0; i <= MESSAGE; i++)
-      if (!link->proven[i])
+      if (!link->proven[i] && operation_works((enum operation)i))
         return (enum operation)i;
   for (;;) {
     unsigned drawn = (unsigned)sim_below(OPERATIONS);
-    if (plan.operations >> drawn & 1)
+    if ((plan.operations >> drawn & 1) && operation_works((enum operation)drawn))
       return (enum operation)drawn;
   }
 }

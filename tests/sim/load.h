@@ -26,8 +26,10 @@ struct plan {
   int64_t faulty_for, fault_interval;
   int64_t liveness;
   bool private_memory, wraps, caller_progress;
-  unsigned pause_share; /* of operations with a pause behind them, in a million */
-  int64_t pause;        /* the longest */
+  bool device_memory, device_local;     /* at the emulated accelerator: what is served; buffers */
+  uint64_t device_rate, device_latency; /* its bytes per second, 0: unlimited; nanoseconds */
+  unsigned pause_share;                 /* of operations with a pause behind them, in a million */
+  int64_t pause;                        /* the longest */
   unsigned rails, copy_threads, checksum_share;
   size_t pool;
   const char *paths;
@@ -100,6 +102,11 @@ void faults_stop(void);
 void program_start(struct program *program);
 void *program_main(void *program);
 void *link_main(void *link);
+
+/* The processor's address of a region's bytes, also of the emulated accelerator's. */
+uint8_t *region_bytes(haul_region *region);
+/* Is the operation possible with this plan? */
+bool operation_works(enum operation operation);
 
 /* Where lane `index` of `writer` lies in a program's memory. */
 size_t lane_offset(unsigned writer, unsigned index);

@@ -7,6 +7,8 @@
 
 #include "calls.h"
 #include "load.h"
+#include "memory/region.h"
+#include "memory/sim/sim.h"
 
 #define SLACK       (2 * S)  /* a call may end this much after its deadline */
 #define CLOSE_LIMIT (30 * S) /* for a close: the liveness timeout, and 2 s at a directory */
@@ -97,8 +99,17 @@ static void lanes_reset(struct program *program) {
   }
 }
 
+uint8_t *region_bytes(haul_region *region) {
+  if (haul_region_place(region).kind == HAUL_SIM)
+    return (uint8_t *)sim_view(&region->memory, 0);
+  return haul_region_address(region);
+}
+
 static int make_region(struct program *program) {
   unsigned flags = plan.private_memory ? HAUL_REGION_PRIVATE : 0;
+  if (plan.device_memory)
+    return haul_region_alloc(program->node, (struct haul_place){HAUL_SIM, 0}, memory_size(), flags,
+                             &program->region);
   if (!plan.wraps)
     return haul_region_alloc(program->node, (struct haul_place){HAUL_HOST, 0}, memory_size(), flags,
                              &program->region);
@@ -116,7 +127,7 @@ static int serve(struct program *program) {
   int code = make_region(program);
   if (code)
     return code;
-  program->memory = haul_region_address(program->region);
+  program->memory = region_bytes(program->region);
   memset(program->memory, GUARD_BYTE, memory_size());
   memset(program->memory + counter_offset(0), 0, 8 * PROGRAMS);
   lanes_reset(program);
@@ -136,7 +147,7 @@ static void release_region(struct program *program) {
   program->memory = NULL;
   haul_region_release(program->region);
   program->region = NULL;
-  if (plan.wraps && memory)
+  if (plan.wraps && !plan.device_memory && memory)
     world_munmap(memory, memory_size());
 }
 
