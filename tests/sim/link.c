@@ -174,11 +174,10 @@ static void do_write(struct link *link) {
   proven(link, WRITE, code);
 }
 
-/* Waits for the end of a transfer, whatever else fails. */
-static int await_end(haul_transfer *transfer, int64_t until) {
-  struct limit limit = limit_begin("haul_transfer_wait", until);
-  int code = haul_transfer_wait(transfer, until + S);
-  limit_end(&limit);
+/* Waits for the end of a transfer, whatever else fails. `limit` began with the transfer. */
+static int await_end(haul_transfer *transfer, const struct limit *limit) {
+  int code = haul_transfer_wait(transfer, limit->until + S);
+  limit_end(limit);
   if (haul_transfer_test(transfer) == 1)
     sim_fail("deadline", "a transfer goes on after its deadline");
   haul_transfer_release(transfer);
@@ -195,12 +194,13 @@ static void do_cancel(struct link *link) {
   size_t made = split(link, &span, pieces);
   fill(link, &span);
   write_begins(link, &span);
+  struct limit limit = limit_begin("a write that is canceled", span.until);
   int code = haul_write(link->remote, link->local, pieces, made, &options, &transfer);
   if (code == 0) {
     if (sim_chance(700000))
       pause_for(sim_between(0, 4 * (net.latency + net.jitter)));
     haul_transfer_cancel(transfer);
-    code = await_end(transfer, span.until);
+    code = await_end(transfer, &limit);
   }
   write_ended(link, &span, code);
   count(CANCEL, code == HAUL_ECANCELED ? 0 : code);
@@ -300,7 +300,9 @@ static void do_ordered(struct link *link) {
   int code = haul_write(link->remote, link->local, &piece, 1, &options, &transfer);
   if (code == 0) {
     int sent = send_message(link, &span, own_clock() + sim_between(MS, 3 * S));
-    code = await_end(transfer, span.until > own_clock() ? span.until : own_clock());
+    struct limit limit = limit_begin("the write before a message",
+                                     span.until > own_clock() ? span.until : own_clock());
+    code = await_end(transfer, &limit);
     count(MESSAGE, sent);
   }
   write_ended(link, &span, code);

@@ -752,6 +752,16 @@ static void scatter_pages(const struct msghdr *message, size_t at, int pages, si
   }
 }
 
+/* The same, and leaves the pages in the pipe. */
+static void peek_pages(const struct msghdr *message, size_t at, int pages, size_t length) {
+  int copy[2];
+  if (pipe2(copy, O_CLOEXEC) != 0 || tee(pages, copy[1], length, 0) < (ssize_t)length)
+    sim_fail("simulator", "%zu bytes of a pipe cannot be peeked at", length);
+  scatter_pages(message, at, copy[0], length);
+  close(copy[0]);
+  close(copy[1]);
+}
+
 static size_t wanted_bytes(const struct socket *socket, const struct msghdr *message) {
   size_t wanted = message_length(message);
   if (wanted > socket->arrived_bytes)
@@ -772,10 +782,9 @@ static ssize_t take_bytes(struct socket *socket, struct msghdr *message, bool pe
     size_t part = item->length - item->taken;
     if (part > wanted - done)
       part = wanted - done;
-    if (item->pages && peek)
-      sim_fail("simulator", "pages are peeked at");
     if (item->pages)
-      scatter_pages(message, done, item->pages, part);
+      peek ? peek_pages(message, done, item->pages, part)
+           : scatter_pages(message, done, item->pages, part);
     else
       scatter(message, done, item->bytes + item->taken, part);
     done += part;
