@@ -360,16 +360,16 @@ static int open_connection(struct link *link) {
 }
 
 /* Data of failed writes may still be on its way when the connection ends. */
-static void loosen_lanes(const struct link *link) {
-  struct lane *lanes = link->to->lanes[link->from->number];
-  for (unsigned i = 0; connected_to_this_life(link) && i < LANES; i++)
+void loosen_lanes(struct program *target, unsigned writer) {
+  struct lane *lanes = target->lanes[writer];
+  for (unsigned i = 0; target->memory && i < LANES; i++)
     if (memchr(lanes[i].undefined, 1, plan.lane))
       lanes[i].loose_until = sim_now + LOOSE;
 }
 
 static void close_connection(struct link *link) {
-  if (link->bytes)
-    loosen_lanes(link);
+  if (link->bytes && connected_to_this_life(link))
+    loosen_lanes(link->to, link->from->number);
   link->bytes = NULL;
   struct limit limit = limit_begin("closing a connection", own_clock() + 30 * S);
   haul_remote_release(link->remote);

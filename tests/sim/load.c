@@ -84,6 +84,9 @@ static void kill_program(struct program *program, bool silent) {
   unsigned number = program->number;
   for (unsigned i = 0; i < plan.programs; i++)
     program->links[i].bytes = NULL;
+  for (unsigned i = 0; i < plan.programs; i++)
+    if (i != number)
+      loosen_lanes(&load.programs[i], number);
   process_kill(program->process, silent);
   program->process = NULL;
   program->memory = NULL;

@@ -99,6 +99,9 @@ bool load_is_over(void);
 void faults_start(void);
 void faults_stop(void);
 
+/* The lanes that failed writes have touched may change for a while. */
+void loosen_lanes(struct program *target, unsigned writer);
+
 void program_start(struct program *program);
 void *program_main(void *program);
 void *link_main(void *link);
