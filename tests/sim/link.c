@@ -7,8 +7,8 @@
 #include "load.h"
 #include "net.h"
 
-/* Data of a lost connection may arrive until its receiver has noticed the loss, which may be frozen
- * meanwhile. */
+/* Data of a program that died may arrive until its receiver has noticed that, which may be frozen
+ * meanwhile. Of a program that lives, it must not: a new connection fences the old one off. */
 #define LOOSE (2 * plan.liveness + 18 * S)
 
 const char *const operation_names[OPERATIONS] = {"writes",  "reads",    "additions", "messages",
@@ -59,7 +59,7 @@ static void check_code(const char *call, int code) {
 
 /* ---- Spans ---- */
 
-/* False: each lane waits for data of a lost connection. */
+/* False: each lane waits for data of a dead program. */
 static bool draw_span(struct link *link, struct span *span) {
   struct lane *lanes = link->to->lanes[link->from->number];
   span->lane = (unsigned)sim_below(LANES);
@@ -150,9 +150,6 @@ static void write_ended(struct link *link, const struct span *span, int code) {
     check_lane(link->to, link->from->number, span->lane, "after a completed write");
     if (lane->missed == link->generation)
       sim_fail("order", "a message overtook a write of %zu bytes", span->length);
-  } else if (haul_peer_status(link->peer) != 0) {
-    lane->loose_until = sim_now + LOOSE;
-    memset(lane->undefined, 1, plan.lane);
   } else {
     check_lane(link->to, link->from->number, span->lane, "after a failed write");
   }
@@ -359,7 +356,6 @@ static int open_connection(struct link *link) {
   return code;
 }
 
-/* Data of failed writes may still be on its way when the connection ends. */
 void loosen_lanes(struct program *target, unsigned writer) {
   struct lane *lanes = target->lanes[writer];
   for (unsigned i = 0; target->memory && i < LANES; i++)
@@ -368,8 +364,6 @@ void loosen_lanes(struct program *target, unsigned writer) {
 }
 
 static void close_connection(struct link *link) {
-  if (link->bytes && connected_to_this_life(link))
-    loosen_lanes(link->to, link->from->number);
   link->bytes = NULL;
   struct limit limit = limit_begin("closing a connection", own_clock() + 30 * S);
   haul_remote_release(link->remote);

@@ -3,6 +3,7 @@
  * must reach each other; then all close. */
 #include "load.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "net.h"
@@ -57,6 +58,45 @@ void load_draw(void) {
   plan.checksum_share = (unsigned)sim_below(100);
   plan.pool = sim_chance(500000) ? 0 : SIZE_MAX;
   plan.paths = paths[sim_below(3)];
+}
+
+/* "programs=2": a field of the plan that replaces what the seed drew. */
+bool plan_set(const char *text) {
+  unsigned long long value;
+  char name[16], *end;
+  const char *equals = strchr(text, '=');
+  if (!equals || (size_t)(equals - text) >= sizeof name)
+    return false;
+  memcpy(name, text, (size_t)(equals - text));
+  name[equals - text] = '\0';
+  value = strtoull(equals + 1, &end, 0);
+  if (!equals[1] || *end)
+    return false;
+  if (strcmp(name, "programs") == 0 && value >= 2 && value <= PROGRAMS)
+    plan.programs = (unsigned)value;
+  else if (strcmp(name, "hosts") == 0 && value >= 1)
+    plan.hosts = (unsigned)value;
+  else if (strcmp(name, "operations") == 0 && value > 0)
+    plan.operations = (unsigned)value;
+  else if (strcmp(name, "faults") == 0)
+    plan.faults = (unsigned)value;
+  else if (strcmp(name, "faulty") == 0)
+    plan.faulty_for = (int64_t)value * MS;
+  else if (strcmp(name, "atomics") == 0 && value > 0)
+    sim_atomics_share = (int)value;
+  else if (strcmp(name, "calls") == 0)
+    net.short_calls = net.refused_calls = (unsigned)value;
+  else
+    return false;
+  if (plan.hosts > plan.programs)
+    plan.hosts = plan.programs;
+  return true;
+}
+
+void plan_print(FILE *to) {
+  fprintf(to, "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u\n",
+          plan.programs, plan.hosts, plan.operations, plan.faults,
+          (long long)(plan.faulty_for / MS), sim_atomics_share, net.short_calls);
 }
 
 /* ---- Faults ---- */
@@ -118,6 +158,7 @@ static void inject(enum fault fault) {
   sim_faults++;
   load.injected[fault]++;
   sim_trace("fault: %s, program %u", fault_names[fault], number);
+  sim_instant(fault_names[fault]);
   switch (fault) {
   case KILL:
   case POWER:
@@ -153,6 +194,8 @@ static enum fault draw_fault(void) {
 }
 
 static void on_fault(struct event *event) {
+  if (!plan.faults)
+    return;
   inject(draw_fault());
   event_schedule(event, sim_now + sim_between(0, 2 * plan.fault_interval), on_fault);
 }
@@ -200,6 +243,7 @@ static void on_quiet_limit(struct event *event) {
 
 static void on_quiet(struct event *event) {
   sim_trace("no more faults");
+  sim_instant("no more faults");
   load.phase = QUIET;
   load.quiet_at = sim_now;
   faults_stop();

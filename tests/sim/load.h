@@ -5,6 +5,7 @@
 #define HAUL_SIM_LOAD_H
 
 #include <haul/haul.h>
+#include <stdio.h>
 
 #include "sim.h"
 
@@ -40,7 +41,7 @@ extern struct plan plan;
 struct lane {
   uint8_t *content;    /* what completed writes made of it */
   uint8_t *undefined;  /* 1: a failed write touched the byte since */
-  int64_t loose_until; /* data of a lost connection may still arrive until then */
+  int64_t loose_until; /* data of a dead program may still arrive until then */
   uint64_t missed;     /* an ordered message came before this write's data */
 };
 
@@ -94,12 +95,14 @@ struct load {
 extern struct load load;
 
 void load_draw(void);
+bool plan_set(const char *text); /* "programs=2"; false: no such field, or value */
+void plan_print(FILE *to);       /* the fields that plan_set knows */
 void load_start(void);
 bool load_is_over(void);
 void faults_start(void);
 void faults_stop(void);
 
-/* The lanes that failed writes have touched may change for a while. */
+/* The lanes that failed writes of a program that died have touched may change for a while. */
 void loosen_lanes(struct program *target, unsigned writer);
 
 void program_start(struct program *program);

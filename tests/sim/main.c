@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * sim SEED [trace]: one run. Prints a line of figures; exits with 1 if an oracle found a defect. */
+ * One run. Prints a line of figures; exits with 1 if an oracle found a defect.
+ *
+ *   sim SEED [trace] [until=SECONDS] [view=FILE] [plan] [FIELD=VALUE...]
+ *
+ * trace prints every call; until ends the run then, for a debugger: a breakpoint on sim_until; view
+ * writes a trace for Perfetto; plan prints the fields that the seed drew, and ends; the fields
+ * replace them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,30 +59,72 @@ static void fix_addresses(char **arguments) {
   execv("/proc/self/exe", arguments);
 }
 
+static int64_t until = NEVER;
+
+__attribute__((noinline)) void sim_until(void);
+__attribute__((noinline)) void sim_until(void) {
+  printf("the time that was asked for\n");
+}
+
+static bool is_over(void) {
+  if (sim_now < until)
+    return load_is_over();
+  sim_until();
+  return true;
+}
+
+/* False: the argument is unknown. */
+static bool take_argument(const char *text) {
+  if (strcmp(text, "trace") == 0) {
+    sim_tracing = true;
+  } else if (strncmp(text, "until=", 6) == 0) {
+    until = (int64_t)(atof(text + 6) * (double)S);
+  } else if (strncmp(text, "view=", 5) == 0) {
+    sim_viewer_open(text + 5);
+  } else if (strcmp(text, "plan") == 0) {
+    plan_print(stdout);
+    exit(0);
+  } else {
+    return plan_set(text);
+  }
+  return true;
+}
+
+static void print_figures(void) {
+  printf("seed=%llu hash=%016llx faults=%llu operations=%llu virtual=%.3f quiet=%.3f\n",
+         (unsigned long long)sim_seed, (unsigned long long)sim_hash_value,
+         (unsigned long long)sim_faults, (unsigned long long)all_operations(), (double)sim_now / S,
+         (double)(load.stop_at - load.quiet_at) / S);
+}
+
 int main(int count, char **arguments) {
-  char *end;
-  fix_addresses(arguments);
+  char *end = NULL;
   const struct rlimit files = {65536, 65536};
+  fix_addresses(arguments);
   uint64_t seed = count > 1 ? strtoull(arguments[1], &end, 10) : 0;
-  if (count < 2 || *end || count > 3 || (count == 3 && strcmp(arguments[2], "trace") != 0)) {
-    fprintf(stderr, "usage: sim SEED [trace]\n");
+  if (count < 2 || *end || end == arguments[1]) {
+    fprintf(stderr,
+            "usage: sim SEED [trace] [until=SECONDS] [view=FILE] [plan] [FIELD=VALUE...]\n");
     return 2;
   }
   setrlimit(RLIMIT_NOFILE, &files);
-  sim_tracing = count == 3;
   threads_start();
   processes_start();
   sim_start(seed);
   load_draw();
+  for (int i = 2; i < count; i++)
+    if (!take_argument(arguments[i])) {
+      fprintf(stderr, "sim: unknown argument %s; fields: ", arguments[i]);
+      plan_print(stderr);
+      return 2;
+    }
   if (sim_tracing)
     print_plan();
   load_start();
-  sim_run(load_is_over);
+  sim_run(is_over);
+  sim_viewer_close();
   if (sim_tracing)
     print_history();
-  printf("seed=%llu hash=%016llx faults=%llu operations=%llu virtual=%.3f quiet=%.3f\n",
-         (unsigned long long)seed, (unsigned long long)sim_hash_value,
-         (unsigned long long)sim_faults, (unsigned long long)all_operations(), (double)sim_now / S,
-         (double)(load.stop_at - load.quiet_at) / S);
+  print_figures();
   return 0;
 }

@@ -68,6 +68,7 @@ void pause_for(int64_t span) {
 
 struct limit limit_begin(const char *call, int64_t until) {
   sim_trace("%s begins", call);
+  sim_span_begin(call);
   return (struct limit){call, until, process_current()->frozen_for};
 }
 
@@ -75,6 +76,7 @@ void limit_end(const struct limit *limit) {
   int64_t paused = process_current()->frozen_for - limit->frozen_before;
   int64_t late = own_clock() - paused - limit->until;
   sim_trace("%s ends", limit->call);
+  sim_span_end(limit->call);
   if (late > SLACK)
     sim_fail("deadline", "%s returned %.3f s after its deadline", limit->call, (double)late / S);
 }

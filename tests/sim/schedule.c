@@ -396,6 +396,46 @@ void sim_start(uint64_t seed) {
 
 /* ---- Output ---- */
 
+void *sim_viewer;
+
+void sim_viewer_open(const char *path) {
+  sim_viewer = fopen(path, "w");
+  if (!sim_viewer)
+    sim_fail("simulator", "%s: %s", path, strerror(errno));
+  fputs("[\n", sim_viewer);
+}
+
+void sim_viewer_close(void) {
+  if (!sim_viewer)
+    return;
+  fprintf(sim_viewer,
+          "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":"
+          "\"seed %llu\"}}\n]\n",
+          (unsigned long long)sim_seed);
+  fclose(sim_viewer);
+  sim_viewer = NULL;
+}
+
+static void view(char phase, const char *name) {
+  if (sim_viewer)
+    fprintf(sim_viewer, "{\"ph\":\"%c\",\"ts\":%.3f,\"pid\":%d,\"tid\":%llu,\"name\":\"%s\"%s},\n",
+            phase, (double)sim_now / US, current ? (int)current->process->pid : 0,
+            current ? (unsigned long long)current->id : 0, name,
+            phase == 'i' ? ",\"s\":\"g\"" : "");
+}
+
+void sim_span_begin(const char *name) {
+  view('B', name);
+}
+
+void sim_span_end(const char *name) {
+  view('E', name);
+}
+
+void sim_instant(const char *name) {
+  view('i', name);
+}
+
 static void print_place(FILE *to) {
   const struct process *process = current ? current->process : NULL;
   fprintf(to, "%lld.%09lld ", (long long)(sim_now / S), (long long)(sim_now % S));
@@ -417,6 +457,8 @@ void sim_fail(const char *oracle, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   fflush(stdout);
+  sim_instant(oracle);
+  sim_viewer_close();
   fprintf(stderr, "FAILED  seed %llu, oracle %s, ", (unsigned long long)sim_seed, oracle);
   print_place(stderr);
   vfprintf(stderr, format, arguments);

@@ -44,6 +44,15 @@ extern bool sim_tracing;
   } while (0)
 void sim_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The same for trace viewers: writes the run as JSON (Chrome's trace event format, which Perfetto
+ * opens), a track for each fiber. NULL: nothing is written. */
+extern void *sim_viewer; /* FILE */
+void sim_span_begin(const char *name);
+void sim_span_end(const char *name);
+void sim_instant(const char *name);
+void sim_viewer_open(const char *path);
+void sim_viewer_close(void);
+
 /* An oracle found a defect: prints it with the seed, and ends the program with status 1. */
 _Noreturn void sim_fail(const char *oracle, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
