@@ -2,6 +2,7 @@
  * One run. Prints a line of figures; exits with 1 if an oracle found a defect.
  *
  *   sim SEED [trace] [until=SECONDS] [view=FILE] [plan] [FIELD=VALUE...]
+ *   sim SEED nodes=N     thousands of nodes instead (scale.c)
  *
  * trace prints every call; until ends the run then, for a debugger: a breakpoint on sim_until; view
  * writes a trace for Perfetto; plan prints the fields that the seed drew, and ends; the fields
@@ -16,6 +17,7 @@
 #include "calls.h"
 #include "load.h"
 #include "net.h"
+#include "scale.h"
 
 static void print_plan(void) {
   printf("plan: %u programs on %u hosts, lanes of %zu bytes, latency %lld us, jitter %lld us, "
@@ -60,6 +62,7 @@ static void fix_addresses(char **arguments) {
 }
 
 static int64_t until = NEVER;
+static unsigned nodes; /* 0: the load of load.c */
 
 __attribute__((noinline)) void sim_until(void);
 __attribute__((noinline)) void sim_until(void) {
@@ -68,7 +71,7 @@ __attribute__((noinline)) void sim_until(void) {
 
 static bool is_over(void) {
   if (sim_now < until)
-    return load_is_over();
+    return nodes ? scale_is_over() : load_is_over();
   sim_until();
   return true;
 }
@@ -81,6 +84,10 @@ static bool take_argument(const char *text) {
     until = (int64_t)(atof(text + 6) * (double)S);
   } else if (strncmp(text, "view=", 5) == 0) {
     sim_viewer_open(text + 5);
+  } else if (strncmp(text, "nodes=", 6) == 0) {
+    nodes = (unsigned)atoi(text + 6);
+    sim_many = true;
+    return nodes >= 2 && nodes <= HOSTS;
   } else if (strcmp(text, "plan") == 0) {
     plan_print(stdout);
     exit(0);
@@ -120,7 +127,10 @@ int main(int count, char **arguments) {
     }
   if (sim_tracing)
     print_plan();
-  load_start();
+  if (nodes)
+    scale_start(nodes);
+  else
+    load_start();
   sim_run(is_over);
   sim_viewer_close();
   if (sim_tracing)

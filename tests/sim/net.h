@@ -6,7 +6,8 @@
 
 #include "sim.h"
 
-#define HOSTS 64
+#define HOSTS 16384
+#define CUTS  64 /* links that are cut at a time */
 
 struct net {
   int64_t latency, jitter;             /* between hosts */
@@ -24,6 +25,8 @@ int64_t net_arrival(const struct host *from, const struct host *to, size_t bytes
 /* Is the direction cut? TCP tries again and again meanwhile. */
 bool net_is_cut(const struct host *from, const struct host *to);
 void net_cut(unsigned from, unsigned to, int64_t until);
+/* Hosts of different sides do not reach each other until then. */
+void net_partition(int64_t until);
 void net_heal(void);
 
 /* Resets all connections between two hosts, as a middlebox may. Returns their number. */

@@ -50,7 +50,7 @@ uint32_t file_ready(struct file *file) {
   case FILE_TIMER:
     return timer_ready(file);
   case FILE_PROCESS:
-    return 0; /* nobody polls one */
+    return 0; /* a pidfd is never polled */
   default:
     return EPOLLIN | EPOLLOUT;
   }

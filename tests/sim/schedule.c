@@ -13,7 +13,7 @@
 
 uint64_t sim_seed, sim_faults, sim_switches, sim_hash_value;
 int64_t sim_now;
-bool sim_tracing;
+bool sim_tracing, sim_many;
 int sim_atomics_left, sim_atomics_share;
 
 /* ---- Random numbers: xoshiro256** by Blackman and Vigna (public domain algorithm) ---- */
@@ -234,18 +234,26 @@ static void enter(struct fiber *fiber) {
 
 /* ---- Fibers ---- */
 
-static void *spare_stacks[64];
+static void *spare_stacks[4096];
 static size_t spare_count;
 
-static void *take_stack(void) {
-  if (spare_count)
-    return spare_stacks[--spare_count];
-  void *stack = mmap(NULL, FIBER_STACK, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (stack == MAP_FAILED)
+/* Many at a time without guard pages: mappings are limited (vm.max_map_count). */
+static void make_stacks(void) {
+  size_t many = sim_many ? 256 : 1;
+  char *stacks = mmap(NULL, FIBER_STACK * many, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stacks == MAP_FAILED)
     sim_fail("simulator", "no memory for a stack");
-  mprotect(stack, 4096, PROT_NONE);
-  return stack;
+  if (!sim_many)
+    mprotect(stacks, 4096, PROT_NONE);
+  for (size_t i = 0; i < many; i++)
+    spare_stacks[spare_count++] = stacks + i * FIBER_STACK;
+}
+
+static void *take_stack(void) {
+  if (spare_count == 0)
+    make_stacks();
+  return spare_stacks[--spare_count];
 }
 
 static void give_stack(void *stack) {

@@ -105,6 +105,8 @@ struct fiber {
   struct waiter waiters[WAITERS];
 };
 
+extern bool sim_many; /* thousands of processes: stacks have no guard pages */
+
 struct fiber *fiber_start(struct process *process, void *(*run)(void *argument), void *argument);
 struct fiber *fiber_current(void);
 void fiber_end(struct fiber *fiber); /* not the current one */
@@ -134,7 +136,9 @@ struct host {
   int64_t offset;   /* of its clocks */
   int64_t drift;    /* parts per million */
   uint16_t next_port;
-  struct list bound; /* struct socket */
+  unsigned side;      /* of a partition */
+  int64_t busy_until; /* its network card */
+  struct list bound;  /* struct socket */
 };
 
 struct block; /* of a heap */

@@ -20,7 +20,13 @@
 /* ---- The network ---- */
 
 struct net net;
-static int64_t cut_until[HOSTS][HOSTS], busy_until[HOSTS][HOSTS];
+
+static struct cut {
+  unsigned from, to;
+  int64_t until;
+} cuts[CUTS];
+static unsigned next_cut;
+static int64_t partition_until;
 
 void net_draw(void) {
   net.latency = sim_between(2 * US, 300 * US);
@@ -34,7 +40,7 @@ void net_draw(void) {
 int64_t net_arrival(const struct host *from, const struct host *to, size_t bytes) {
   if (from == to)
     return sim_now + 5 * US;
-  int64_t *busy = &busy_until[from->number][to->number];
+  int64_t *busy = &((struct host *)(uintptr_t)from)->busy_until;
   if (*busy < sim_now)
     *busy = sim_now;
   *busy += (int64_t)bytes * net.picoseconds_a_byte / 1000;
@@ -42,15 +48,26 @@ int64_t net_arrival(const struct host *from, const struct host *to, size_t bytes
 }
 
 bool net_is_cut(const struct host *from, const struct host *to) {
-  return from != to && cut_until[from->number][to->number] > sim_now;
+  if (from->side != to->side && partition_until > sim_now)
+    return true;
+  for (unsigned i = 0; i < CUTS; i++)
+    if (cuts[i].until > sim_now && cuts[i].from == from->number && cuts[i].to == to->number)
+      return true;
+  return false;
 }
 
 void net_cut(unsigned from, unsigned to, int64_t until) {
-  cut_until[from][to] = until;
+  if (from != to)
+    cuts[next_cut++ % CUTS] = (struct cut){from, to, until};
+}
+
+void net_partition(int64_t until) {
+  partition_until = until;
 }
 
 void net_heal(void) {
-  memset(cut_until, 0, sizeof cut_until);
+  memset(cuts, 0, sizeof cuts);
+  partition_until = 0;
 }
 
 /* ---- Sockets ---- */

@@ -144,7 +144,7 @@ int world_pthread_mutex_trylock(pthread_mutex_t *pthread_mutex) {
 int world_pthread_mutex_unlock(pthread_mutex_t *pthread_mutex) {
   struct mutex *mutex = (struct mutex *)(void *)pthread_mutex;
   if (!mutex->held)
-    sim_fail("threads", "a mutex is released that nobody holds");
+    sim_fail("threads", "a mutex is released that is not held");
   mutex->held = 0;
   if (mutex->sleepers)
     wake_on(mutex, 1);
