@@ -12,6 +12,7 @@ static struct {
   struct ibv_context context;
   struct ibv_qp qp;
   struct ibv_mr registration;
+  struct rdma_rail rail;
   uint8_t buffers[RDMA_RECEIVES + RDMA_SENDS][RDMA_RECORD];
   unsigned uses[RDMA_RECEIVES + RDMA_SENDS]; /* work requests that send from the buffer */
 } t;
@@ -28,7 +29,7 @@ static int record_send(struct ibv_qp *qp, struct ibv_send_wr *request, struct ib
 /* 2^32 is no multiple of the ring's size. */
 static void no_buffer_is_used_twice_around_two_to_the_32(void **state) {
   (void)state;
-  struct rdma_rail *rail = &t.endpoint.rails[0];
+  struct rdma_rail *rail = &t.rail;
   rail->messages.sent = rail->messages.completed = UINT32_MAX - RDMA_SENDS / 2;
   for (unsigned i = 0; i < RDMA_SENDS; i++)
     rdma_rail_send(rail, &(struct rdma_record){.type = RDMA_FENCED});
@@ -41,11 +42,12 @@ static void no_buffer_is_used_twice_around_two_to_the_32(void **state) {
 
 static int set_up(void **state) {
   (void)state;
-  struct rdma_rail *rail = &t.endpoint.rails[0];
+  struct rdma_rail *rail = &t.rail;
   combiner_init(&t.endpoint.combiner, rdma_enqueue_jobs);
   t.context.ops.post_send = record_send;
   t.qp.context = &t.context;
   t.region.memory.view = t.buffers;
+  t.endpoint.rails = rail;
   rail->endpoint = &t.endpoint;
   rail->qp = &t.qp;
   rail->messages.region = &t.region;

@@ -65,7 +65,7 @@ struct rdma_endpoint {
   _Atomic bool bindings_changed; /* rdma_release_bindings has something to do */
   bool hello_received, ready_sent, ready_received;
   unsigned rail_count;
-  struct rdma_rail rails[RDMA_RAILS_MAX];
+  struct rdma_rail *rails; /* RDMA_RAILS_MAX, from open_rails until the endpoint is destroyed */
   struct poller poller;
   struct timer timer;           /* runs while a NIC has jobs, or canceled jobs are stranded */
   struct combiner combiner;     /* the endpoint's lock; its items are jobs */

@@ -33,8 +33,12 @@ static void on_completion_event(struct watch *watch, uint32_t events) {
   poll_endpoint(&rail->endpoint->poller);
 }
 
+/* Most links of a host without a NIC never need rails. */
 static int open_rails(struct rdma_endpoint *endpoint) {
   struct rdma_node *node = endpoint->node;
+  endpoint->rails = alloc_zero(RDMA_RAILS_MAX, sizeof *endpoint->rails);
+  if (!endpoint->rails)
+    return error_memory("rdma rails");
   for (unsigned i = 0; i < node->count; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
     rail->endpoint = endpoint;
@@ -167,6 +171,7 @@ static void rdma_destroy(struct endpoint *base) {
   for (struct list *item; (item = list_take(&endpoint->bindings));)
     alloc_free(list_entry(item, struct rdma_binding, link));
   combiner_destroy(&endpoint->combiner);
+  alloc_free(endpoint->rails);
   alloc_free(endpoint);
 }
 
