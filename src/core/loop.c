@@ -20,6 +20,8 @@
 #define EVENTS_A_ROUND   32
 #define URGENT_NS        20000 /* longest sleep while a poller is urgent */
 #define ROUNDS_PER_EPOLL 16    /* rounds of pollers between two epoll calls while spinning */
+#define POLLERS_MAX      16384 /* that can rest */
+#define POLLER_WORDS     (POLLERS_MAX / 64)
 
 /* Events name a watch by slot and generation, so that an event fetched before loop_unwatch is
  * dropped after it. */
@@ -38,9 +40,15 @@ struct loop {
   struct watch wake_watch, timer_watch;
   struct slot *slots; /* lock; slot 0 is never used */
   uint32_t slot_count;
-  struct list timers;        /* lock; by time */
-  struct list pollers;       /* lock */
-  struct list *next_poller;  /* lock: where run_pollers continues */
+  struct list timers;       /* lock; by time */
+  struct list pollers;      /* lock */
+  struct list *next_poller; /* lock: where run_pollers continues */
+  struct poller **numbered; /* lock: pollers by number; NULL: the number is free */
+  uint32_t number_count;    /* lock: numbers in use, and free ones between them */
+  /* A bit for each number: loop_poll was called. A bit of a poller that was stopped since is
+   * harmless. The exchange in take_asked pairs with loop_poll: it sees what the caller changed. */
+  _Atomic uint64_t asked[POLLER_WORDS];
+  _Atomic bool any_asked;
   _Atomic uint32_t running;  /* 1: a thread runs rounds */
   _Atomic uint32_t sleeping; /* 1: that thread sleeps or is about to; pairs with loop_wake */
   _Atomic uint32_t woken;
@@ -110,6 +118,7 @@ void loop_close(struct loop *loop) {
     return;
   loop_forked(loop);
   alloc_free(loop->slots);
+  alloc_free(loop->numbered);
   pthread_mutex_destroy(&loop->lock);
   alloc_free(loop);
 }
@@ -272,10 +281,31 @@ static int fire_timers(struct loop *loop, int64_t now) {
   return fired;
 }
 
+/* 0: no memory, or too many. */
+static uint32_t take_number(struct loop *loop, struct poller *poller) {
+  uint32_t number = 1;
+  while (number < loop->number_count && loop->numbered[number])
+    number++;
+  if (number >= loop->number_count) {
+    uint32_t count = loop->number_count ? loop->number_count * 2 : 64;
+    struct poller **numbered =
+        count <= POLLERS_MAX ? alloc_resize(loop->numbered, count * sizeof(struct poller *)) : NULL;
+    if (!numbered)
+      return 0;
+    memset(numbered + loop->number_count, 0,
+           (count - loop->number_count) * sizeof(struct poller *));
+    loop->numbered = numbered;
+    loop->number_count = count;
+  }
+  loop->numbered[number] = poller;
+  return number;
+}
+
 void loop_poller_start(struct loop *loop, struct poller *poller,
                        bool (*poll)(struct poller *poller)) {
   poller->poll = poll;
-  poller->urgent = false;
+  poller->urgent = poller->rests = false;
+  poller->number = take_number(loop, poller);
   list_append(&loop->pollers, &poller->link);
 }
 
@@ -283,6 +313,41 @@ void loop_poller_stop(struct loop *loop, struct poller *poller) {
   if (loop->next_poller == &poller->link)
     loop->next_poller = poller->link.next;
   list_remove(&poller->link);
+  if (poller->number)
+    loop->numbered[poller->number] = NULL;
+  poller->rests = false;
+}
+
+void loop_poll(struct loop *loop, const struct poller *poller) {
+  if (poller->number) {
+    atomic_fetch_or(&loop->asked[poller->number / 64], UINT64_C(1) << poller->number % 64);
+    atomic_store(&loop->any_asked, true);
+  }
+  loop_wake(loop);
+}
+
+void loop_poller_resume(struct loop *loop, struct poller *poller) {
+  if (!poller->rests)
+    return;
+  poller->rests = false;
+  list_append(&loop->pollers, &poller->link);
+}
+
+static void resume_number(struct loop *loop, uint32_t number) {
+  if (number < loop->number_count && loop->numbered[number])
+    loop_poller_resume(loop, loop->numbered[number]);
+}
+
+static void take_asked(struct loop *loop) {
+  if (!atomic_load(&loop->any_asked) || !atomic_exchange(&loop->any_asked, false))
+    return;
+  for (uint32_t word = 0; word * 64 < loop->number_count; word++) {
+    uint64_t asked = atomic_load(&loop->asked[word]);
+    if (asked)
+      asked = atomic_exchange(&loop->asked[word], 0);
+    for (; asked; asked &= asked - 1)
+      resume_number(loop, word * 64 + (uint32_t)__builtin_ctzll(asked));
+  }
 }
 
 /* A poller may stop any poller, including itself. */
@@ -292,8 +357,12 @@ static int run_pollers(struct loop *loop, bool *urgent) {
     struct poller *poller = list_entry(item, struct poller, link);
     loop->next_poller = item->next;
     handled += poller->poll(poller);
-    if (item->next != item) /* not stopped by its poll */
-      *urgent |= poller->urgent;
+    if (item->next == item) /* stopped by its poll */
+      continue;
+    *urgent |= poller->urgent;
+    poller->rests &= poller->number != 0;
+    if (poller->rests)
+      list_remove(item);
   }
   loop->next_poller = NULL;
   return handled;
@@ -359,7 +428,9 @@ static bool arm_pollers(struct loop *loop) {
 static int run_callbacks(struct loop *loop, int64_t now, bool may_sleep, int64_t *due) {
   bool urgent = false;
   loop_lock(loop);
-  int handled = fire_timers(loop, now) + run_pollers(loop, &urgent);
+  int handled = fire_timers(loop, now);
+  take_asked(loop);
+  handled += run_pollers(loop, &urgent);
   if (may_sleep && !handled && arm_pollers(loop))
     *due = now;
   if (!list_empty(&loop->timers)) {

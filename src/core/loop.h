@@ -33,14 +33,17 @@ struct timer {
 };
 
 /* Called in every round; returns whether it made progress. While `urgent` the loop sleeps for at
- * most 20 µs. */
+ * most 20 µs. A poller that sets `rests` is not called again before loop_poll, so that a round
+ * costs nothing for idle peers. */
 struct poller {
-  struct list link;
+  struct list link; /* empty while it rests */
   bool (*poll)(struct poller *poller);
   /* Called before a sleep: requests an event for the next completion. Returns whether a completion
    * may be there already. NULL: the poller has no events. */
   bool (*arm)(struct poller *poller);
   bool urgent;
+  bool rests;      /* with the lock, within `poll`: nothing to do until loop_poll */
+  uint32_t number; /* in the loop; 0: none is free, and it never rests */
 };
 
 /* `own_thread`: a dedicated thread calls loop_run, so loop_wait only sleeps. */
@@ -64,6 +67,8 @@ void loop_timer_stop(struct timer *timer);
 void loop_poller_start(struct loop *loop, struct poller *poller,
                        bool (*poll)(struct poller *poller));
 void loop_poller_stop(struct loop *loop, struct poller *poller);
+/* Ends the rest of a poller, in a callback that leaves it something to do. */
+void loop_poller_resume(struct loop *loop, struct poller *poller);
 
 /* Runs rounds until an event was handled, `until` passed or loop_wake was called. Returns the
  * number of events. One thread runs at a time; others wait until it notifies them. */
@@ -78,7 +83,10 @@ bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *u
 void loop_notify(struct loop *loop);
 /* Ends the sleep of the thread that runs the loop. */
 void loop_wake(struct loop *loop);
-/* The same as a callback with an argument. */
+/* Has the poller called in the next round, and wakes the loop. Takes no lock; between
+ * loop_poller_start and the end of the loop. The caller changes first what the poller looks at. */
+void loop_poll(struct loop *loop, const struct poller *poller);
+/* loop_wake as a callback with an argument. */
 static inline void loop_wake_callback(void *loop) {
   loop_wake(loop);
 }

@@ -16,7 +16,7 @@ struct work_batch {
 /* Adds a work that has `more`; returns whether it may wait. The first one wakes the loop, which
  * sends the batch when it is old enough. */
 static inline bool work_batch_add(struct work_batch *work_batch, const struct work *work,
-                                  struct loop *loop) {
+                                  struct loop *loop, const struct poller *poller) {
   if (!work->more)
     return false;
   uint64_t bytes = atomic_fetch_add(&work_batch->bytes, work->bytes) + work->bytes;
@@ -25,7 +25,7 @@ static inline bool work_batch_add(struct work_batch *work_batch, const struct wo
     return false;
   if (before == 0) {
     atomic_store(&work_batch->since, clock_now());
-    loop_wake(loop);
+    loop_poll(loop, poller);
   }
   return true;
 }

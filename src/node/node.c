@@ -85,25 +85,30 @@ static bool receive_deferred(struct haul_node *node) {
   return any;
 }
 
-/* Drops peers that failed, and those that this side initiated and does not use any more. */
+/* Drops a peer that failed, or that this side initiated and does not use any more. */
+static bool sweep_peer(struct haul_peer *peer) {
+  bool unused = peer->base.initiator && peer->ready && atomic_load(&peer->uses) == 0;
+  int failure = atomic_load(&peer->failure);
+  if (unused && control_close(peer)) {
+    peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);
+    return true;
+  }
+  if (failure)
+    peer_drop(peer, failure, peer->failure_reason);
+  else if (unused) /* its output is draining */
+    atomic_store(&peer->node->sweep_due, true);
+  return failure;
+}
+
 static bool sweep_peers(struct poller *poller) {
   struct haul_node *node = list_entry(poller, struct haul_node, poller);
   bool worked = receive_deferred(node);
   if (atomic_load_explicit(&node->has_unused_imports, memory_order_relaxed) &&
       atomic_exchange(&node->has_unused_imports, false))
     expire_imports(&node->import_expiry);
-  list_each_safe(item, &node->peers) {
-    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-    bool unused = peer->base.initiator && peer->ready && atomic_load(&peer->uses) == 0;
-    int failure = atomic_load(&peer->failure);
-    if (unused && control_close(peer))
-      peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);
-    else if (failure)
-      peer_drop(peer, failure, peer->failure_reason);
-    else
-      continue;
-    worked = true;
-  }
+  if (!atomic_load(&node->sweep_due) || !atomic_exchange(&node->sweep_due, false))
+    return worked;
+  list_each_safe(item, &node->peers) worked |= sweep_peer(list_entry(item, struct haul_peer, list));
   return worked;
 }
 

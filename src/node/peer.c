@@ -42,8 +42,10 @@ void peer_unuse(struct haul_peer *peer) {
   if (fork_is_child())
     return; /* the connection and the descriptors that wake the node are the parent's */
   if (atomic_fetch_sub(&peer->uses, 1) == 1 && peer->base.initiator &&
-      !atomic_load(&peer->base.ended))
+      !atomic_load(&peer->base.ended)) {
+    atomic_store(&peer->node->sweep_due, true);
     loop_wake(peer->node->loop);
+  }
   peer_unref(peer);
 }
 
@@ -68,6 +70,7 @@ void peer_fail(struct haul_peer *peer, int code, const char *reason) {
     atomic_store(&peer->failure, code);
   }
   pthread_mutex_unlock(&peer->failure_lock);
+  atomic_store(&peer->node->sweep_due, true);
   loop_wake(peer->node->loop);
 }
 

@@ -305,6 +305,7 @@ struct counted {
   struct counted *stop, *start;
   int count;
   bool found;
+  bool rests; /* after each poll */
   int armed;  /* calls of arm */
   bool early; /* the first arm reports a completion */
 };
@@ -317,6 +318,7 @@ static bool count_poll(struct poller *poller) {
   if (counted->start)
     loop_poller_start(counted->loop, &counted->start->poller, count_poll);
   counted->start = NULL;
+  poller->rests = counted->rests;
   return counted->found;
 }
 
@@ -365,6 +367,64 @@ static void a_poller_may_start_another(void **state) {
   loop_run(loop, HAUL_NO_WAIT);
   loop_run(loop, HAUL_NO_WAIT);
   assert_true(pollers[1].count >= 1);
+  loop_close(loop);
+}
+
+/* Idle peers cost a round nothing. */
+static void a_resting_poller_is_called_again_after_loop_poll(void **state) {
+  struct loop *loop = open_loop(false);
+  (void)state;
+  struct counted pollers[2];
+  make_pollers(loop, pollers, 2);
+  pollers[0].rests = true;
+  start(loop, pollers, 2);
+  for (int i = 0; i < 10; i++)
+    loop_run(loop, 0);
+  assert_int_equal(pollers[0].count, 1);
+  assert_int_equal(pollers[1].count, 10);
+  loop_poll(loop, &pollers[0].poller);
+  loop_poll(loop, &pollers[0].poller);
+  loop_run(loop, 0);
+  loop_run(loop, 0);
+  assert_int_equal(pollers[0].count, 2);
+  loop_lock(loop);
+  loop_poller_resume(loop, &pollers[0].poller);
+  loop_unlock(loop);
+  loop_run(loop, 0);
+  assert_int_equal(pollers[0].count, 3);
+  loop_lock(loop);
+  loop_poller_stop(loop, &pollers[0].poller);
+  loop_unlock(loop);
+  loop_poll(loop, &pollers[0].poller); /* by a thread that has not noticed yet */
+  loop_run(loop, 0);
+  assert_int_equal(pollers[0].count, 3);
+  loop_lock(loop);
+  loop_poller_stop(loop, &pollers[1].poller);
+  loop_unlock(loop);
+  loop_close(loop);
+}
+
+/* With more pollers than a word of the loop's bits has. */
+static void each_of_many_resting_pollers_is_called_when_asked_for(void **state) {
+  enum { MANY = 200 };
+  static struct counted pollers[MANY];
+  struct loop *loop = open_loop(false);
+  (void)state;
+  make_pollers(loop, pollers, MANY);
+  for (int i = 0; i < MANY; i++)
+    pollers[i].rests = true;
+  start(loop, pollers, MANY);
+  loop_run(loop, 0);
+  for (int i = 0; i < MANY; i++) {
+    loop_poll(loop, &pollers[i].poller);
+    loop_run(loop, 0);
+    for (int j = 0; j < MANY; j++)
+      assert_int_equal(pollers[j].count, j <= i ? 2 : 1);
+  }
+  loop_lock(loop);
+  for (int i = 0; i < MANY; i++)
+    loop_poller_stop(loop, &pollers[i].poller);
+  loop_unlock(loop);
   loop_close(loop);
 }
 
@@ -877,6 +937,8 @@ int main(void) {
       cmocka_unit_test(a_descriptor_that_cannot_be_watched_is_an_error),
       cmocka_unit_test(a_poller_may_stop_any_poller),
       cmocka_unit_test(a_poller_may_start_another),
+      cmocka_unit_test(a_resting_poller_is_called_again_after_loop_poll),
+      cmocka_unit_test(each_of_many_resting_pollers_is_called_when_asked_for),
       cmocka_unit_test(an_urgent_poller_keeps_the_loop_awake),
       cmocka_unit_test(progress_of_a_poller_ends_the_run),
       cmocka_unit_test(pollers_are_armed_before_a_sleep),

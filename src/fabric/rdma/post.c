@@ -378,7 +378,7 @@ void rdma_post(struct endpoint *base, struct work *work) {
   work->state = NULL;
   if (!job) {
     work->done(work, haul_error_last()->code);
-  } else if (work_batch_add(&endpoint->work_batch, work, loop)) {
+  } else if (work_batch_add(&endpoint->work_batch, work, loop, &endpoint->poller)) {
     /* Dekker with rdma_stop (seq_cst), which closes the endpoint and then drains: one of both
      * sees the job. */
     combiner_defer(&endpoint->combiner, &job->link);

@@ -181,6 +181,7 @@ int staged_receive_start(struct tcp_rail *rail, const struct frame_trailer *trai
   list_append(&endpoint->staged_receives, &staged->link);
   bool urgent;
   staged_receives_poll(endpoint, &urgent);
+  loop_poller_resume(endpoint->base.link->fabric->loop, &endpoint->poller);
   if (urgent) /* its engine does not wake the loop */
     loop_wake(endpoint->base.link->fabric->loop);
   return 0;

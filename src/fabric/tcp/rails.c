@@ -26,6 +26,7 @@ static void rail_ready(struct watch *watch, uint32_t events) {
   struct tcp_rail *rail = list_entry(watch, struct tcp_rail, watch);
   struct tcp_endpoint *endpoint = rail->endpoint;
   rail->rx.idle_polls = 0;
+  loop_poller_resume(endpoint->base.link->fabric->loop, &endpoint->poller);
   if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
     rail_receive(rail);
   combiner_lock(&endpoint->combiner);
@@ -77,6 +78,13 @@ bool rail_poll(struct tcp_rail *rail, int64_t spin_ns) {
   if (rail->broken)
     rail_close(rail, HAUL_EPATH);
   return came;
+}
+
+bool rail_is_idle(const struct tcp_rail *rail, int64_t spin_ns) {
+  bool spins = spin_ns > 0 && rail->rx.idle_polls < POLL_PATIENCE;
+  bool unsent = atomic_load_explicit(&rail->tx.unsent, memory_order_relaxed);
+  return rail->stream.fd < 0 ||
+         !(unsent || spins || rail->broken || rail->rx.blocked || stream_holds(&rail->stream));
 }
 
 void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound) {
@@ -186,6 +194,7 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
   if (code == 0)
     start_rail(rail, stream);
   combiner_unlock(&endpoint->combiner);
+  loop_poller_resume(link->fabric->loop, &endpoint->poller); /* the stream may hold bytes already */
   if (code)
     stream_close(&stream);
   return code;

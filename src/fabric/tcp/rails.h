@@ -119,6 +119,8 @@ void rail_watch(struct tcp_rail *rail);
 void rail_serve_express(const struct tcp_rail *rail);
 /* A poller's round; true when bytes came. */
 bool rail_poll(struct tcp_rail *rail, int64_t spin_ns);
+/* Whether rail_poll has nothing to do before the rail's next event. */
+bool rail_is_idle(const struct tcp_rail *rail, int64_t spin_ns);
 /* Fails the peer when it has stopped within a frame, or has not read, for `bound` ns. */
 void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound);
 

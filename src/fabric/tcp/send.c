@@ -151,7 +151,7 @@ void tx_submit(struct tx_frame *frame) {
   frame->payload.since = clock_now();
   list_append(&endpoint->staged_sends, &frame->link);
   staged_sends_poll(endpoint, &urgent);
-  loop_wake(endpoint->base.link->fabric->loop);
+  loop_poll(endpoint->base.link->fabric->loop, &endpoint->poller);
 }
 
 void tx_respond(struct tcp_rail *rail, struct tx_frame *frame) {

@@ -225,7 +225,7 @@ static void tcp_admit(struct combiner *combiner, struct list *works) {
 static void tcp_post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
-  if (!work_batch_add(&endpoint->work_batch, work, base->link->fabric->loop)) {
+  if (!work_batch_add(&endpoint->work_batch, work, base->link->fabric->loop, &endpoint->poller)) {
     combiner_submit(&endpoint->combiner, &work->link);
     return;
   }
@@ -278,6 +278,21 @@ static void tcp_revoke(struct endpoint *base, uint64_t handle, struct haul_regio
 
 /* ---- The table: endpoints ---- */
 
+/* Nothing to do before an event of a rail, or before a thread leaves something (loop_poll). */
+static bool is_idle(struct tcp_endpoint *endpoint, int64_t spin_ns) {
+  bool idle = list_empty(&endpoint->staged_receives) &&
+              !work_batch_pending(&endpoint->work_batch) &&
+              atomic_load(&endpoint->tx_staging.waits_since) == 0 &&
+              atomic_load(&endpoint->rx_staging.waits_since) == 0;
+  each_rail(rail, endpoint) idle = idle && rail_is_idle(rail, spin_ns);
+  if (!idle)
+    return false;
+  combiner_lock(&endpoint->combiner);
+  idle = list_empty(&endpoint->staged_sends);
+  combiner_unlock(&endpoint->combiner);
+  return idle;
+}
+
 static bool poll_endpoint(struct poller *poller) {
   struct tcp_endpoint *endpoint = list_entry(poller, struct tcp_endpoint, poller);
   int64_t spin_ns = endpoint->base.link->fabric->config->spin_ns;
@@ -297,6 +312,7 @@ static bool poll_endpoint(struct poller *poller) {
   tcp_staging_leave_queue(endpoint);
   each_rail(rail, endpoint) unread |= !rail->rx.blocked && stream_holds(&rail->stream);
   poller->urgent = sends || receives || unread || work_batch_pending(&endpoint->work_batch);
+  poller->rests = !moved && !poller->urgent && is_idle(endpoint, spin_ns);
   return moved;
 }
 
