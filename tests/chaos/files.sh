@@ -115,8 +115,9 @@ fill_up() {
 }
 
 start
+# On a slow machine longer, at most a minute, until a file was put.
 section "for $seconds seconds"
-for ((until = SECONDS + seconds; SECONDS < until; )); do
+for ((until = SECONDS + seconds; SECONDS < until || (count[put] == 0 && SECONDS < until + 60); )); do
   name=file.$((RANDOM % 3))
   case $((RANDOM % 8)) in
   0 | 1 | 2) put "$name" ;;
