@@ -43,6 +43,10 @@ expect 1 "an unknown scheme" "$HAUL" ls pigeon://loft
 expect 1 "serve of a missing file" "$HAUL" serve --listen tcp://127.0.0.1:0 \
   --file a="$work/missing"
 complains "cannot open"
+mkfifo "$work/fifo"
+limit=20 expect 1 "serve of a FIFO without a writer" timeout -k 1 10 "$HAUL" serve \
+  --listen tcp://127.0.0.1:0 --file a="$work/fifo"
+complains "it is not a regular file"
 expect 1 "serve of an empty file" "$HAUL" serve --listen tcp://127.0.0.1:0 --file a=/dev/null
 unharmed
 
