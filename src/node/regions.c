@@ -413,6 +413,8 @@ static int parse_names(struct request *request, struct wire *in) {
   struct listing *listing = (struct listing *)request;
   listing->total = wire_get32(in);
   listing->page = wire_get16(in);
+  if (listing->total > EXPORT_SLOTS_MAX)
+    return HAUL_EPROTO; /* a caller may allocate room for all */
   for (size_t i = 0; i < listing->page && !in->failed; i++) {
     struct haul_published entry;
     memset(&entry, 0, sizeof entry);

