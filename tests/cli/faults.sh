@@ -62,6 +62,10 @@ serve_hostile regions
 limit=20 expect 1 "ls of a listener with regions without end" "$HAUL" ls "$tcp"
 complains "the peer sent a malformed control frame"
 slay "$server"
+serve_hostile silence
+limit=8 expect 1 "ls of a listener that does not answer" "$HAUL" ls "$tcp" --timeout 0.5
+complains "no response from the peer in time"
+slay "$server"
 server=$node
 tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "${server_err%.err}")
 
