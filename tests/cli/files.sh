@@ -163,6 +163,8 @@ done
 section "written, again"
 expect 0 "of a pipe" bash -c "head -c 5000000 '$work/tree/large' | '$HAUL' put - '$tcp/rw/pipe'"
 holds "the bytes are the same" cmp -n 5000000 "$work/tree/large" "$work/tree/pipe"
+expect 1 "into an export without a file's name" "$HAUL" put "$work/tree/large" "$tcp/rw"
+complains "^hint: .*; an exported file is NODE/EXPORT/PATH$"
 expect 1 "into a read-only export" "$HAUL" put "$work/tree/large" "$tcp/tree/new"
 complains "Read-only file system"
 complains_briefly
