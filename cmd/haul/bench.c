@@ -168,7 +168,7 @@ static int choose_region(struct job *job) {
     snprintf(job->bench.region, sizeof(job->bench.region), "%s", given.region);
     return EXIT_DONE;
   }
-  int status = session_list(&job->bench.session, &entries, &count);
+  int status = session_list(&job->bench.session, 0, &entries, &count);
   if (status)
     return status;
   for (size_t i = 0; i < count; i++) {

@@ -116,8 +116,8 @@ static void print_exported_json(const struct job *job, bool get) {
 static void print_words(const struct job *job, bool get) {
   const struct exported *exported = job->exported;
   FILE *out = get && strcmp(exported->file, "-") == 0 ? stderr : stdout;
-  fprintf(out, "%s %s (%s) -> %s\n", get ? "get" : "put", get ? exported->text : exported->file,
-          size_text(job->done).text, get ? exported->file : exported->text);
+  print_clean(out, "%s %s (%s) -> %s", get ? "get" : "put", get ? exported->text : exported->file,
+              size_text(job->done).text, get ? exported->file : exported->text);
   if (job->done == 0) {
     fprintf(out, "  nothing to move\n");
     return;

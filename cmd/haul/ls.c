@@ -30,7 +30,7 @@ static const struct option_spec options[] = {
     {"follow", OPTION_FLAG, offsetof(struct values, follow), NULL,
      "print a line for each later change of a directory"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
-     "limit the time to connect (default: 10)"},
+     "limit the time to connect, and that to list (default: 10)"},
     {0},
 };
 
@@ -73,7 +73,7 @@ static void print_node_json(const struct session *session, const struct haul_pub
 static int list_node(const struct session *session, const char *node, int as_json) {
   struct haul_published *entries;
   size_t count;
-  int status = session_list(session, &entries, &count);
+  int status = session_list(session, given.timeout, &entries, &count);
   if (status)
     return status;
   if (as_json)

@@ -183,11 +183,11 @@ static void print_report(const struct job *job) {
   /* Standard output may have the bytes. */
   FILE *out = !is_put(job) && strcmp(job->file, "-") == 0 ? stderr : stdout;
   if (is_put(job))
-    fprintf(out, "put %s (%s) host -> %s at %s\n", job->file, size.text, job->target_text,
-            place.text);
+    print_clean(out, "put %s (%s) host -> %s at %s", job->file, size.text, job->target_text,
+                place.text);
   else
-    fprintf(out, "get %s (%s) at %s -> host, %s\n", job->target_text, size.text, place.text,
-            job->file);
+    print_clean(out, "get %s (%s) at %s -> host, %s", job->target_text, size.text, place.text,
+                job->file);
   if (job->ring.tally.transfers == 0) {
     fprintf(out, "  nothing to move\n");
     return;

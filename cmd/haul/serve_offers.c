@@ -97,7 +97,8 @@ static int load(const struct offer *offer, int descriptor, haul_node *node, haul
 }
 
 static int make_from_file(const struct offer *offer, haul_node *node, haul_region **region) {
-  int descriptor = open(offer->path, O_RDONLY | O_CLOEXEC);
+  /* O_NONBLOCK: the open of a FIFO would wait for a writer, with the signals blocked. */
+  int descriptor = open(offer->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0)
     return fail_system(errno, "cannot open %s", offer->path);
   int status = load(offer, descriptor, node, region);

@@ -201,6 +201,10 @@ static void accept_channel(struct handshake *handshake, const struct hello *hell
                      transport ? "the channel belongs to no connection" : "unknown transport");
     return;
   }
+  if (transport->descriptors && !handshake->local) {
+    handshake_refuse(handshake, HAUL_EPROTO, "the transport's channels are Unix sockets");
+    return;
+  }
   bool token_suffices = handshake->companion && transport->descriptors;
   if (strcmp(handshake->identity, peer->base.identity) != 0 && !token_suffices) {
     handshake_refuse(handshake, HAUL_EAUTH, "the channel's identity is not that of its connection");

@@ -372,7 +372,8 @@ static int parse_found(struct request *request, struct wire *in) {
   if (status == HAUL_ENOMEM)
     return error_set(status, 0, lookup->name, NULL, "the peer has no memory for the lookup");
   if (status)
-    return error_set(status, 0, lookup->name, "list the peer's regions: haul ls NODE",
+    return error_set(status, 0, lookup->name,
+                     "list the peer's regions: haul ls NODE; an exported file is NODE/EXPORT/PATH",
                      "the peer publishes no region of this name");
   lookup->key.handle = wire_get64(in);
   lookup->key.length = wire_get64(in);
@@ -413,6 +414,8 @@ static int parse_names(struct request *request, struct wire *in) {
   struct listing *listing = (struct listing *)request;
   listing->total = wire_get32(in);
   listing->page = wire_get16(in);
+  if (listing->total > EXPORT_SLOTS_MAX)
+    return HAUL_EPROTO; /* a caller may allocate room for all */
   for (size_t i = 0; i < listing->page && !in->failed; i++) {
     struct haul_published entry;
     memset(&entry, 0, sizeof entry);

@@ -177,15 +177,18 @@ int client_memory_map(uid_t uid, pid_t thread, const char *path, struct client_m
   const char *name = name_in_shm(path);
   if (!name)
     return -EINVAL;
+  /* A client may mount another file system's file over a name of its own /dev/shm. */
+  struct open_how how = {.flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+                         .resolve = RESOLVE_NO_XDEV};
   int folder = open_shm(thread);
   if (folder < 0)
     return folder;
-  int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  int fd = (int)syscall(SYS_openat2, folder, name, &how, sizeof how);
   int code = fd < 0 ? -errno : map_file(fd, uid, memory);
   if (fd >= 0)
     close(fd);
   close(folder);
-  return code == -ELOOP || code == -EACCES ? -EPERM : code;
+  return code == -ELOOP || code == -EACCES || code == -EXDEV ? -EPERM : code;
 }
 
 void client_memory_unlink(const char *path, dev_t device, ino_t inode) {

@@ -59,6 +59,8 @@ hints "name a file that \`haul key new\` wrote"
 expect 1 "a large key file" env HAUL_KEY="$work/large" "$HAUL" ls "$tcp"
 complains "the key file is not a regular file of at most 524288 bytes"
 names_once "$work/large"
+expect 1 "a key in a folder that does not exist" "$HAUL" key new "$work/none/key"
+hints "name a file in a folder that this user can write to, with space left"
 expect 1 "no key file" env HAUL_KEY="$work/none" "$HAUL" ls "$tcp"
 complains "No such file or directory"
 

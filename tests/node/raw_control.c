@@ -469,6 +469,16 @@ static void handles_are_checked_on_the_map_channel(void **state) {
   assert_unharmed();
 }
 
+/* The greeting has an address of the process, which other hosts must not learn. */
+static void a_map_channel_over_tcp_is_refused(void **state) {
+  (void)state;
+  struct welcome welcome;
+  int control = raw_peer(address(), &welcome);
+  assert_int_equal(raw_channel(address(), &welcome, "map", 0), -1);
+  close(control);
+  assert_unharmed();
+}
+
 /* ---- Spoiled greetings ---- */
 
 static void no_descriptors(struct greeting *greeting) {
@@ -754,6 +764,7 @@ int main(int argc, char **argv) {
       OVER_BOTH(a_window_without_end_counts_as_the_largest),
       OVER_BOTH(a_peer_that_says_nothing_is_dropped),
       OVER_BOTH(handles_are_checked_on_the_map_channel),
+      OVER(a_map_channel_over_tcp_is_refused, "tcp://127.0.0.1:0"),
       OVER_BOTH(a_spoiled_greeting_ends_the_channel),
       OVER_BOTH(a_second_greeting_and_gifts_end_the_channel),
       OVER(descriptors_of_a_peer_delay_no_other_peer, own_socket()),

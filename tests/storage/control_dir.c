@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -91,6 +93,47 @@ static void only_the_callers_regular_files_in_dev_shm_are_registered(void **stat
   assert_int_equal(mkfifo(path, 0600), 0);
   assert_int_equal(registers(ID, path), -EPERM);
   assert_int_equal(unlink(path), 0);
+  assert_int_equal(listed(), 5);
+}
+
+/* In a mount namespace of its own: a file of another file system over the name in /dev/shm. */
+static void cover(const char *path, int ready) {
+  char other[] = "/tmp/haul-cover.XXXXXX", word = 'n';
+  int fd = mkstemp(other);
+  bool covered = fd >= 0 && ftruncate(fd, 4096) == 0 &&
+                 unshare(geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) == 0 &&
+                 mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                 mount(other, path, NULL, MS_BIND, NULL) == 0;
+  if (covered)
+    word = 'y';
+  unlink(other);
+  if (write(ready, &word, 1) == 1)
+    pause();
+  _exit(0);
+}
+
+static void files_mounted_over_a_name_are_rejected(void **state) {
+  (void)state;
+  struct control_caller other = rig.caller;
+  struct control_link entry;
+  const char *path = file("covered", 4096);
+  char word = 0;
+  int ends[2];
+  assert_int_equal(pipe(ends), 0);
+  pid_t child = fork();
+  if (child == 0)
+    cover(path, ends[1]);
+  assert_int_equal(read(ends[0], &word, 1), 1);
+  other.thread = child;
+  int code = control_dir_symlink(rig.control, &other, ID, path, &entry);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  close(ends[0]);
+  close(ends[1]);
+  assert_int_equal(unlink(path), 0);
+  if (word != 'y')
+    skip();
+  assert_int_equal(code, -EPERM);
   assert_int_equal(listed(), 5);
 }
 
@@ -335,6 +378,7 @@ int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, rig_tear_down)
   const struct CMUnitTest tests[] = {
       TEST(only_the_callers_regular_files_in_dev_shm_are_registered),
+      TEST(files_mounted_over_a_name_are_rejected),
       TEST(memory_that_contradicts_its_name_is_rejected),
       TEST(duplicate_names_and_ids_are_rejected),
       TEST(files_and_entries_of_other_users_are_protected),

@@ -12,8 +12,11 @@
 
 #include "../command.h"
 #include "fail.h"
+#include "process.h"
 
 static int fail_open(const struct outfile *file) {
+  if (errno == EINTR && interrupted()) /* a FIFO without a reader */
+    return fail_because(NULL, "interrupted");
   return fail_system(errno, "cannot create %s", file->label);
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fail.h"
 #include "text.h"
 
 /* ---- JSON ---- */
@@ -152,6 +153,21 @@ void json_bool(struct json *json, const char *key, bool truth) {
 void json_null(struct json *json, const char *key) {
   lead_in(json, key);
   fputs("null", json->out);
+}
+
+/* ---- Lines ---- */
+
+void print_clean(FILE *out, const char *format, ...) {
+  char *line = NULL;
+  va_list list;
+  va_start(list, format);
+  int length = vasprintf(&line, format, list);
+  va_end(list);
+  if (length < 0)
+    exit(fail_because(NULL, "out of memory"));
+  text_clean(line);
+  fprintf(out, "%s\n", line);
+  free(line);
 }
 
 /* ---- Tables ---- */

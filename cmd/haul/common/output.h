@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Output: JSON for scripts, tables for people.
+ * Output: JSON for scripts, tables and lines for people.
  */
 #ifndef HAUL_COMMAND_OUTPUT_H
 #define HAUL_COMMAND_OUTPUT_H
@@ -44,6 +44,9 @@ struct table {
   size_t columns, rows;
   char **cells; /* rows * columns copies */
 };
+
+/* Prints a line without control characters and invalid UTF-8, which names of files may have. */
+void print_clean(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* `alignment` must outlive the table. table_end is due. */
 void table_init(struct table *table, const char *alignment);

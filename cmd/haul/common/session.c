@@ -175,12 +175,21 @@ void session_close(struct session *session) {
   *session = (struct session){NULL, NULL, NULL};
 }
 
-static int list_regions(void *peer, void *list, size_t *count) {
-  return haul_peer_list(peer, haul_deadline_in(CONNECT_TIMEOUT_NS), list, count);
+struct region_list {
+  haul_peer *peer;
+  haul_deadline until;
+};
+
+static int list_regions(void *context, void *list, size_t *count) {
+  const struct region_list *regions = context;
+  return haul_peer_list(regions->peer, regions->until, list, count);
 }
 
-int session_list(const struct session *session, struct haul_published **entries, size_t *count) {
-  *entries = load_list(list_regions, session->peer, sizeof(**entries), count);
+int session_list(const struct session *session, int64_t timeout_ns, struct haul_published **entries,
+                 size_t *count) {
+  struct region_list regions = {session->peer,
+                                haul_deadline_in(timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS)};
+  *entries = load_list(list_regions, &regions, sizeof(**entries), count);
   return *entries ? EXIT_DONE : fail_library("cannot list the regions");
 }
 

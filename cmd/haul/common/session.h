@@ -54,8 +54,10 @@ int session_lookup(struct session *session, const char *name, int64_t timeout_ns
 bool session_is_file(struct session *session, const char *name, int64_t timeout_ns);
 void session_close(struct session *session);
 
-/* Lists the published regions; the caller frees *entries. Returns an exit status. */
-int session_list(const struct session *session, struct haul_published **entries, size_t *count);
+/* Lists the published regions; the caller frees *entries. `timeout_ns` as in session_open. Returns
+ * an exit status. */
+int session_list(const struct session *session, int64_t timeout_ns, struct haul_published **entries,
+                 size_t *count);
 
 /* Opens a node without thread and listener. NULL after an error, which has been printed. */
 haul_node *open_client_node(void);

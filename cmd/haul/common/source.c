@@ -38,6 +38,8 @@ int source_open(struct source *source, const char *path) {
   *source =
       (struct source){.label = standard ? "standard input" : path, .length = SOURCE_LENGTH_UNKNOWN};
   source->descriptor = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+  if (source->descriptor < 0 && errno == EINTR && interrupted()) /* a FIFO without a writer */
+    return fail_because(NULL, "interrupted");
   if (source->descriptor < 0)
     return fail_system(errno, "cannot open %s", path);
   if (fstat(source->descriptor, &status))

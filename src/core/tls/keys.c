@@ -231,8 +231,9 @@ static int cannot_make(const char *path, int system) {
     return error_set(HAUL_EEXIST, system, path,
                      "choose another file; an existing key is not overwritten",
                      "the file exists already");
-  return error_set(HAUL_ESYSTEM, system, path, NULL, "the key file cannot be created: %s",
-                   strerror(system));
+  return error_set(HAUL_ESYSTEM, system, path,
+                   "name a file in a folder that this user can write to, with space left",
+                   "the key file cannot be created: %s", strerror(system));
 }
 
 static int write_key(int file, const struct key *key) {
