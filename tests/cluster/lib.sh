@@ -101,6 +101,12 @@ part() {
 heal() {
   local one
   for one; do ip -n "$switch" link set "port$one" master switch; done
+  forget_neighbours
+}
+# Else the kernel says for seconds that a host it has asked for in vain cannot be reached.
+forget_neighbours() {
+  local one
+  for one in "${everybody[@]}"; do ip -n "$(host "$one")" neigh flush dev wire nud failed; done
 }
 # lose FROM TO: what the one sends to the other is lost; the other way nothing is.
 lose() {
