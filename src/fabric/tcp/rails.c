@@ -163,6 +163,7 @@ static void start_rail(struct tcp_rail *rail, struct stream stream) {
   bool encrypted = stream.protection >= STREAM_PROCESS; /* nothing is spliced */
   rail->stream = stream;
   rail->broken = rail->rx.blocked = false;
+  rail->rx.idle_polls = POLL_PATIENCE; /* no polls before its first event */
   rail->tx.may_splice = !atomic_load(&endpoint->base.no_zero_copy) && !encrypted;
   rail->rx.moved = rail->tx.moved = clock_now();
   if (rail->index == 0) {
