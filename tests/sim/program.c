@@ -224,6 +224,9 @@ static int open_node(struct program *program) {
   config.copy_threads = plan.copy_threads;
   config.pool_bytes = plan.pool;
   config.paths = plan.paths;
+  config.key = key_path(program);
+  config.plain_data = plan.tls && plan.plain_data;
+  config.process_tls = plan.tls && plan.process_tls;
   return haul_node_open(&config, &program->node);
 }
 
@@ -239,6 +242,8 @@ static void check_leaks(const struct program *program) {
   const struct process *process = program->process;
   if (process->descriptor_count > 0)
     sim_fail("leaks", "%zu descriptors are open after the close", process->descriptor_count);
+  if (openssl_objects(process) > 0)
+    sim_fail("leaks", "%zu objects of OpenSSL are left after the close", openssl_objects(process));
 }
 
 static void run_links(struct program *program) {
