@@ -202,6 +202,18 @@ static int error_auth(const struct tls *tls, const char *object, const char *rea
       "the peer and this side do not accept each other: %s", reason);
 }
 
+/* Neither a shortage of memory here nor a fault of the peer says anything about keys. */
+static int error_handshake(const struct tls *tls, const char *object) {
+  int number;
+  const char *reason = openssl_reason(tls->context->openssl, &number);
+  if (tls->no_memory || number == OPENSSL_NO_MEMORY)
+    return error_memory("TLS");
+  if (number == OPENSSL_INTERNAL_ALERT)
+    return error_set(HAUL_EPEER, 0, object, "its log says why",
+                     "the peer failed during authentication");
+  return error_auth(tls, object, reason);
+}
+
 /* Sets the identity from the peer's certificate; psk_find or psk_use set it for a key. */
 static int name_peer(struct tls *tls, const char *object) {
   const struct openssl *openssl = tls->context->openssl;
@@ -237,7 +249,7 @@ int tls_handshake(struct tls *tls, const char *object) {
   if (error == OPENSSL_WANT_WRITE)
     return TLS_WRITE;
   if (error == OPENSSL_ERROR_SSL)
-    return error_auth(tls, object, openssl_reason(openssl));
+    return error_handshake(tls, object);
   return error_set(HAUL_EPEER, tls->system, object,
                    tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
                    "the connection ended during authentication");

@@ -38,7 +38,7 @@ enum tls_wants { TLS_DONE = 0, TLS_READ = 1, TLS_WRITE = 2, TLS_BARE = 3 };
 /* A session over a connected socket, which stays the caller's. The context outlives it. */
 int tls_open(struct tls_context *context, int descriptor, bool server, struct tls **tls);
 /* Continues the handshake: enum tls_wants, or a code with the detail: HAUL_EAUTH (one side rejects
- * the other), HAUL_EPEER, HAUL_EPROTO; `object` names the peer. */
+ * the other), HAUL_EPEER, HAUL_ENOMEM; `object` names the peer. */
 int tls_handshake(struct tls *tls, const char *object);
 void tls_free(struct tls *tls);
 
