@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * A shortage of memory during the TLS handshake is no failure of authentication. */
+ * A shortage of memory is neither a failure of authentication nor a fault of the peer. */
 #include "support/check.h"
 
-#include <fcntl.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +23,11 @@ static ssl_resumption *no_memory(void) {
   return NULL;
 }
 
+static int cannot_write(ssl_session *session, const void *bytes, size_t length, size_t *put) {
+  (void)session, (void)bytes, (void)length, (void)put;
+  return 0;
+}
+
 static struct side open_side(int descriptor, bool server, bool fails) {
   const struct tls_settings settings = {.key = file, .user = true};
   struct side side;
@@ -38,6 +43,16 @@ static void close_side(struct side *side) {
   tls_context_close(side->context);
 }
 
+static void check_sending(struct side *side) {
+  struct iovec span = {file, 4};
+  const struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  assert_true(tls_buffer(side->tls, false));
+  assert_int_equal(tls_send(side->tls, &message), 4);
+  side->context->openssl = &short_of_memory;
+  assert_int_equal(tls_send(side->tls, &message), -1);
+  assert_int_equal(errno, EIO);
+}
+
 /* Lets both sides handshake, in turns, until each has a result. */
 static void handshake(bool client_fails, bool server_fails, int *client_code, int *server_code) {
   int pair[2];
@@ -51,13 +66,15 @@ static void handshake(bool client_fails, bool server_fails, int *client_code, in
     if (*server_code > 0)
       *server_code = tls_handshake(server.tls, "client");
   }
+  if (*client_code == TLS_DONE)
+    check_sending(&client);
   close_side(&client);
   close_side(&server);
   close(pair[0]);
   close(pair[1]);
 }
 
-static void both_sides_accept_each_other(void **state) {
+static void with_memory_they_accept_each_other_and_a_failed_record_is_an_io_error(void **state) {
   int client, server;
   (void)state;
   handshake(false, false, &client, &server);
@@ -87,6 +104,7 @@ static int make_key(void **state) {
   unlink(file);
   short_of_memory = *openssl_open();
   short_of_memory.resumption_new = no_memory;
+  short_of_memory.session_write = cannot_write;
   return keys_create(file, &key);
 }
 
@@ -97,7 +115,7 @@ static int remove_key(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(both_sides_accept_each_other),
+      cmocka_unit_test(with_memory_they_accept_each_other_and_a_failed_record_is_an_io_error),
       cmocka_unit_test(a_client_without_memory_says_so),
       cmocka_unit_test(a_server_without_memory_says_so_and_the_client_blames_no_key)};
   return cmocka_run_group_tests_name("unit/tls_memory", tests, make_key, remove_key);
