@@ -59,6 +59,7 @@ bool openssl_is(const char *name);
 void *openssl_handle(void);
 void *openssl_symbol(const char *name);
 size_t openssl_objects(const struct process *process);
+extern uint64_t openssl_shortages; /* of memory, within its calls */
 void openssl_process_died(const struct process *process);
 
 /* A name of a Unix socket in the host's file system. */

@@ -87,6 +87,7 @@ static void errors_to_fiber(struct fiber *fiber) {
 struct closed {
   void *target;
   int64_t cost;
+  bool starves; /* memory may be short in it */
 };
 
 /* Return addresses of the closed calls in progress: a stub takes its own from the stack, so that
@@ -99,6 +100,8 @@ bool sim_is_closed(void) {
   return sim_closed_top != sim_closed_returns;
 }
 
+static const struct closed *outermost;
+
 void sim_closed_enter(const struct closed *closed);
 void sim_closed_leave(void);
 
@@ -106,8 +109,10 @@ void sim_closed_enter(const struct closed *closed) {
   sim_point(closed->cost);
   if (sim_closed_top == sim_closed_returns + DEPTH)
     sim_fail("simulator", "OpenSSL's callbacks call OpenSSL %d deep", DEPTH);
-  if (!sim_is_closed())
-    errors_to_thread(fiber_current());
+  if (sim_is_closed())
+    return;
+  outermost = closed;
+  errors_to_thread(fiber_current());
 }
 
 void sim_closed_leave(void) {
@@ -154,10 +159,15 @@ static struct stub {
 } stubs[STUBS];
 static uint8_t *stub_code;
 
+static bool is_of_session(const char *name) {
+  return strcmp(name, "SSL_do_handshake") == 0 || strcmp(name, "SSL_read_ex") == 0 ||
+         strcmp(name, "SSL_write_ex") == 0;
+}
+
 static int64_t cost_of(const char *name) {
   if (strcmp(name, "SSL_do_handshake") == 0)
     return 100 * US; /* X25519, HKDF */
-  return strcmp(name, "SSL_read_ex") == 0 || strcmp(name, "SSL_write_ex") == 0 ? 3 * US : 100;
+  return is_of_session(name) ? 3 * US : 100;
 }
 
 /* movabs $closed, %r11; movabs $sim_closed_call, %rax; jmp *%rax */
@@ -180,10 +190,53 @@ static void *closed_symbol(const char *name, void *target) {
       continue;
     if (stubs[i].name)
       return stub_code + i * STUB_SIZE;
-    stubs[i] = (struct stub){.name = strdup(name), .closed = {target, cost_of(name)}};
+    stubs[i] = (struct stub){.name = strdup(name), .closed = {target, cost_of(name), is_of_session(name)}};
     return make_stub(&stubs[i]);
   }
   sim_fail("simulator", "OpenSSL has more than %d calls", STUBS);
+}
+
+/* ---- Memory ---- */
+
+uint64_t openssl_shortages;
+
+/* Only calls on one session are refused memory: what OpenSSL sets up once for the real process
+ * would be missed by all simulated ones. A handshake allocates some thousand times. */
+static bool is_short(void) {
+  const struct process *process = process_current();
+  if (!sim_is_closed() || !outermost->starves || !process || !process->refuse_memory ||
+      !sim_chance(1 + process->refuse_memory / 256))
+    return false;
+  sim_faults++;
+  openssl_shortages++;
+  return true;
+}
+
+static void *take_memory(size_t size, const char *file, int line) {
+  (void)file, (void)line;
+  return is_short() ? NULL : malloc(size);
+}
+
+static void *change_memory(void *bytes, size_t size, const char *file, int line) {
+  (void)file, (void)line;
+  if (size > 0)
+    return is_short() ? NULL : realloc(bytes, size);
+  free(bytes);
+  return NULL;
+}
+
+static void give_memory(void *bytes, const char *file, int line) {
+  (void)file, (void)line;
+  free(bytes);
+}
+
+static void set_memory(void) {
+  int (*set)(void *(*take)(size_t, const char *, int),
+             void *(*change)(void *, size_t, const char *, int),
+             void (*give)(void *, const char *, int));
+  *(void **)(void *)&set = symbol("CRYPTO_set_mem_functions");
+  if (!set(take_memory, change_memory, give_memory))
+    sim_fail("simulator", "OpenSSL has taken memory already");
 }
 
 /* ---- Objects and their owners ---- */
@@ -322,6 +375,7 @@ bool openssl_start(void) {
     fprintf(stderr, "sim: no seed draws TLS: %s\n", dlerror());
     return false;
   }
+  set_memory();
   fill_real();
   real.init(NO_LOAD_CONFIG | OPENSSL_NO_ATEXIT, NULL);
   random_method.bytes = random_method.pseudorand = random_draw;
