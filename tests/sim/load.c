@@ -136,7 +136,8 @@ bool plan_set(const char *text) {
 }
 
 void plan_print(FILE *to) {
-  fprintf(to, "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u tls=%d "
+  fprintf(to,
+          "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u tls=%d "
           "stranger=%d\n",
           plan.programs, plan.hosts, plan.operations, plan.faults,
           (long long)(plan.faulty_for / MS), sim_atomics_share, net.short_calls, plan.tls,

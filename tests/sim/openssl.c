@@ -21,7 +21,8 @@
 #include "sim.h"
 
 #define NAME           "libssl.so.3"
-#define NO_LOAD_CONFIG 0x80 /* OPENSSL_INIT_NO_LOAD_CONFIG: openssl.cnf differs between machines */
+#define NO_LOAD_CONFIG 0x80 /* OPENSSL_INIT_NO_LOAD_CONFIG: openssl.cnf differs between machines   \
+                             */
 
 static void *library; /* NULL: not on this machine */
 
@@ -44,7 +45,8 @@ static struct {
   int (*status)(void);
 } random_method;
 
-/* A stream of its own (splitmix64): the schedule does not depend on how many bytes OpenSSL takes. */
+/* A stream of its own (splitmix64): the schedule does not depend on how many bytes OpenSSL takes.
+ */
 static int random_draw(unsigned char *to, int length) {
   static uint64_t state;
   for (int i = 0; i < length; i++) {
@@ -190,7 +192,8 @@ static void *closed_symbol(const char *name, void *target) {
       continue;
     if (stubs[i].name)
       return stub_code + i * STUB_SIZE;
-    stubs[i] = (struct stub){.name = strdup(name), .closed = {target, cost_of(name), is_of_session(name)}};
+    stubs[i] =
+        (struct stub){.name = strdup(name), .closed = {target, cost_of(name), is_of_session(name)}};
     return make_stub(&stubs[i]);
   }
   sim_fail("simulator", "OpenSSL has more than %d calls", STUBS);
@@ -319,10 +322,11 @@ static void *wrapper_of(const char *name) {
   const struct {
     const char *name;
     void *function;
-  } wrappers[] = {WRAPPER("SSL_CTX_new", make_context),   WRAPPER("SSL_CTX_free", free_context),
-                  WRAPPER("SSL_new", make_session),       WRAPPER("SSL_free", free_session),
-                  WRAPPER("BIO_meth_new", make_method),   WRAPPER("BIO_meth_free", free_method),
-                  WRAPPER("BIO_new", make_bio),           WRAPPER("SSL_SESSION_new", make_resumption)};
+  } wrappers[] = {
+      WRAPPER("SSL_CTX_new", make_context), WRAPPER("SSL_CTX_free", free_context),
+      WRAPPER("SSL_new", make_session),     WRAPPER("SSL_free", free_session),
+      WRAPPER("BIO_meth_new", make_method), WRAPPER("BIO_meth_free", free_method),
+      WRAPPER("BIO_new", make_bio),         WRAPPER("SSL_SESSION_new", make_resumption)};
   for (size_t i = 0; i < sizeof wrappers / sizeof wrappers[0]; i++)
     if (strcmp(wrappers[i].name, name) == 0)
       return wrappers[i].function;
@@ -331,8 +335,7 @@ static void *wrapper_of(const char *name) {
 
 size_t openssl_objects(const struct process *process) {
   size_t count = 0;
-  list_each(item, &objects)
-    count += list_entry(item, struct object, link)->owner == process;
+  list_each(item, &objects) count += list_entry(item, struct object, link)->owner == process;
   return count;
 }
 
@@ -382,8 +385,8 @@ bool openssl_start(void) {
   random_method.status = random_ready;
   *(void **)(void *)&set_random = symbol("RAND_set_rand_method");
   set_random(&random_method);
-  stub_code = mmap(NULL, STUBS * STUB_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                   0);
+  stub_code =
+      mmap(NULL, STUBS * STUB_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (stub_code == MAP_FAILED)
     sim_fail("simulator", "no memory for OpenSSL's stubs");
   return true;
