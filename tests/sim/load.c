@@ -35,8 +35,12 @@ static unsigned draw_bits(unsigned all, unsigned share) {
 
 /* ---- Keys ---- */
 
-bool is_stranger(const struct program *program) {
+static bool is_different(const struct program *program) {
   return plan.tls && plan.stranger && program->number == plan.programs - 1;
+}
+
+bool is_stranger(const struct program *program) {
+  return is_different(program) && plan.stranger != OTHER_FIRST;
 }
 
 bool share_keys(const struct program *one, const struct program *other) {
@@ -45,17 +49,23 @@ bool share_keys(const struct program *one, const struct program *other) {
 
 const char *key_path(const struct program *program) {
   static const char *const others[STRANGERS] = {
-      [OTHER_SECRET] = "/keys/secret", [OTHER_NAME] = "/keys/name", [NO_KEY] = NULL};
+      [OTHER_SECRET] = "/keys/secret", [OTHER_NAME] = "/keys/name", [OTHER_FIRST] = "/keys/first"};
   if (!plan.tls)
     return NULL;
-  return is_stranger(program) ? others[plan.stranger] : "/keys/all";
+  return is_different(program) ? others[plan.stranger] : "/keys/all";
 }
 
 bool load_key_text(const char *path, char *text, size_t size) {
   if (strncmp(path, "/keys/", 6) != 0)
     return false;
-  bool same_secret = strcmp(path, "/keys/all") == 0, same_name = strcmp(path, "/keys/name") != 0;
-  snprintf(text, size, "%s %064d\n", same_name ? "all" : "stranger", same_secret ? 1 : 2);
+  if (strcmp(path, "/keys/secret") == 0)
+    snprintf(text, size, "all %064d\n", 3);
+  else if (strcmp(path, "/keys/name") == 0)
+    snprintf(text, size, "stranger %064d\n", 3);
+  else if (strcmp(path, "/keys/first") == 0)
+    snprintf(text, size, "new %064d\nall %064d\n", 2, 1);
+  else
+    snprintf(text, size, "all %064d\nnew %064d\n", 1, 2);
   return true;
 }
 
@@ -64,7 +74,8 @@ static void draw_tls(bool may_have_tls) {
   plan.plain_data = sim_chance(250000);
   plan.process_tls = sim_chance(250000);
   plan.stranger =
-      sim_chance(250000) ? (enum stranger)sim_between(OTHER_SECRET, NO_KEY) : NO_STRANGER;
+      sim_chance(250000) ? (enum stranger)sim_between(OTHER_SECRET, OTHER_FIRST) : NO_STRANGER;
+  plan.key_lasts = sim_chance(500000) ? (uint64_t)1 << sim_between(8, 20) : UINT64_C(1) << 37;
   if (plan.tls && plan.stranger && plan.programs < 3) /* others still do something */
     plan.programs = 3;
 }

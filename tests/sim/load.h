@@ -18,8 +18,9 @@ enum operation { WRITE, READ, ADD, MESSAGE, ORDERED, CANCEL, DROP, LIST, OPERATI
 enum fault { KILL, POWER, FREEZE, CUT, CUT_ONE_WAY, RESET, MEMORY, DESCRIPTORS, FAULTS };
 extern const char *const fault_names[FAULTS], *const operation_names[OPERATIONS];
 
-/* How one program differs from all others, which have the same key. */
-enum stranger { NO_STRANGER, OTHER_SECRET, OTHER_NAME, NO_KEY, STRANGERS };
+/* How the last program differs from all others, which have the same keys. OTHER_FIRST: it has them,
+ * too, and uses the second one to connect, as while keys are replaced. */
+enum stranger { NO_STRANGER, OTHER_SECRET, OTHER_NAME, NO_KEY, OTHER_FIRST, STRANGERS };
 
 enum phase { FAULTY, QUIET, STOPPING };
 
@@ -38,7 +39,8 @@ struct plan {
   size_t pool;
   const char *paths;
   bool tls, plain_data, process_tls;
-  enum stranger stranger; /* the last program */
+  enum stranger stranger;
+  uint64_t key_lasts; /* bytes until a session changes its key */
 };
 extern struct plan plan;
 
@@ -117,7 +119,7 @@ void *link_main(void *link);
 
 /* The processor's address of a region's bytes, also of the emulated accelerator's. */
 uint8_t *region_bytes(haul_region *region);
-/* A program's key file; NULL: none. Has it another key than others? */
+/* A program's key file; NULL: none. Does it lack the others' keys? */
 const char *key_path(const struct program *program);
 bool is_stranger(const struct program *program);
 /* Do they accept each other over TCP? */

@@ -27,8 +27,9 @@ static void print_plan(void) {
          (long long)(plan.liveness / MS), plan.caller_progress ? "caller progress" : "threads",
          plan.private_memory ? ", private" : "", plan.wraps ? ", wrapped" : "");
   if (plan.tls)
-    printf("plan: TLS%s%s, stranger %d\n", plan.plain_data ? ", plain data" : "",
-           plan.process_tls ? ", by the process" : "", (int)plan.stranger);
+    printf("plan: TLS%s%s, stranger %d, keys for %llu bytes\n",
+           plan.plain_data ? ", plain data" : "", plan.process_tls ? ", by the process" : "",
+           (int)plan.stranger, (unsigned long long)plan.key_lasts);
   printf("plan: faults for %.1f s, one each %.3f s:", (double)plan.faulty_for / S,
          (double)plan.fault_interval / S);
   for (unsigned i = 0; i < FAULTS; i++)

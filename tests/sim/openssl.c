@@ -20,9 +20,10 @@
 #include "core/tls/openssl.h"
 #include "sim.h"
 
-#define NAME           "libssl.so.3"
-#define NO_LOAD_CONFIG 0x80 /* OPENSSL_INIT_NO_LOAD_CONFIG: openssl.cnf differs between machines   \
-                             */
+#define NAME "libssl.so.3"
+#define NO_LOAD_CONFIG                                                                             \
+  0x80 /* OPENSSL_INIT_NO_LOAD_CONFIG: openssl.cnf differs between machines                        \
+        */
 
 static void *library; /* NULL: not on this machine */
 

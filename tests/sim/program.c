@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "calls.h"
+#include "core/tls/tls.h"
 #include "load.h"
 #include "memory/region.h"
 #include "memory/sim/sim.h"
@@ -270,6 +271,7 @@ void *program_main(void *argument) {
   program->node = NULL;
   program->region = NULL;
   program->memory = NULL;
+  tls_key_lasts = plan.key_lasts;
   while (load.phase != STOPPING) {
     if (open_node(program) == 0 && serve(program) == 0)
       break;
