@@ -135,6 +135,8 @@ bool plan_set(const char *text) {
     sim_atomics_share = (int)value;
   else if (strcmp(name, "calls") == 0)
     net.short_calls = net.refused_calls = (unsigned)value;
+  else if (strcmp(name, "lane") == 0 && value > 0)
+    plan.lane = (size_t)value;
   else if (strcmp(name, "tls") == 0)
     plan.tls = value;
   else if (strcmp(name, "stranger") == 0 && value < STRANGERS)
@@ -148,11 +150,12 @@ bool plan_set(const char *text) {
 
 void plan_print(FILE *to) {
   fprintf(to,
-          "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u tls=%d "
+          "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u lane=%zu "
+          "tls=%d "
           "stranger=%d\n",
           plan.programs, plan.hosts, plan.operations, plan.faults,
-          (long long)(plan.faulty_for / MS), sim_atomics_share, net.short_calls, plan.tls,
-          (int)plan.stranger);
+          (long long)(plan.faulty_for / MS), sim_atomics_share, net.short_calls, plan.lane,
+          plan.tls, (int)plan.stranger);
 }
 
 /* ---- Faults ---- */
