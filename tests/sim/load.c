@@ -69,6 +69,12 @@ bool load_key_text(const char *path, char *text, size_t size) {
   return true;
 }
 
+/* Beside a stranger two programs have to do something. */
+static void keep_two_alike(void) {
+  if (plan.tls && plan.stranger && plan.programs < 3)
+    plan.programs = 3;
+}
+
 static void draw_tls(bool may_have_tls) {
   plan.tls = sim_chance(400000) && may_have_tls;
   plan.plain_data = sim_chance(250000);
@@ -76,8 +82,7 @@ static void draw_tls(bool may_have_tls) {
   plan.stranger =
       sim_chance(250000) ? (enum stranger)sim_between(OTHER_SECRET, OTHER_FIRST) : NO_STRANGER;
   plan.key_lasts = sim_chance(500000) ? (uint64_t)1 << sim_between(8, 20) : UINT64_C(1) << 37;
-  if (plan.tls && plan.stranger && plan.programs < 3) /* others still do something */
-    plan.programs = 3;
+  keep_two_alike();
 }
 
 void load_draw(bool may_have_tls) {
@@ -143,6 +148,7 @@ bool plan_set(const char *text) {
     plan.stranger = (enum stranger)value;
   else
     return false;
+  keep_two_alike();
   if (plan.hosts > plan.programs)
     plan.hosts = plan.programs;
   return true;
