@@ -19,6 +19,7 @@ ssize_t world_process_vm_writev(pid_t pid, const struct iovec *local, unsigned l
                                 const struct iovec *remote, unsigned long remotes,
                                 unsigned long flags);
 int world_pidfd_open(pid_t pid);
+uid_t world_geteuid(void);
 int world_pidfd_signal(int descriptor);
 
 void threads_start(void);
@@ -49,6 +50,18 @@ int world_close(int descriptor);
 
 /* Sockets of a process that dies, or of a host that vanishes. */
 void socket_process_died(struct file *file, bool silent);
+/* The text of a key file of the load (load.c); false: the path is none. */
+bool load_key_text(const char *path, char *text, size_t size);
+
+/* OpenSSL, as the world has it (openssl.c). False: the machine has none, which is printed. */
+bool openssl_start(void);
+bool openssl_is(const char *name);
+void *openssl_handle(void);
+void *openssl_symbol(const char *name);
+size_t openssl_objects(const struct process *process);
+extern uint64_t openssl_shortages; /* of memory, within its calls */
+void openssl_process_died(const struct process *process);
+
 /* A name of a Unix socket in the host's file system. */
 bool socket_name_exists(const struct host *host, const char *path);
 bool socket_name_remove(const struct host *host, const char *path);

@@ -59,6 +59,8 @@ int memfile_real(const struct file *file) {
   return file->kind == FILE_MEMORY ? ((const struct memory_file *)file)->real : -1;
 }
 
+static int text_stat(const struct file *file, struct stat *status);
+
 /* The real descriptor behind one of the world; -1 and EINVAL: no memory. */
 static int real_of(int descriptor) {
   struct file *file = file_of(descriptor);
@@ -80,6 +82,9 @@ int world_fchmod(int descriptor, mode_t mode) {
 }
 
 int world_fstat(int descriptor, struct stat *status) {
+  struct file *file = file_of(descriptor);
+  if (file && file->kind == FILE_TEXT)
+    return text_stat(file, status);
   int real = real_of(descriptor);
   return real < 0 ? -1 : fstat(real, status);
 }
@@ -127,10 +132,12 @@ int world_fcntl(int descriptor, int command, ...) {
 
 /* ---- Texts ---- */
 
+#define TEXT 256
+
 struct text_file {
   struct file file;
   size_t at;
-  char text[64];
+  char text[TEXT];
 };
 
 static bool text_of(const char *path, char *text, size_t size) {
@@ -141,6 +148,8 @@ static bool text_of(const char *path, char *text, size_t size) {
       length += (size_t)snprintf(text + length, size - length, "%02x", id[i]);
     return true;
   }
+  if (load_key_text(path, text, size))
+    return true;
   if (strcmp(path, "/proc/sys/kernel/yama/ptrace_scope") != 0 &&
       strcmp(path, "/sys/devices/system/node/online") != 0)
     return false;
@@ -149,7 +158,7 @@ static bool text_of(const char *path, char *text, size_t size) {
 }
 
 int world_open(const char *path, int flags, ...) {
-  char text[64], real[40];
+  char text[TEXT] = "", real[40];
   int descriptor;
   sim_point(3 * US);
   if (sscanf(path, "/proc/self/fd/%d", &descriptor) == 1) {
@@ -165,6 +174,15 @@ int world_open(const char *path, int flags, ...) {
   file_init(&file->file, FILE_TEXT);
   memcpy(file->text, text, sizeof text);
   return file_install(&file->file);
+}
+
+/* Files belong to the world's only user, who alone may read them. */
+static int text_stat(const struct file *file, struct stat *status) {
+  sim_point(500);
+  *status = (struct stat){.st_mode = S_IFREG | 0600,
+                          .st_uid = world_geteuid(),
+                          .st_size = (off_t)strlen(((const struct text_file *)file)->text)};
+  return 0;
 }
 
 ssize_t text_read(struct file *file, void *bytes, size_t length) {
@@ -344,10 +362,13 @@ int world_dladdr(const void *address, Dl_info *info) {
   return 0;
 }
 
-/* Drivers and OpenSSL are not there. */
+/* Drivers are not there, and OpenSSL only in a run with TLS. */
 void *world_dlopen(const char *name, int flags) {
-  (void)name, (void)flags;
-  return NULL;
+  (void)flags;
+  if (!plan.tls || !openssl_is(name))
+    return NULL;
+  sim_point(5 * MS);
+  return refuses_memory() || refuses_descriptor() ? NULL : openssl_handle();
 }
 
 char *world_dlerror(void) {
@@ -356,8 +377,7 @@ char *world_dlerror(void) {
 }
 
 void *world_dlsym(void *library, const char *name) {
-  (void)library, (void)name;
-  return NULL;
+  return library ? openssl_symbol(name) : NULL;
 }
 
 int world_dlclose(void *library) {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "calls.h"
 #include "load.h"
 #include "net.h"
 
@@ -337,11 +338,20 @@ static int open_connection(struct link *link) {
   unsigned number;
   bool near = link->to->host == link->from->host;
   const char *address = link->to->addresses[near && sim_chance(700000)];
+  uint64_t shortages = openssl_shortages;
+  bool rejected = address == link->to->addresses[0] && !share_keys(link->from, link->to);
   int64_t until = own_clock() + sim_between(10 * MS, 5 * S);
   struct limit limit = limit_begin("haul_peer_connect", until);
   int code = haul_peer_connect(link->from->node, address, until, &link->peer);
   limit_end(&limit);
-  check_code("haul_peer_connect", code);
+  if (rejected && code == 0)
+    sim_fail("keys", "program %u accepts %u, which has another key", link->from->number,
+             link->to->number);
+  if (rejected && code == HAUL_EAUTH)
+    load.rejections++;
+  /* OpenSSL takes a shortage during decryption for a forged record. */
+  if (code != HAUL_EAUTH || (!rejected && openssl_shortages == shortages))
+    check_code("haul_peer_connect", code);
   if (code == 0) {
     link->connection = sim_random();
     link->sequence = 0;

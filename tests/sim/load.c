@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
 #include "net.h"
 
 #define QUIET_LIMIT (90 * S) /* for all to reach all once faults have ended */
@@ -32,7 +33,59 @@ static unsigned draw_bits(unsigned all, unsigned share) {
   return bits ? bits : 1u << sim_below(all);
 }
 
-void load_draw(void) {
+/* ---- Keys ---- */
+
+static bool is_different(const struct program *program) {
+  return plan.tls && plan.stranger && program->number == plan.programs - 1;
+}
+
+bool is_stranger(const struct program *program) {
+  return is_different(program) && plan.stranger != OTHER_FIRST;
+}
+
+bool share_keys(const struct program *one, const struct program *other) {
+  return one == other || (!is_stranger(one) && !is_stranger(other));
+}
+
+const char *key_path(const struct program *program) {
+  static const char *const others[STRANGERS] = {
+      [OTHER_SECRET] = "/keys/secret", [OTHER_NAME] = "/keys/name", [OTHER_FIRST] = "/keys/first"};
+  if (!plan.tls)
+    return NULL;
+  return is_different(program) ? others[plan.stranger] : "/keys/all";
+}
+
+bool load_key_text(const char *path, char *text, size_t size) {
+  if (strncmp(path, "/keys/", 6) != 0)
+    return false;
+  if (strcmp(path, "/keys/secret") == 0)
+    snprintf(text, size, "all %064d\n", 3);
+  else if (strcmp(path, "/keys/name") == 0)
+    snprintf(text, size, "stranger %064d\n", 3);
+  else if (strcmp(path, "/keys/first") == 0)
+    snprintf(text, size, "new %064d\nall %064d\n", 2, 1);
+  else
+    snprintf(text, size, "all %064d\nnew %064d\n", 1, 2);
+  return true;
+}
+
+/* Beside a stranger two programs have to do something. */
+static void keep_two_alike(void) {
+  if (plan.tls && plan.stranger && plan.programs < 3)
+    plan.programs = 3;
+}
+
+static void draw_tls(bool may_have_tls) {
+  plan.tls = sim_chance(400000) && may_have_tls;
+  plan.plain_data = sim_chance(250000);
+  plan.process_tls = sim_chance(250000);
+  plan.stranger =
+      sim_chance(250000) ? (enum stranger)sim_between(OTHER_SECRET, OTHER_FIRST) : NO_STRANGER;
+  plan.key_lasts = sim_chance(500000) ? (uint64_t)1 << sim_between(8, 20) : UINT64_C(1) << 37;
+  keep_two_alike();
+}
+
+void load_draw(bool may_have_tls) {
   static const char *const paths[] = {"auto", "auto", "tcp"};
   net_draw();
   sim_atomics_share = 1 << sim_between(3, 14);
@@ -58,6 +111,7 @@ void load_draw(void) {
   plan.checksum_share = (unsigned)sim_below(100);
   plan.pool = sim_chance(500000) ? 0 : SIZE_MAX;
   plan.paths = paths[sim_below(3)];
+  draw_tls(may_have_tls);
 }
 
 /* "programs=2": a field of the plan that replaces what the seed drew. */
@@ -86,17 +140,28 @@ bool plan_set(const char *text) {
     sim_atomics_share = (int)value;
   else if (strcmp(name, "calls") == 0)
     net.short_calls = net.refused_calls = (unsigned)value;
+  else if (strcmp(name, "lane") == 0 && value > 0)
+    plan.lane = (size_t)value;
+  else if (strcmp(name, "tls") == 0)
+    plan.tls = value;
+  else if (strcmp(name, "stranger") == 0 && value < STRANGERS)
+    plan.stranger = (enum stranger)value;
   else
     return false;
+  keep_two_alike();
   if (plan.hosts > plan.programs)
     plan.hosts = plan.programs;
   return true;
 }
 
 void plan_print(FILE *to) {
-  fprintf(to, "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u\n",
+  fprintf(to,
+          "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u lane=%zu "
+          "tls=%d "
+          "stranger=%d\n",
           plan.programs, plan.hosts, plan.operations, plan.faults,
-          (long long)(plan.faulty_for / MS), sim_atomics_share, net.short_calls);
+          (long long)(plan.faulty_for / MS), sim_atomics_share, net.short_calls, plan.lane,
+          plan.tls, (int)plan.stranger);
 }
 
 /* ---- Faults ---- */
@@ -231,12 +296,19 @@ static void on_stop_limit(struct event *event) {
                (long long)(STOP_LIMIT / S));
 }
 
+/* Must program `i` still do it with `j`, for the run to be over? */
+static bool is_owed(unsigned i, unsigned j, enum operation operation) {
+  const struct program *from = &load.programs[i], *to = &load.programs[j];
+  return i != j && !from->links[j].proven[operation] && operation_works(operation) &&
+         share_keys(from, to);
+}
+
 static void on_quiet_limit(struct event *event) {
   (void)event;
   for (unsigned i = 0; i < plan.programs; i++)
     for (unsigned j = 0; j < plan.programs; j++)
       for (unsigned k = 0; k <= MESSAGE; k++)
-        if (i != j && !load.programs[i].links[j].proven[k] && operation_works((enum operation)k))
+        if (is_owed(i, j, (enum operation)k))
           sim_fail("liveness", "program %u cannot do %s with %u, %lld s after the last fault", i,
                    operation_names[k], j, (long long)(QUIET_LIMIT / S));
 }
@@ -269,7 +341,7 @@ static bool all_proven(void) {
   for (unsigned i = 0; i < plan.programs; i++)
     for (unsigned j = 0; j < plan.programs; j++)
       for (unsigned k = 0; k <= MESSAGE; k++)
-        if (i != j && !load.programs[i].links[j].proven[k] && operation_works((enum operation)k))
+        if (is_owed(i, j, (enum operation)k))
           return false;
   return true;
 }

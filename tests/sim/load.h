@@ -18,6 +18,10 @@ enum operation { WRITE, READ, ADD, MESSAGE, ORDERED, CANCEL, DROP, LIST, OPERATI
 enum fault { KILL, POWER, FREEZE, CUT, CUT_ONE_WAY, RESET, MEMORY, DESCRIPTORS, FAULTS };
 extern const char *const fault_names[FAULTS], *const operation_names[OPERATIONS];
 
+/* How the last program differs from all others, which have the same keys. OTHER_FIRST: it has them,
+ * too, and uses the second one to connect, as while keys are replaced. */
+enum stranger { NO_STRANGER, OTHER_SECRET, OTHER_NAME, NO_KEY, OTHER_FIRST, STRANGERS };
+
 enum phase { FAULTY, QUIET, STOPPING };
 
 struct plan {
@@ -34,6 +38,9 @@ struct plan {
   unsigned rails, copy_threads, checksum_share;
   size_t pool;
   const char *paths;
+  bool tls, plain_data, process_tls;
+  enum stranger stranger;
+  uint64_t key_lasts; /* bytes until a session changes its key */
 };
 extern struct plan plan;
 
@@ -91,10 +98,11 @@ struct load {
   enum phase phase;
   int64_t quiet_at, stop_at;
   uint64_t done[OPERATIONS], failed[OPERATIONS], codes[64], injected[FAULTS];
+  uint64_t rejections; /* of programs with another key, as must be */
 };
 extern struct load load;
 
-void load_draw(void);
+void load_draw(bool may_have_tls);
 bool plan_set(const char *text); /* "programs=2"; false: no such field, or value */
 void plan_print(FILE *to);       /* the fields that plan_set knows */
 void load_start(void);
@@ -111,6 +119,11 @@ void *link_main(void *link);
 
 /* The processor's address of a region's bytes, also of the emulated accelerator's. */
 uint8_t *region_bytes(haul_region *region);
+/* A program's key file; NULL: none. Does it lack the others' keys? */
+const char *key_path(const struct program *program);
+bool is_stranger(const struct program *program);
+/* Do they accept each other over TCP? */
+bool share_keys(const struct program *one, const struct program *other);
 /* Is the operation possible with this plan? */
 bool operation_works(enum operation operation);
 

@@ -26,6 +26,10 @@ static void print_plan(void) {
          (long long)(net.jitter / US), net.window, plan.paths, plan.rails,
          (long long)(plan.liveness / MS), plan.caller_progress ? "caller progress" : "threads",
          plan.private_memory ? ", private" : "", plan.wraps ? ", wrapped" : "");
+  if (plan.tls)
+    printf("plan: TLS%s%s, stranger %d, keys for %llu bytes\n",
+           plan.plain_data ? ", plain data" : "", plan.process_tls ? ", by the process" : "",
+           (int)plan.stranger, (unsigned long long)plan.key_lasts);
   printf("plan: faults for %.1f s, one each %.3f s:", (double)plan.faulty_for / S,
          (double)plan.fault_interval / S);
   for (unsigned i = 0; i < FAULTS; i++)
@@ -42,7 +46,7 @@ static void print_history(void) {
   for (int i = 1; i < 64; i++)
     if (load.codes[i])
       printf(" %s %llu", haul_error_name(-i), (unsigned long long)load.codes[i]);
-  puts("");
+  printf("\nstrangers: %llu rejected\n", (unsigned long long)load.rejections);
 }
 
 static uint64_t all_operations(void) {
@@ -118,7 +122,7 @@ int main(int count, char **arguments) {
   threads_start();
   processes_start();
   sim_start(seed);
-  load_draw();
+  load_draw(openssl_start());
   for (int i = 2; i < count; i++)
     if (!take_argument(arguments[i])) {
       fprintf(stderr, "sim: unknown argument %s; fields: ", arguments[i]);

@@ -494,6 +494,7 @@ void process_kill(struct process *process, bool silent) {
     fiber_end(list_entry(process->fibers.next, struct fiber, link));
   processes[process->pid] = NULL;
   close_all(process, silent);
+  openssl_process_died(process);
   release_memory(process);
   free(process);
 }

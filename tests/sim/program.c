@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "calls.h"
+#include "core/tls/tls.h"
 #include "load.h"
 #include "memory/region.h"
 #include "memory/sim/sim.h"
@@ -224,6 +225,9 @@ static int open_node(struct program *program) {
   config.copy_threads = plan.copy_threads;
   config.pool_bytes = plan.pool;
   config.paths = plan.paths;
+  config.key = key_path(program);
+  config.plain_data = plan.tls && plan.plain_data;
+  config.process_tls = plan.tls && plan.process_tls;
   return haul_node_open(&config, &program->node);
 }
 
@@ -239,6 +243,8 @@ static void check_leaks(const struct program *program) {
   const struct process *process = program->process;
   if (process->descriptor_count > 0)
     sim_fail("leaks", "%zu descriptors are open after the close", process->descriptor_count);
+  if (openssl_objects(process) > 0)
+    sim_fail("leaks", "%zu objects of OpenSSL are left after the close", openssl_objects(process));
 }
 
 static void run_links(struct program *program) {
@@ -265,6 +271,7 @@ void *program_main(void *argument) {
   program->node = NULL;
   program->region = NULL;
   program->memory = NULL;
+  tls_key_lasts = plan.key_lasts;
   while (load.phase != STOPPING) {
     if (open_node(program) == 0 && serve(program) == 0)
       break;

@@ -212,6 +212,8 @@ void fibers_thaw(struct process *process) {
 
 static void leave(void) {
   struct fiber *fiber = current;
+  if (sim_is_closed())
+    return;
   fiber->error = errno;
   sim_switch(&fiber->saved, scheduler);
   errno = fiber->error;
@@ -348,6 +350,8 @@ bool fiber_wait(struct list *const *queues, size_t count, int64_t until) {
     sim_yield();
     return false;
   }
+  if (sim_is_closed())
+    sim_fail("simulator", "a callback of OpenSSL sleeps");
   for (size_t i = 0; i < count; i++) {
     fiber->waiters[i].fiber = fiber;
     list_append(queues[i], &fiber->waiters[i].link);

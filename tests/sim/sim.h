@@ -81,6 +81,8 @@ void event_cancel(struct event *event);
 #define FIBER_STACK (256u << 10)
 #define WAITERS     9 /* queues that one fiber waits in at a time */
 
+#define LIBRARY_ERRORS 16
+
 struct process;
 
 struct waiter {
@@ -103,6 +105,8 @@ struct fiber {
   size_t place; /* in the list of runnable fibers */
   struct event timeout;
   struct waiter waiters[WAITERS];
+  uint32_t library_errors[LIBRARY_ERRORS]; /* OpenSSL's error queue */
+  unsigned library_error_count;
 };
 
 extern bool sim_many; /* thousands of processes: stacks have no guard pages */
@@ -116,6 +120,8 @@ void fiber_release(struct fiber *fiber);
  * fiber's quantum is over. */
 void sim_point(int64_t cost);
 void sim_yield(void);
+/* A library that is not simulated runs: nothing switches (openssl.c). */
+bool sim_is_closed(void);
 extern int sim_atomics_share; /* atomic operations of a fiber until another runs, at most */
 
 /* Sleeps in `count` queues until one is woken or the time comes. False: the time came. */

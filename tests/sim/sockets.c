@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -18,6 +19,10 @@
 #include "calls.h"
 
 /* ---- The network ---- */
+
+#ifndef SOL_TLS
+#define SOL_TLS 282 /* include/linux/socket.h */
+#endif
 
 struct net net;
 
@@ -884,6 +889,10 @@ int world_setsockopt(int descriptor, int level, int option, const void *value, s
     return -1;
   if (level == SOL_SOCKET && option == SO_RCVLOWAT)
     memcpy(&socket->low_water, value, sizeof socket->low_water);
+  if (level == IPPROTO_TCP && option == TCP_ULP)
+    return fail(ENOENT); /* no kernel TLS: processes encrypt */
+  if (level == SOL_TLS)
+    return fail(ENOPROTOOPT);
   if (level == SOL_SOCKET && option == 83) /* SO_PASSRIGHTS, since 6.16 */
     return fail(ENOPROTOOPT);
   return 0;

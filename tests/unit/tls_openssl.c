@@ -12,6 +12,7 @@
 
 #if __has_include(<openssl/ssl.h>)
 #include <openssl/bio.h>
+#include <openssl/err.h>
 #include <openssl/ssl.h>
 
 static void the_numbers_are_its_own(void **state) {
@@ -39,6 +40,9 @@ static void the_numbers_are_its_own(void **state) {
   assert_int_equal(OPENSSL_BIO_RETRY, BIO_FLAGS_SHOULD_RETRY);
   assert_int_equal(OPENSSL_COMMON_NAME, NID_commonName);
   assert_int_equal(OPENSSL_UPDATE_OWN, SSL_KEY_UPDATE_NOT_REQUESTED);
+  assert_int_equal(OPENSSL_NO_MEMORY, ERR_R_MALLOC_FAILURE);
+  assert_int_equal(OPENSSL_INTERNAL, ERR_R_INTERNAL_ERROR);
+  assert_int_equal(OPENSSL_INTERNAL_ALERT, SSL_R_TLSV1_ALERT_INTERNAL_ERROR);
   assert_true(OPENSSL_OPTIONS ==
               (SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_COMPRESSION));
 }

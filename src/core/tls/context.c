@@ -41,6 +41,7 @@ static ssl_resumption *as_session(struct tls *tls, const struct key *key) {
     return session;
   }
   openssl->resumption_free(session);
+  tls->no_memory = true;
   return NULL;
 }
 
@@ -94,7 +95,7 @@ static void on_keylog(const ssl_session *ssl, const char *line) {
 
 static int cannot_use(const struct openssl *openssl, const char *path, const char *hint) {
   return error_set(HAUL_EINVAL, 0, path, hint, "OpenSSL cannot use it: %s",
-                   openssl_reason(openssl));
+                   openssl_reason(openssl, NULL));
 }
 
 static int use_certificates(struct tls_context *context, const struct tls_settings *settings) {

@@ -32,9 +32,14 @@ const struct openssl *openssl_open(void) {
   return openssl;
 }
 
-const char *openssl_reason(const struct openssl *openssl) {
+const char *openssl_reason(const struct openssl *openssl, int *number) {
   const char *reason = NULL;
-  for (unsigned long error; (error = openssl->error_get());)
+  int last = 0;
+  for (unsigned long error; (error = openssl->error_get());) {
     reason = openssl->error_reason(error);
+    last = last == OPENSSL_NO_MEMORY ? last : (int)(error & 0x7fffff);
+  }
+  if (number)
+    *number = last;
   return reason ? reason : "no reason given";
 }

@@ -41,7 +41,10 @@ enum openssl_number {
   OPENSSL_BIO_WRITE = 0x02,         /* BIO_FLAGS_WRITE */
   OPENSSL_BIO_RETRY = 0x08,         /* BIO_FLAGS_SHOULD_RETRY */
   OPENSSL_COMMON_NAME = 13,         /* NID_commonName */
-  OPENSSL_UPDATE_OWN = 0            /* SSL_KEY_UPDATE_NOT_REQUESTED */
+  OPENSSL_UPDATE_OWN = 0,           /* SSL_KEY_UPDATE_NOT_REQUESTED */
+  OPENSSL_NO_MEMORY = 0xc0100,      /* ERR_R_MALLOC_FAILURE */
+  OPENSSL_INTERNAL = 0xc0103,       /* ERR_R_INTERNAL_ERROR */
+  OPENSSL_INTERNAL_ALERT = 1080     /* SSL_R_TLSV1_ALERT_INTERNAL_ERROR */
 };
 
 /* SSL_OP_NO_RENEGOTIATION, SSL_OP_IGNORE_UNEXPECTED_EOF, SSL_OP_NO_COMPRESSION */
@@ -129,7 +132,8 @@ struct openssl {
 /* The table, or NULL with the detail, HAUL_ENOTSUP. */
 const struct openssl *openssl_open(void);
 
-/* The text of the thread's latest OpenSSL error; clears the error queue. */
-const char *openssl_reason(const struct openssl *openssl);
+/* The text of the thread's latest OpenSSL error; clears the error queue. `number`, unless NULL: its
+ * ERR_GET_REASON, or OPENSSL_NO_MEMORY if that began it. */
+const char *openssl_reason(const struct openssl *openssl, int *number);
 
 #endif

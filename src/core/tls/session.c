@@ -202,6 +202,22 @@ static int error_auth(const struct tls *tls, const char *object, const char *rea
       "the peer and this side do not accept each other: %s", reason);
 }
 
+/* Neither a shortage of memory here nor a fault of the peer says anything about keys. OpenSSL calls
+ * some shortages an internal error. */
+static int error_handshake(const struct tls *tls, const char *object) {
+  int number;
+  const char *reason = openssl_reason(tls->context->openssl, &number);
+  if (tls->no_memory || number == OPENSSL_NO_MEMORY)
+    return error_memory("TLS");
+  if (number == OPENSSL_INTERNAL)
+    return error_set(HAUL_ESYSTEM, EIO, object, "check whether memory is short",
+                     "OpenSSL failed during authentication: %s", reason);
+  if (number == OPENSSL_INTERNAL_ALERT)
+    return error_set(HAUL_EPEER, 0, object, "its log says why",
+                     "the peer failed during authentication");
+  return error_auth(tls, object, reason);
+}
+
 /* Sets the identity from the peer's certificate; psk_find or psk_use set it for a key. */
 static int name_peer(struct tls *tls, const char *object) {
   const struct openssl *openssl = tls->context->openssl;
@@ -237,7 +253,7 @@ int tls_handshake(struct tls *tls, const char *object) {
   if (error == OPENSSL_WANT_WRITE)
     return TLS_WRITE;
   if (error == OPENSSL_ERROR_SSL)
-    return error_auth(tls, object, openssl_reason(openssl));
+    return error_handshake(tls, object);
   return error_set(HAUL_EPEER, tls->system, object,
                    tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
                    "the connection ended during authentication");
@@ -360,6 +376,14 @@ struct fetched {
   size_t at, end;
 };
 
+/* The errno for a failure of OpenSSL that is not the socket's. `otherwise`: if it is not OpenSSL's
+ * own. */
+static int failure(const struct tls *tls, int otherwise) {
+  int number;
+  openssl_reason(tls->context->openssl, &number);
+  return number == OPENSSL_NO_MEMORY ? ENOMEM : number == OPENSSL_INTERNAL ? EIO : otherwise;
+}
+
 /* With the lock. Encrypts one record; the buffer has room for it. */
 static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetched, size_t *total) {
   char gathered[TLS_RECORD], *bytes;
@@ -380,7 +404,7 @@ static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetche
     return false;
   renew_key(tls, length);
   if (!tls->context->openssl->session_write(tls->ssl, bytes, length, &put)) {
-    tls->system = tls->system ? tls->system : EPROTO;
+    tls->system = tls->system ? tls->system : failure(tls, EIO);
     return false;
   }
   place_advance(place, put);
@@ -442,7 +466,7 @@ static ssize_t decrypt(struct tls *tls, char *to, size_t length) {
   if (error == OPENSSL_CLOSED)
     return 0;
   errno = error == OPENSSL_WANT_READ || error == OPENSSL_WANT_WRITE ? EAGAIN
-          : error == OPENSSL_ERROR_SSL                              ? EBADMSG
+          : error == OPENSSL_ERROR_SSL                              ? failure(tls, EBADMSG)
           : tls->system                                             ? tls->system
                                                                     : ECONNRESET;
   return -1;

@@ -32,6 +32,7 @@ struct tls {
     bool known;
     uint8_t bytes[TLS_SECRET];
   } secrets[2];      /* client's, server's; kept until the kernel has them */
+  bool no_memory;    /* a callback of the handshake found none */
   int system;        /* errno of the call that ended the session */
   bool looked, bare; /* the server's first byte was peeked; it is not a TLS record */
   bool holds;

@@ -38,7 +38,7 @@ enum tls_wants { TLS_DONE = 0, TLS_READ = 1, TLS_WRITE = 2, TLS_BARE = 3 };
 /* A session over a connected socket, which stays the caller's. The context outlives it. */
 int tls_open(struct tls_context *context, int descriptor, bool server, struct tls **tls);
 /* Continues the handshake: enum tls_wants, or a code with the detail: HAUL_EAUTH (one side rejects
- * the other), HAUL_EPEER, HAUL_EPROTO; `object` names the peer. */
+ * the other), HAUL_EPEER, HAUL_ENOMEM, HAUL_ESYSTEM; `object` names the peer. */
 int tls_handshake(struct tls *tls, const char *object);
 void tls_free(struct tls *tls);
 
@@ -64,8 +64,9 @@ bool tls_to_kernel(struct tls *tls);
  * without TLS. False: no memory. */
 bool tls_buffer(struct tls *tls, bool reads);
 
-/* As non-blocking sendmsg and recvmsg, by any thread: -1 with errno, EBADMSG for forged records.
- * Sent bytes may stay buffered until tls_flush; then tls_owes is true. */
+/* As non-blocking sendmsg and recvmsg, by any thread: -1 with errno, EBADMSG for forged records,
+ * ENOMEM or EIO if OpenSSL fails. Sent bytes may stay buffered until tls_flush; then tls_owes is
+ * true. */
 ssize_t tls_send(struct tls *tls, const struct msghdr *message);
 ssize_t tls_receive(struct tls *tls, const struct msghdr *message);
 /* 0, or -1 with errno: EAGAIN when bytes are left. */
