@@ -3,6 +3,7 @@
  * are strings, zeros are omitted. etcd.io/docs/v3.4/dev-guide/api_grpc_gateway */
 #include "directory/etcd.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,13 +116,16 @@ json_t *range_of(const char *from, const char *to) {
 bool entry_of(const struct directory *directory, const json_t *pair,
               struct haul_directory_entry *entry) {
   size_t key_length, value_length;
+  errno = 0;
   char *key = bytes_of_json(json_object_get(pair, "key"), &key_length);
   char *value = bytes_of_json(json_object_get(pair, "value"), &value_length);
   memset(entry, 0, sizeof *entry);
   bool valid = key && value && key_parse(directory->prefix, key, key_length, entry) &&
                value_parse(directory->library, value, value_length, entry);
+  int error = errno;
   free(key);
   free(value);
+  errno = error;
   return valid;
 }
 
@@ -177,36 +181,44 @@ static int transact_as(struct directory *directory, int64_t lease,
 
 /* ---- Finding ---- */
 
-static void collect(const struct directory *directory, const json_t *range,
+/* False: no memory. */
+static bool collect(const struct directory *directory, const json_t *range,
                     struct haul_directory_entry *entries, size_t room, size_t *count) {
   const json_t *pairs = json_object_get(range, "kvs");
   for (size_t i = 0; i < json_array_size(pairs) && *count < DIRECTORY_FOUND; i++) {
     struct haul_directory_entry entry;
     if (entry_of(directory, json_array_get(pairs, i), *count < room ? &entries[*count] : &entry))
       ++*count;
+    else if (errno == ENOMEM)
+      return false;
   }
+  return true;
 }
 
-/* Requests the node of this name, and then the regions of this name. */
+/* Requests the node of this name, and then the regions of this name. NULL: no memory. */
 static json_t *both_of(const struct directory *directory, const char *name) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
   char key[KEY_MAX], end[KEY_MAX], word[3 * sizeof((struct haul_directory_entry *)NULL)->name + 1];
-  json_t *by_node = NULL;
-  if (strlen(name) < sizeof node.node) {
+  char node_key[KEY_MAX];
+  bool is_node = strlen(name) < sizeof node.node;
+  if (is_node) {
     strcpy(node.node, name);
-    key_of(directory->prefix, &node, key);
-    by_node = range_of(key, NULL);
+    key_of(directory->prefix, &node, node_key);
   }
   word_escape(name, word, sizeof word);
   snprintf(key, sizeof key, "%s/name/%s/", directory->prefix, word);
   /* '0' is the byte behind '/'. */
   snprintf(end, sizeof end, "%s/name/%s0", directory->prefix, word);
   json_t *by_name = range_of(key, end);
-  json_object_set_new(by_name, "limit", json_integer(DIRECTORY_FOUND - 1));
+  bool whole = json_object_set_new(by_name, "limit", json_integer(DIRECTORY_FOUND - 1)) == 0;
   json_t *operations = json_pack("[{so}]", "request_range", by_name);
-  if (by_node)
-    json_array_insert_new(operations, 0, json_pack("{so}", "request_range", by_node));
-  return operations;
+  if (is_node)
+    whole &= json_array_insert_new(
+                 operations, 0, json_pack("{so}", "request_range", range_of(node_key, NULL))) == 0;
+  if (whole)
+    return operations;
+  json_decref(operations);
+  return NULL;
 }
 
 static int etcd_find(struct directory *directory, const char *word, int64_t until,
@@ -222,10 +234,13 @@ static int etcd_find(struct directory *directory, const char *word, int64_t unti
     return code;
   *count = 0;
   const json_t *responses = json_object_get(response, "responses");
-  for (size_t i = 0; i < json_array_size(responses); i++)
-    collect(directory, json_object_get(json_array_get(responses, i), "response_range"), entries,
-            room, count);
+  bool whole = true;
+  for (size_t i = 0; whole && i < json_array_size(responses); i++)
+    whole = collect(directory, json_object_get(json_array_get(responses, i), "response_range"),
+                    entries, room, count);
   json_decref(response);
+  if (!whole)
+    return no_memory(directory);
   if (*count)
     return 0;
   const char *member = http_member(directory->http);
@@ -312,10 +327,13 @@ static int read_entry(struct directory *directory, const char *key, int64_t unti
   const json_t *pair = json_array_get(json_object_get(response, "kvs"), 0);
   if (pair)
     *revision = number_of_json(json_object_get(pair, "mod_revision"));
-  if (pair && !entry_of(directory, pair, entry))
+  bool no_entry = pair && !entry_of(directory, pair, entry);
+  if (no_entry && errno == ENOMEM)
+    code = no_memory(directory); /* it may be another node's */
+  if (no_entry)
     memset(entry, 0, sizeof *entry);
   json_decref(response);
-  return 0;
+  return code;
 }
 
 static int etcd_claim(struct directory *directory, int64_t number,

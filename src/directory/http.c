@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "directory/http_inside.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -177,7 +178,9 @@ static bool is_about_login(const char *text) {
 /* Reads the reason: from etcd's JSON, or the first line of its HTTP server's plain text. Returns
  * whether the response is JSON, as those of the gateway are. */
 static bool read_reason(const struct bytes *bytes, char *reason, size_t size) {
+  errno = 0;
   json_t *response = bytes->data ? json_loadb(bytes->data, bytes->length, 0, NULL) : NULL;
+  bool is_json = response || errno == ENOMEM;
   const char *text = json_string_value(json_object_get(response, "message"));
   size_t length = 0;
   if (!text)
@@ -187,7 +190,6 @@ static bool read_reason(const struct bytes *bytes, char *reason, size_t size) {
   for (; text && text[length] >= ' ' && text[length] <= '~' && length < size - 1; length++)
     reason[length] = text[length];
   reason[length] = '\0';
-  bool is_json = response;
   json_decref(response);
   return is_json;
 }
@@ -279,7 +281,10 @@ static int http_parse_response(const struct http *http, const struct bytes *byte
   curl_easy_getinfo(http->easy, CURLINFO_RESPONSE_CODE, &status);
   if (status != 200)
     return http_refused(http, status, bytes);
+  errno = 0;
   json_t *value = json_loadb(bytes->data ? bytes->data : "", bytes->length, 0, &error);
+  if (!value && errno == ENOMEM) /* jansson reports this as a mistake in the text */
+    return http->library->code(HAUL_ENOMEM, http_member(http));
   if (json_is_object(value)) {
     *response = value;
     return 0;
