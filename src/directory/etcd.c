@@ -336,31 +336,40 @@ static int read_entry(struct directory *directory, const char *key, int64_t unti
   return code;
 }
 
-static int etcd_claim(struct directory *directory, int64_t number,
-                      const struct haul_directory_entry *node, int64_t until) {
-  struct haul_directory_entry present;
+/* Reads the present entry and replaces it, if it may be replaced and nobody changes it between. */
+static int try_claim(struct directory *directory, int64_t number,
+                     const struct haul_directory_entry *node, int64_t until,
+                     struct haul_directory_entry *present, bool *claimed) {
   char key[KEY_MAX], text[24];
   int64_t revision;
   json_t *response = NULL;
   key_of(directory->prefix, node, key);
-  int code = read_entry(directory, key, until, &present, &revision);
-  if (code)
-    return code;
+  int code = read_entry(directory, key, until, present, &revision);
   /* A value that is not an entry may be replaced. */
-  bool claimed = revision == 0 || !present.kind || is_successor(node, &present);
-  if (claimed) {
-    snprintf(text, sizeof text, "%lld", (long long)revision);
-    json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
-                                json_bytes(key, strlen(key)), "mod_revision", text);
-    json_t *put = json_pack("[{so}]", "request_put", put_of(directory, number, node));
-    code = transact(directory, compare, put, until, &response);
-    if (code)
-      return code;
-    claimed = json_is_true(json_object_get(response, "succeeded"));
-    json_decref(response);
-  }
-  if (claimed)
-    return 0;
+  *claimed = code == 0 && (revision == 0 || !present->kind || is_successor(node, present));
+  if (!*claimed)
+    return code;
+  snprintf(text, sizeof text, "%lld", (long long)revision);
+  json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
+                              json_bytes(key, strlen(key)), "mod_revision", text);
+  json_t *put = json_pack("[{so}]", "request_put", put_of(directory, number, node));
+  code = transact(directory, compare, put, until, &response);
+  *claimed = code == 0 && json_is_true(json_object_get(response, "succeeded"));
+  json_decref(response);
+  return code;
+}
+
+/* Two tries: a transaction whose response was lost has changed the entry before it is sent again.
+ */
+static int etcd_claim(struct directory *directory, int64_t number,
+                      const struct haul_directory_entry *node, int64_t until) {
+  struct haul_directory_entry present;
+  bool claimed = false;
+  int code = 0;
+  for (int i = 0; i < 2 && code == 0 && !claimed; i++)
+    code = try_claim(directory, number, node, until, &present, &claimed);
+  if (code || claimed)
+    return code;
   return directory->library->error(
       HAUL_EEXIST, 0, node->node, "give this node another name: haul serve --name NAME",
       "another node in the directory has this name (%s)",
