@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -113,8 +114,9 @@ struct socket {
   size_t flight_bytes, arrived_bytes, window;
   int low_water, error;
   bool fin, read_shut, write_shut, blocked;
-  struct event arrival, attempt;
-  unsigned attempts;
+  struct event arrival, attempt, probe;
+  unsigned attempts, lost_probes; /* probes: of TCP's keep-alive */
+  int64_t probe_idle, probe_interval;
   struct list all; /* of the world */
 };
 
@@ -127,6 +129,8 @@ static struct socket *socket_new(int domain) {
   socket->host = process_current() ? process_current()->host : NULL;
   socket->pid = process_current() ? process_current()->pid : 0;
   socket->low_water = 1;
+  socket->probe_idle = 7200 * S; /* the kernel's */
+  socket->probe_interval = 75 * S;
   socket->window = net.window;
   list_init(&socket->bound);
   list_init(&socket->pending);
@@ -507,6 +511,7 @@ void socket_free(struct file *file) {
     item_free(list_entry(socket->arrived.next, struct item, link));
   event_cancel(&socket->arrival);
   event_cancel(&socket->attempt);
+  event_cancel(&socket->probe);
   list_remove(&socket->bound);
   list_remove(&socket->all);
   free(socket);
@@ -645,6 +650,26 @@ static void gather(struct item *item, const struct msghdr *message) {
     memcpy(item->bytes + done, message->msg_iov[i].iov_base, part);
     done += part;
   }
+}
+
+#define PROBES 9 /* the kernel's TCP_KEEPCNT */
+
+/* TCP's keep-alive: a probe without a response, or with a reset of a host that lost power. */
+static void on_probe(struct event *event) {
+  struct socket *socket = list_entry(event, struct socket, probe);
+  const struct socket *peer = socket->peer;
+  if (socket->state != CONNECTED || socket->fin || socket->error)
+    return;
+  bool reached =
+      peer ? !net_is_cut(socket->host, peer->host) && !net_is_cut(peer->host, socket->host)
+           : sim_now >= socket->peer_back;
+  socket->lost_probes = reached ? 0 : socket->lost_probes + 1;
+  if (socket->lost_probes >= PROBES)
+    fail_socket(socket, ETIMEDOUT);
+  else if (reached && !peer && list_empty(&socket->flight))
+    send_item(socket, item_new(RESET, 0), sim_now + 2 * net.latency);
+  else
+    event_schedule(event, sim_now + socket->probe_interval, on_probe);
 }
 
 /* The peer is gone: a host that is up answers with a reset, after a while if it lost power. */
@@ -884,6 +909,12 @@ int world_setsockopt(int descriptor, int level, int option, const void *value, s
     return -1;
   if (level == SOL_SOCKET && option == SO_RCVLOWAT)
     memcpy(&socket->low_water, value, sizeof socket->low_water);
+  if (level == SOL_SOCKET && option == SO_KEEPALIVE)
+    event_schedule(&socket->probe, sim_now + socket->probe_idle, on_probe);
+  if (level == IPPROTO_TCP && option == TCP_KEEPIDLE)
+    socket->probe_idle = *(const int *)value * S;
+  if (level == IPPROTO_TCP && option == TCP_KEEPINTVL)
+    socket->probe_interval = *(const int *)value * S;
   if (level == SOL_SOCKET && option == 83) /* SO_PASSRIGHTS, since 6.16 */
     return fail(ENOPROTOOPT);
   return 0;
