@@ -247,12 +247,20 @@ int http_failed(const struct http *http, CURLcode result, const struct bytes *by
   }
 }
 
+/* 503: the member is up and has lost the others. */
+static bool is_not_ready(const struct http *http, CURLcode result) {
+  long status = 0;
+  if (result == CURLE_OK)
+    curl_easy_getinfo(http->easy, CURLINFO_RESPONSE_CODE, &status);
+  return status == 503;
+}
+
 /* Whether to retry with another member, or with the same one: a restarted server closes keep-alive
  * connections. */
 static bool may_try_again(CURLcode result) {
   return result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST ||
          result == CURLE_OPERATION_TIMEDOUT || result == CURLE_GOT_NOTHING ||
-         result == CURLE_RECV_ERROR || result == CURLE_SEND_ERROR;
+         result == CURLE_RECV_ERROR || result == CURLE_SEND_ERROR || result == CURLE_PARTIAL_FILE;
 }
 
 static CURLcode post_once(struct http *http, const char *path, const char *body, int64_t until,
@@ -306,7 +314,8 @@ static int http_post_members(struct http *http, const char *path, const char *te
     int64_t share = until == HAUL_FOREVER ? http_now() + http->liveness
                                           : http_now() + (until - http_now()) / left;
     result = post_once(http, path, text, left == 1 ? until : share, &bytes);
-    if (!may_try_again(result))
+    bool not_ready = is_not_ready(http, result) && i + 1 < http->members;
+    if (!not_ready && !may_try_again(result))
       break;
     http->member = (http->member + 1) % http->members;
     if (http_now() >= until || http_is_stopped(http))
