@@ -45,6 +45,8 @@ const char *etcd_directory(void);
 /* The last change of a leader, or of the members that work, and the time at which the last outage
  * ended. */
 extern int64_t etcd_trouble_at, etcd_back_at;
+/* Since when most members have been up, with a leader; NEVER: they are not. */
+int64_t etcd_serves_since(void);
 
 /* Requests of one client process, by what they are for. */
 enum purpose { REGISTERS, LOOKS_UP, WATCHES, PURPOSES };

@@ -11,6 +11,7 @@
 /* For a name to appear once nothing hinders it, and to vanish once its lease has expired. */
 #define SLACK_THERE (10 * S)
 #define SLACK_GONE  (30 * S)
+#define LOOKUP_TIME (4 * S) /* a lookup has to find a member that serves */
 #define CLOSE_LIMIT (30 * S)
 #define SETTLED     (5 * S) /* a walk has seen what is older */
 
@@ -83,6 +84,20 @@ static void check_absence(const struct named *node, int64_t asked) {
   if (asked > since + names_plan.lease * S + SLACK_THERE)
     sim_fail("names", "%s is not found, and is registered since %.3f", node->name,
              (double)node->registered_at / S);
+}
+
+/* A lookup failed. That must not be if it had time to try all members, and most of them served all
+ * the time. */
+static void check_failure(const struct named *node, int code, int64_t asked, int64_t span) {
+  bool failed = code == HAUL_ETIMEDOUT || code == HAUL_ECONNECT || code == HAUL_EPEER;
+  int64_t since = etcd_serves_since();
+  if (!failed || span < LOOKUP_TIME || etcd_plan.slow || etcd_plan.errors || etcd_plan.broken ||
+      since == NEVER)
+    return;
+  since = since > node->trouble_until ? since : node->trouble_until;
+  if (asked > since + SLACK_THERE)
+    sim_fail("lookups", "a member serves, but: %s (%s)", haul_error_last()->text,
+             haul_error_last()->object);
 }
 
 /* ---- Registration ---- */
@@ -161,7 +176,7 @@ static void find(struct named *node) {
   struct haul_directory_entry entries[NODES];
   size_t found = NODES;
   char address[160];
-  int64_t until = own_clock() + sim_between(MS, 8 * S), asked = sim_now;
+  int64_t span = sim_between(MS, 8 * S), until = own_clock() + span, asked = sim_now;
   snprintf(address, sizeof address, "%s/%s", etcd_directory(), region ? "shared" : other->name);
   struct limit limit = limit_begin("haul_directory_find", until);
   int code = haul_directory_find(node->node, address, until, entries, &found);
@@ -173,6 +188,7 @@ static void find(struct named *node) {
     if (!region && strcmp(entries[i].node, other->name) != 0)
       sim_fail("entries", "a request for %s found %s", other->name, entries[i].node);
   }
+  check_failure(node, code, asked, span);
   if (code == HAUL_ENAME && !region)
     check_absence(other, asked);
   if (code == 0 && !region && load.phase == QUIET && other->process &&
