@@ -151,8 +151,8 @@ static int transact(struct directory *directory, json_t *compare, json_t *operat
               : no_memory(directory);
 }
 
-/* The same if the node's entry still has this lease; else HAUL_ESTALE. Fewer than `count`
- * operations: there was no memory for the others. */
+/* The same if the node's entry still has this lease; else HAUL_ESTALE. 1 as of module->put. Fewer
+ * than `count` operations: there was no memory for the others. */
 static int transact_as(struct directory *directory, int64_t lease,
                        const struct haul_directory_entry *of, json_t *operations, size_t count,
                        int64_t until) {
@@ -173,7 +173,7 @@ static int transact_as(struct directory *directory, int64_t lease,
     return code;
   bool succeeded = json_is_true(json_object_get(response, "succeeded"));
   json_decref(response);
-  return succeeded ? 0
+  return succeeded ? http_is_repeated(directory->http)
                    : directory->library->error(
                          HAUL_ESTALE, 0, node.node, NULL,
                          "the entry in the directory does not belong to this node any more");
@@ -283,7 +283,8 @@ static int etcd_renew(struct directory *directory, int64_t number,
   if (!lives)
     return directory->library->error(HAUL_ESTALE, 0, http_member(directory->http), NULL,
                                      "the lease expired");
-  return transact_as(directory, number, node, json_array(), 0, until);
+  code = transact_as(directory, number, node, json_array(), 0, until);
+  return code > 0 ? 0 : code; /* another try changes nothing */
 }
 
 static void etcd_end_lease(struct directory *directory, int64_t number, int64_t until) {

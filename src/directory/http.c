@@ -263,6 +263,10 @@ static bool may_try_again(CURLcode result) {
          result == CURLE_RECV_ERROR || result == CURLE_SEND_ERROR || result == CURLE_PARTIAL_FILE;
 }
 
+bool http_is_repeated(const struct http *http) {
+  return http->repeated;
+}
+
 static CURLcode post_once(struct http *http, const char *path, const char *body, int64_t until,
                           struct bytes *bytes) {
   char url[256];
@@ -309,6 +313,7 @@ static int http_post_members(struct http *http, const char *path, const char *te
                              json_t **response) {
   struct bytes bytes = {0};
   CURLcode result = CURLE_OUT_OF_MEMORY;
+  http->repeated = false;
   for (unsigned i = 0; i <= http->members; i++) {
     unsigned left = i < http->members ? http->members - i : 1;
     int64_t share = until == HAUL_FOREVER ? http_now() + http->liveness
@@ -317,6 +322,7 @@ static int http_post_members(struct http *http, const char *path, const char *te
     bool not_ready = is_not_ready(http, result) && i + 1 < http->members;
     if (!not_ready && !may_try_again(result))
       break;
+    http->repeated |= result != CURLE_COULDNT_CONNECT && result != CURLE_COULDNT_RESOLVE_HOST;
     http->member = (http->member + 1) % http->members;
     if (http_now() >= until || http_is_stopped(http))
       break;
