@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 
 #include "calls.h"
+#include "etcd.h"
 #include "load.h"
 
 #define KEPT     5         /* connections; libcurl's CURLOPT_MAXCONNECTS */
@@ -23,7 +24,7 @@
 #define LINE     512       /* of a response's head; the model of etcd has shorter ones */
 #define SLICE    1000      /* ms: the longest time without a call of the progress function */
 
-enum step { IDLE, CONNECTS, SENDS, HEAD, BODY, CHUNK, CHUNK_END, TRAILER, DONE };
+enum step { IDLE, OPENS, SENDS, HEAD, BODY, CHUNK, CHUNK_END, TRAILER, DONE };
 
 struct kept {
   int socket; /* 0: none; 0 is no socket of the world */
@@ -124,10 +125,17 @@ static void set_keep_alive(const struct easy *easy, int socket) {
   world_setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
+/* Not of a lookup or the start of a walk, whose rate the load draws. */
+static bool is_of_upkeep(const struct easy *easy) {
+  return !strstr(easy->request, "{\"compare\":[],") && !strstr(easy->url, "/v3/kv/range");
+}
+
 static CURLcode open_connection(struct easy *easy) {
   struct sockaddr_in to = {
       .sin_family = AF_INET, .sin_addr = easy->connection.host, .sin_port = easy->connection.port};
   int socket = world_socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (is_of_upkeep(easy))
+    count_request(process_current()->pid, CONNECTS);
   if (socket < 0)
     return failed(easy, CURLE_COULDNT_CONNECT, "no socket");
   easy->connection.socket = socket;
@@ -137,7 +145,7 @@ static CURLcode open_connection(struct easy *easy) {
     easy->opened(NULL, socket, CURLSOCKTYPE_IPCXN);
   if (world_connect(socket, (const struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS)
     return failed(easy, CURLE_COULDNT_CONNECT, "connect failed");
-  easy->step = CONNECTS;
+  easy->step = OPENS;
   return CURLE_OK;
 }
 
@@ -346,7 +354,7 @@ static CURLcode check_time(struct easy *easy) {
     return failed(easy, CURLE_ABORTED_BY_CALLBACK, "Callback aborted");
   if (now >= easy->until)
     return failed(easy, CURLE_OPERATION_TIMEDOUT, "Operation timed out");
-  if (easy->step == CONNECTS && now >= easy->connects_until)
+  if (easy->step == OPENS && now >= easy->connects_until)
     return failed(easy, CURLE_OPERATION_TIMEDOUT, "Connection timed out");
   if (easy->low_speed_seconds && now - easy->heard >= easy->low_speed_seconds * S)
     return failed(easy, CURLE_OPERATION_TIMEDOUT, "Operation too slow");
@@ -357,9 +365,9 @@ static CURLcode check_time(struct easy *easy) {
 static void advance(struct easy *easy) {
   CURLcode code = check_time(easy);
   while (code == CURLE_OK && easy->step != DONE)
-    code = easy->step == CONNECTS ? step_connect(easy)
-           : easy->step == SENDS  ? step_send(easy)
-                                  : step_receive(easy);
+    code = easy->step == OPENS   ? step_connect(easy)
+           : easy->step == SENDS ? step_send(easy)
+                                 : step_receive(easy);
   if (code != CURLE_AGAIN)
     finish(easy, code);
 }
@@ -381,7 +389,7 @@ static void await(struct easy *const *easies, size_t count, int ms) {
     if (!easy || easy->step == DONE)
       continue;
     ms = ms_until(easy->until, ms);
-    if (easy->step == CONNECTS)
+    if (easy->step == OPENS)
       ms = ms_until(easy->connects_until, ms);
     entries[used++] = (struct pollfd){.fd = easy->connection.socket,
                                       .events = easy->step <= SENDS ? POLLOUT : POLLIN};

@@ -111,6 +111,7 @@ static void start_member(struct member *member) {
   member->process = process_start(member->host, PROGRAMS + member->number, 1, gateway_main, member);
   free(member->process->image); /* it has nothing of the library */
   member->process->image = NULL;
+  net_answers_again(member->host);
   if (count_up() == 1)
     etcd_back_at = sim_now;
   members_changed();
@@ -268,8 +269,10 @@ static void count_all(void) {
 
 void count_request(pid_t pid, enum purpose purpose) {
   struct client *client = client_of(pid);
-  etcd_requests++;
-  count_all();
+  if (purpose != CONNECTS) {
+    etcd_requests++;
+    count_all();
+  }
   if (client->second != sim_now / S)
     memset(client->count, 0, sizeof client->count);
   client->second = sim_now / S;

@@ -48,8 +48,9 @@ extern int64_t etcd_trouble_at, etcd_back_at;
 /* Since when most members have been up, with a leader; NEVER: they are not. */
 int64_t etcd_serves_since(void);
 
-/* Requests of one client process, by what they are for. */
-enum purpose { REGISTERS, LOOKS_UP, WATCHES, PURPOSES };
+/* Requests of one client process, by what they are for, and its attempts to connect for others than
+ * lookups. */
+enum purpose { REGISTERS, LOOKS_UP, WATCHES, CONNECTS, PURPOSES };
 struct client {
   pid_t pid;
   int64_t second;
@@ -75,7 +76,7 @@ bool member_works(const struct member *member);
 /* Waits until the member can serve a linearizable request; false: not by then. */
 bool member_await(const struct member *member, int64_t until);
 void *gateway_main(void *member);
-/* Stops the run if a client makes too many requests. */
+/* Ends the run if a client makes too many requests. */
 void count_request(pid_t pid, enum purpose purpose);
 
 #endif

@@ -497,7 +497,7 @@ static void follow(struct watch *watch) {
       return;
     }
     if (works && watch->next <= store.revision) {
-      sent = send_events(watch, sim_chance(500000) ? 1 : 1000);
+      sent = send_events(watch, sim_chance(500000) ? 1 : 1000) && !sim_chance(etcd_plan.broken);
     } else {
       fiber_wait(queues, 2, works ? progress : sim_now + 500 * MS);
       if (works && sim_now >= progress) {

@@ -146,6 +146,7 @@ static void run_short(struct named *node, enum node_fault fault) {
     node->process->refuse_descriptors = (unsigned)sim_between(10000, 900000);
   event_schedule(&end_of_shortage[node->number], until, on_shortage_end);
   node->trouble_until = until;
+  node->was_short |= fault == NO_MEMORY;
 }
 
 static void inject(struct named *node, enum node_fault fault) {
@@ -203,7 +204,8 @@ static unsigned others_of(unsigned number) {
 
 static bool is_proven(const struct named *node) {
   unsigned others = others_of(node->number);
-  return node->registered_at && node->connected == others && node->found == others && node->mirrors;
+  return node->registered_at && node->connected == others && node->found == others &&
+         node->mirrors && named_is_entered(node);
 }
 
 static void on_quiet_limit(struct event *event) {
@@ -213,9 +215,9 @@ static void on_quiet_limit(struct event *event) {
     if (!is_proven(node))
       sim_fail("liveness",
                "node %u, %lld s after the last fault: registered %d, found %x, connected %x, walk "
-               "%d",
+               "%d, entered %d",
                i, (long long)(QUIET_LIMIT / S), node->registered_at > 0, node->found,
-               node->connected, node->mirrors);
+               node->connected, node->mirrors, named_is_entered(node));
   }
 }
 
@@ -296,8 +298,8 @@ void names_history(void) {
     if (names.codes[i])
       printf(" %s %llu", haul_error_name(-i), (unsigned long long)names.codes[i]);
   printf("\netcd: %llu requests, %llu refused; in one second: all %u, after an outage %u, of one "
-         "client: %u to register, %u to look up, %u to watch\n",
+         "client: %u to register, %u to look up, %u to watch, %u connections\n",
          (unsigned long long)etcd_requests, (unsigned long long)etcd_refused, etcd_peak,
          etcd_peak_after_outage, etcd_client_peak[REGISTERS], etcd_client_peak[LOOKS_UP],
-         etcd_client_peak[WATCHES]);
+         etcd_client_peak[WATCHES], etcd_client_peak[CONNECTS]);
 }

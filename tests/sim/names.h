@@ -65,6 +65,7 @@ struct named {
   int64_t registered_at;    /* its entries are current since then; 0: they are not */
   int64_t trouble_until;    /* of this node or its links */
   bool leaves, ended, looks_up, registers, walks;
+  bool was_short;            /* of memory, in this life */
   unsigned connected, found; /* bits of other nodes, in the quiet phase */
   bool mirrors;              /* its walk agrees with the directory, in the quiet phase */
   struct mirror mirror;
@@ -87,6 +88,8 @@ uint64_t names_operations(void);
 
 void named_start(struct named *node);
 void *named_main(void *node);
+/* Are exactly the node and the regions in the directory that it publishes? */
+bool named_is_entered(const struct named *node);
 /* The id in the entries of a node; only the library's own headers tell it. */
 void identity_of(const haul_node *node, uint8_t id[16]);
 

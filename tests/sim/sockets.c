@@ -549,6 +549,14 @@ int world_shutdown(int descriptor, int how) {
   return 0;
 }
 
+void net_answers_again(const struct host *host) {
+  list_each(item, &all_sockets) {
+    struct socket *socket = list_entry(item, struct socket, all);
+    if (!socket->peer && socket->peer_name.address == host->address && socket->peer_back > sim_now)
+      socket->peer_back = sim_now;
+  }
+}
+
 size_t net_reset(const struct host *one, const struct host *other) {
   size_t count = 0;
   list_each_safe(item, &all_sockets) {
