@@ -3,6 +3,7 @@
  * are strings, zeros are omitted. etcd.io/docs/v3.4/dev-guide/api_grpc_gateway */
 #include "directory/etcd.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,13 +116,16 @@ json_t *range_of(const char *from, const char *to) {
 bool entry_of(const struct directory *directory, const json_t *pair,
               struct haul_directory_entry *entry) {
   size_t key_length, value_length;
+  errno = 0;
   char *key = bytes_of_json(json_object_get(pair, "key"), &key_length);
   char *value = bytes_of_json(json_object_get(pair, "value"), &value_length);
   memset(entry, 0, sizeof *entry);
   bool valid = key && value && key_parse(directory->prefix, key, key_length, entry) &&
                value_parse(directory->library, value, value_length, entry);
+  int error = errno;
   free(key);
   free(value);
+  errno = error;
   return valid;
 }
 
@@ -147,8 +151,8 @@ static int transact(struct directory *directory, json_t *compare, json_t *operat
               : no_memory(directory);
 }
 
-/* The same if the node's entry still has this lease; else HAUL_ESTALE. Fewer than `count`
- * operations: there was no memory for the others. */
+/* The same if the node's entry still has this lease; else HAUL_ESTALE. 1 as of module->put. Fewer
+ * than `count` operations: there was no memory for the others. */
 static int transact_as(struct directory *directory, int64_t lease,
                        const struct haul_directory_entry *of, json_t *operations, size_t count,
                        int64_t until) {
@@ -169,7 +173,7 @@ static int transact_as(struct directory *directory, int64_t lease,
     return code;
   bool succeeded = json_is_true(json_object_get(response, "succeeded"));
   json_decref(response);
-  return succeeded ? 0
+  return succeeded ? http_is_repeated(directory->http)
                    : directory->library->error(
                          HAUL_ESTALE, 0, node.node, NULL,
                          "the entry in the directory does not belong to this node any more");
@@ -177,36 +181,44 @@ static int transact_as(struct directory *directory, int64_t lease,
 
 /* ---- Finding ---- */
 
-static void collect(const struct directory *directory, const json_t *range,
+/* False: no memory. */
+static bool collect(const struct directory *directory, const json_t *range,
                     struct haul_directory_entry *entries, size_t room, size_t *count) {
   const json_t *pairs = json_object_get(range, "kvs");
   for (size_t i = 0; i < json_array_size(pairs) && *count < DIRECTORY_FOUND; i++) {
     struct haul_directory_entry entry;
     if (entry_of(directory, json_array_get(pairs, i), *count < room ? &entries[*count] : &entry))
       ++*count;
+    else if (errno == ENOMEM)
+      return false;
   }
+  return true;
 }
 
-/* Requests the node of this name, and then the regions of this name. */
+/* Requests the node of this name, and then the regions of this name. NULL: no memory. */
 static json_t *both_of(const struct directory *directory, const char *name) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
   char key[KEY_MAX], end[KEY_MAX], word[3 * sizeof((struct haul_directory_entry *)NULL)->name + 1];
-  json_t *by_node = NULL;
-  if (strlen(name) < sizeof node.node) {
+  char node_key[KEY_MAX];
+  bool is_node = strlen(name) < sizeof node.node;
+  if (is_node) {
     strcpy(node.node, name);
-    key_of(directory->prefix, &node, key);
-    by_node = range_of(key, NULL);
+    key_of(directory->prefix, &node, node_key);
   }
   word_escape(name, word, sizeof word);
   snprintf(key, sizeof key, "%s/name/%s/", directory->prefix, word);
   /* '0' is the byte behind '/'. */
   snprintf(end, sizeof end, "%s/name/%s0", directory->prefix, word);
   json_t *by_name = range_of(key, end);
-  json_object_set_new(by_name, "limit", json_integer(DIRECTORY_FOUND - 1));
+  bool whole = json_object_set_new(by_name, "limit", json_integer(DIRECTORY_FOUND - 1)) == 0;
   json_t *operations = json_pack("[{so}]", "request_range", by_name);
-  if (by_node)
-    json_array_insert_new(operations, 0, json_pack("{so}", "request_range", by_node));
-  return operations;
+  if (is_node)
+    whole &= json_array_insert_new(
+                 operations, 0, json_pack("{so}", "request_range", range_of(node_key, NULL))) == 0;
+  if (whole)
+    return operations;
+  json_decref(operations);
+  return NULL;
 }
 
 static int etcd_find(struct directory *directory, const char *word, int64_t until,
@@ -222,10 +234,13 @@ static int etcd_find(struct directory *directory, const char *word, int64_t unti
     return code;
   *count = 0;
   const json_t *responses = json_object_get(response, "responses");
-  for (size_t i = 0; i < json_array_size(responses); i++)
-    collect(directory, json_object_get(json_array_get(responses, i), "response_range"), entries,
-            room, count);
+  bool whole = true;
+  for (size_t i = 0; whole && i < json_array_size(responses); i++)
+    whole = collect(directory, json_object_get(json_array_get(responses, i), "response_range"),
+                    entries, room, count);
   json_decref(response);
+  if (!whole)
+    return no_memory(directory);
   if (*count)
     return 0;
   const char *member = http_member(directory->http);
@@ -268,7 +283,8 @@ static int etcd_renew(struct directory *directory, int64_t number,
   if (!lives)
     return directory->library->error(HAUL_ESTALE, 0, http_member(directory->http), NULL,
                                      "the lease expired");
-  return transact_as(directory, number, node, json_array(), 0, until);
+  code = transact_as(directory, number, node, json_array(), 0, until);
+  return code > 0 ? 0 : code; /* another try changes nothing */
 }
 
 static void etcd_end_lease(struct directory *directory, int64_t number, int64_t until) {
@@ -312,37 +328,49 @@ static int read_entry(struct directory *directory, const char *key, int64_t unti
   const json_t *pair = json_array_get(json_object_get(response, "kvs"), 0);
   if (pair)
     *revision = number_of_json(json_object_get(pair, "mod_revision"));
-  if (pair && !entry_of(directory, pair, entry))
+  bool no_entry = pair && !entry_of(directory, pair, entry);
+  if (no_entry && errno == ENOMEM)
+    code = no_memory(directory); /* it may be another node's */
+  if (no_entry)
     memset(entry, 0, sizeof *entry);
   json_decref(response);
-  return 0;
+  return code;
 }
 
-static int etcd_claim(struct directory *directory, int64_t number,
-                      const struct haul_directory_entry *node, int64_t until) {
-  struct haul_directory_entry present;
+/* Reads the present entry and replaces it, if it may be replaced and nobody changes it between. */
+static int try_claim(struct directory *directory, int64_t number,
+                     const struct haul_directory_entry *node, int64_t until,
+                     struct haul_directory_entry *present, bool *claimed) {
   char key[KEY_MAX], text[24];
   int64_t revision;
   json_t *response = NULL;
   key_of(directory->prefix, node, key);
-  int code = read_entry(directory, key, until, &present, &revision);
-  if (code)
-    return code;
+  int code = read_entry(directory, key, until, present, &revision);
   /* A value that is not an entry may be replaced. */
-  bool claimed = revision == 0 || !present.kind || is_successor(node, &present);
-  if (claimed) {
-    snprintf(text, sizeof text, "%lld", (long long)revision);
-    json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
-                                json_bytes(key, strlen(key)), "mod_revision", text);
-    json_t *put = json_pack("[{so}]", "request_put", put_of(directory, number, node));
-    code = transact(directory, compare, put, until, &response);
-    if (code)
-      return code;
-    claimed = json_is_true(json_object_get(response, "succeeded"));
-    json_decref(response);
-  }
-  if (claimed)
-    return 0;
+  *claimed = code == 0 && (revision == 0 || !present->kind || is_successor(node, present));
+  if (!*claimed)
+    return code;
+  snprintf(text, sizeof text, "%lld", (long long)revision);
+  json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
+                              json_bytes(key, strlen(key)), "mod_revision", text);
+  json_t *put = json_pack("[{so}]", "request_put", put_of(directory, number, node));
+  code = transact(directory, compare, put, until, &response);
+  *claimed = code == 0 && json_is_true(json_object_get(response, "succeeded"));
+  json_decref(response);
+  return code;
+}
+
+/* Two tries: a transaction whose response was lost has changed the entry before it is sent again.
+ */
+static int etcd_claim(struct directory *directory, int64_t number,
+                      const struct haul_directory_entry *node, int64_t until) {
+  struct haul_directory_entry present;
+  bool claimed = false;
+  int code = 0;
+  for (int i = 0; i < 2 && code == 0 && !claimed; i++)
+    code = try_claim(directory, number, node, until, &present, &claimed);
+  if (code || claimed)
+    return code;
   return directory->library->error(
       HAUL_EEXIST, 0, node->node, "give this node another name: haul serve --name NAME",
       "another node in the directory has this name (%s)",

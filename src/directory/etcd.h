@@ -16,7 +16,8 @@ struct directory {
  * memory.
  */
 json_t *range_of(const char *from, const char *to);
-/* Parses a pair of key and value of etcd; false: not an entry of haul. */
+/* Parses a pair of key and value of etcd; false: not an entry of haul, or, with errno ENOMEM, no
+ * memory. */
 bool entry_of(const struct directory *directory, const json_t *pair,
               struct haul_directory_entry *entry);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "directory/http_inside.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -177,7 +178,9 @@ static bool is_about_login(const char *text) {
 /* Reads the reason: from etcd's JSON, or the first line of its HTTP server's plain text. Returns
  * whether the response is JSON, as those of the gateway are. */
 static bool read_reason(const struct bytes *bytes, char *reason, size_t size) {
+  errno = 0;
   json_t *response = bytes->data ? json_loadb(bytes->data, bytes->length, 0, NULL) : NULL;
+  bool is_json = response || errno == ENOMEM;
   const char *text = json_string_value(json_object_get(response, "message"));
   size_t length = 0;
   if (!text)
@@ -187,7 +190,6 @@ static bool read_reason(const struct bytes *bytes, char *reason, size_t size) {
   for (; text && text[length] >= ' ' && text[length] <= '~' && length < size - 1; length++)
     reason[length] = text[length];
   reason[length] = '\0';
-  bool is_json = response;
   json_decref(response);
   return is_json;
 }
@@ -245,12 +247,24 @@ int http_failed(const struct http *http, CURLcode result, const struct bytes *by
   }
 }
 
+/* 503: the member is up and has lost the others. */
+static bool is_not_ready(const struct http *http, CURLcode result) {
+  long status = 0;
+  if (result == CURLE_OK)
+    curl_easy_getinfo(http->easy, CURLINFO_RESPONSE_CODE, &status);
+  return status == 503;
+}
+
 /* Whether to retry with another member, or with the same one: a restarted server closes keep-alive
  * connections. */
 static bool may_try_again(CURLcode result) {
   return result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST ||
          result == CURLE_OPERATION_TIMEDOUT || result == CURLE_GOT_NOTHING ||
-         result == CURLE_RECV_ERROR || result == CURLE_SEND_ERROR;
+         result == CURLE_RECV_ERROR || result == CURLE_SEND_ERROR || result == CURLE_PARTIAL_FILE;
+}
+
+bool http_is_repeated(const struct http *http) {
+  return http->repeated;
 }
 
 static CURLcode post_once(struct http *http, const char *path, const char *body, int64_t until,
@@ -279,7 +293,10 @@ static int http_parse_response(const struct http *http, const struct bytes *byte
   curl_easy_getinfo(http->easy, CURLINFO_RESPONSE_CODE, &status);
   if (status != 200)
     return http_refused(http, status, bytes);
+  errno = 0;
   json_t *value = json_loadb(bytes->data ? bytes->data : "", bytes->length, 0, &error);
+  if (!value && errno == ENOMEM) /* jansson reports this as a mistake in the text */
+    return http->library->code(HAUL_ENOMEM, http_member(http));
   if (json_is_object(value)) {
     *response = value;
     return 0;
@@ -296,13 +313,16 @@ static int http_post_members(struct http *http, const char *path, const char *te
                              json_t **response) {
   struct bytes bytes = {0};
   CURLcode result = CURLE_OUT_OF_MEMORY;
+  http->repeated = false;
   for (unsigned i = 0; i <= http->members; i++) {
     unsigned left = i < http->members ? http->members - i : 1;
     int64_t share = until == HAUL_FOREVER ? http_now() + http->liveness
                                           : http_now() + (until - http_now()) / left;
     result = post_once(http, path, text, left == 1 ? until : share, &bytes);
-    if (!may_try_again(result))
+    bool not_ready = is_not_ready(http, result) && i + 1 < http->members;
+    if (!not_ready && !may_try_again(result))
       break;
+    http->repeated |= result != CURLE_COULDNT_CONNECT && result != CURLE_COULDNT_RESOLVE_HOST;
     http->member = (http->member + 1) % http->members;
     if (http_now() >= until || http_is_stopped(http))
       break;

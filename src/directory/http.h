@@ -26,6 +26,8 @@ void http_close(struct http *http);
 
 /* Sends `body` and takes it over; the caller owns *response. */
 int http_post(struct http *http, const char *path, json_t *body, int64_t until, json_t **response);
+/* May a try of the last http_post that got no response take effect later? */
+bool http_is_repeated(const struct http *http);
 void http_own_host(struct http *http, char *host, size_t size);
 const char *http_member(const struct http *http);
 

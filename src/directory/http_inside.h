@@ -26,6 +26,7 @@ struct http {
   CURL *easy;
   struct curl_slist *headers; /* of `easy` */
   unsigned member, members;
+  bool repeated; /* http_is_repeated */
   char urls[MEMBERS_MAX][160];
   char reason[CURL_ERROR_SIZE];
   char own_host[64];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "directory/http_inside.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,11 +131,14 @@ static int next_line(struct http_stream *stream, json_t **value) {
     stream->searched = bytes->length;
     return 0;
   }
+  errno = 0;
   *value = json_loadb(line, (size_t)(end - line), 0, &error);
+  bool no_memory = !*value && errno == ENOMEM;
   stream->taken = stream->searched = (size_t)(end + 1 - bytes->data);
-  return *value ? 0
-                : http_error(stream->http, HAUL_EPROTO, "check that etcd listens there",
-                             "a message of the watch is not JSON: %s", error.text);
+  return no_memory ? stream->http->library->code(HAUL_ENOMEM, http_member(stream->http))
+         : *value  ? 0
+                   : http_error(stream->http, HAUL_EPROTO, "check that etcd listens there",
+                                "a message of the watch is not JSON: %s", error.text);
 }
 
 /* An error status does not count as a response: a member that lost its cluster sends one. */

@@ -57,7 +57,8 @@ struct directory_module {
    * HAUL_EEXIST: another node has the name. */
   int (*claim)(struct directory *directory, int64_t lease, const struct haul_directory_entry *node,
                int64_t until);
-  /* Regions of one node, 1 to DIRECTORY_AT_ONCE. */
+  /* Regions of one node, 1 to DIRECTORY_AT_ONCE. 1: it is done, and an earlier try may still take
+   * effect, as after each failure, until the node is claimed under another lease. */
   int (*put)(struct directory *directory, int64_t lease, const struct haul_directory_entry *entries,
              size_t count, int64_t until);
   int (*drop)(struct directory *directory, int64_t lease,

@@ -102,22 +102,35 @@ static bool hex_parse(const char *text, uint8_t bytes[16]) {
 
 static const char *const rights_text[] = {"", "r", "w", "rw"}; /* HAUL_READ | HAUL_WRITE */
 
+/* NULL: no memory. */
+static json_t *addresses_of(const struct haul_directory_entry *entry) {
+  json_t *addresses = json_array();
+  for (unsigned i = 0; addresses && i < entry->address_count; i++)
+    if (json_array_append_new(addresses, json_string(entry->addresses[i])) != 0) {
+      json_decref(addresses);
+      addresses = NULL;
+    }
+  return addresses;
+}
+
+/* False: no memory. */
+static bool add_region(const struct directory_library *library,
+                       const struct haul_directory_entry *entry, json_t *value) {
+  char place[16];
+  library->place_format(entry->place, place, sizeof place);
+  return json_object_set_new(value, "bytes", json_integer((json_int_t)entry->length)) == 0 &&
+         json_object_set_new(value, "place", json_string(place)) == 0 &&
+         json_object_set_new(value, "rights", json_string(rights_text[entry->rights & 3])) == 0;
+}
+
 char *value_of(const struct directory_library *library, const struct haul_directory_entry *entry) {
-  char id[33], boot[33], place[16];
+  char id[33], boot[33];
   hex_of(entry->id, id);
   hex_of(entry->boot, boot);
-  json_t *addresses = json_array();
-  for (unsigned i = 0; i < entry->address_count; i++)
-    json_array_append_new(addresses, json_string(entry->addresses[i]));
   json_t *value = json_pack("{ss, ss, sI, so}", "id", id, "boot", boot, "network",
-                            (json_int_t)entry->network, "addresses", addresses);
-  if (value && entry->kind == HAUL_DIRECTORY_REGION) {
-    library->place_format(entry->place, place, sizeof place);
-    json_object_set_new(value, "bytes", json_integer((json_int_t)entry->length));
-    json_object_set_new(value, "place", json_string(place));
-    json_object_set_new(value, "rights", json_string(rights_text[entry->rights & 3]));
-  }
-  char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+                            (json_int_t)entry->network, "addresses", addresses_of(entry));
+  bool whole = value && (entry->kind != HAUL_DIRECTORY_REGION || add_region(library, entry, value));
+  char *text = whole ? json_dumps(value, JSON_COMPACT) : NULL;
   json_decref(value);
   return text;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Walks: all entries of one revision, page by page, then the changes after it from etcd's watch. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,10 +48,15 @@ static int is_broken(const struct directory_walk *walk, const char *what) {
 
 /* ---- Pages ---- */
 
+static int no_memory(const struct directory_walk *walk) {
+  return walk->directory->library->code(HAUL_ENOMEM, "directory");
+}
+
 /* The next page begins behind the last key of this one. */
 static int skip_page(struct directory_walk *walk) {
   const json_t *last = json_array_get(walk->list, json_array_size(walk->list) - 1);
   size_t length;
+  errno = 0;
   char *key = bytes_of_json(json_object_get(last, "key"), &length);
   bool fits = key && length + 1 < sizeof walk->from && strlen(key) == length &&
               strncmp(key, walk->from, strlen(walk->directory->prefix) + 1) == 0 &&
@@ -58,15 +64,24 @@ static int skip_page(struct directory_walk *walk) {
   if (fits)
     snprintf(walk->from, sizeof walk->from, "%s\x01", key); /* below every byte of a key of haul */
   free(key);
-  return fits ? 0 : is_broken(walk, "etcd returned a key outside of the requested range");
+  if (fits)
+    return 0;
+  bool short_of_memory = !key && errno == ENOMEM;
+  json_decref(walk->list); /* the next call reads the page again */
+  walk->list = NULL;
+  return short_of_memory ? no_memory(walk)
+                         : is_broken(walk, "etcd returned a key outside of the requested range");
 }
 
 static int read_page(struct directory_walk *walk, int64_t until) {
   json_t *response = NULL, *range = range_of(walk->from, walk->end);
   char revision[24];
   snprintf(revision, sizeof revision, "%lld", (long long)walk->revision);
-  json_object_set_new(range, "limit", json_integer(PAGE));
-  json_object_set_new(range, "revision", json_string(revision));
+  if (json_object_set_new(range, "limit", json_integer(PAGE)) != 0 ||
+      json_object_set_new(range, "revision", json_string(revision)) != 0) {
+    json_decref(range);
+    return no_memory(walk);
+  }
   int code = http_post(walk->directory->http, "/v3/kv/range", range, until, &response);
   if (code)
     return code;
@@ -88,9 +103,12 @@ static int open_stream(struct directory_walk *walk, int64_t until) {
   char revision[24];
   json_t *range = range_of(walk->from, walk->end);
   snprintf(revision, sizeof revision, "%lld", (long long)walk->revision + 1);
-  json_object_set_new(range, "start_revision", json_string(revision));
-  json_object_set_new(range, "progress_notify",
-                      json_true()); /* else compaction may overtake an idle watch */
+  /* Without notifications, compaction may overtake an idle watch. */
+  if (json_object_set_new(range, "start_revision", json_string(revision)) != 0 ||
+      json_object_set_new(range, "progress_notify", json_true()) != 0) {
+    json_decref(range);
+    return no_memory(walk);
+  }
   /* Reads are linearizable: a member that responds to the probe is connected to its cluster. */
   json_t *probe = range_of(walk->from, NULL);
   return http_stream_open(
@@ -150,6 +168,7 @@ static int receive_events(struct directory_walk *walk, int64_t until) {
 
 /* ---- Events ---- */
 
+/* False: a foreign key, or, with errno ENOMEM, no memory. */
 static bool read_event(const struct directory_walk *walk, const json_t *event,
                        struct haul_directory_event *out) {
   const json_t *pair = json_object_get(event, "kv");
@@ -159,7 +178,10 @@ static bool read_event(const struct directory_walk *walk, const json_t *event,
   if (!removed && entry_of(walk->directory, pair, &out->entry))
     return true;
   out->kind = HAUL_DIRECTORY_WENT; /* or it was overwritten */
+  if (!removed && errno == ENOMEM)
+    return false;
   size_t length;
+  errno = 0;
   char *key = bytes_of_json(json_object_get(pair, "key"), &length);
   memset(&out->entry, 0, sizeof out->entry);
   bool valid = key && key_parse(walk->directory->prefix, key, length, &out->entry);
@@ -167,13 +189,21 @@ static bool read_event(const struct directory_walk *walk, const json_t *event,
   return valid;
 }
 
-/* Returns the next entry or event received, and skips foreign keys. */
-static bool next_received(struct directory_walk *walk, struct haul_directory_event *event) {
+/* Returns the next entry or event received, and skips foreign keys. *code: no memory; the next call
+ * reads the event again. */
+static bool next_received(struct directory_walk *walk, struct haul_directory_event *event,
+                          int *code) {
   while (walk->given < json_array_size(walk->list)) {
-    const json_t *item = json_array_get(walk->list, walk->given++);
+    const json_t *item = json_array_get(walk->list, walk->given);
     event->kind = HAUL_DIRECTORY_HOLDS;
-    if (json_object_get(item, "kv") ? read_event(walk, item, event)
-                                    : entry_of(walk->directory, item, &event->entry))
+    bool valid = json_object_get(item, "kv") ? read_event(walk, item, event)
+                                             : entry_of(walk->directory, item, &event->entry);
+    if (!valid && errno == ENOMEM) {
+      *code = no_memory(walk);
+      return false;
+    }
+    walk->given++;
+    if (valid)
       return true;
   }
   return false;
@@ -182,8 +212,10 @@ static bool next_received(struct directory_walk *walk, struct haul_directory_eve
 int walk_next(struct directory_walk *walk, int64_t until, struct haul_directory_event *event) {
   int code = 0;
   for (bool again = false; code == 0; again = true) {
-    if (next_received(walk, event))
+    if (next_received(walk, event, &code))
       return 0;
+    if (code)
+      return code;
     if (walk->read && !walk->announced) { /* all entries were returned; events follow */
       snprintf(walk->from, sizeof walk->from, "%s/", walk->directory->prefix);
       memset(event, 0, sizeof *event);

@@ -2,7 +2,8 @@
  * A node's entries in a directory: its own, and one for each region that it publishes to all peers.
  * They are kept up to date by one thread at a time: the caller's until they are all there, then one
  * that sleeps on the futex that counts publications and listeners. All entries hang on one lease.
- * Putting or dropping an entry twice is harmless, so an update that failed is repeated. */
+ * An update that failed is repeated. A member may carry out the failed one later, and undo a newer
+ * one; so the entries move to another lease then, as updates are bound to the lease. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -46,6 +47,7 @@ struct registration {
   int64_t renew_at;
   struct haul_directory_entry self; /* as it was entered */
   bool claimed;                     /* `self` is entered under `lease` */
+  bool uncertain;                   /* an update under `lease` may take effect later */
   struct region_entry *regions;     /* sorted by name */
   size_t region_count;
   struct haul_directory_entry batch[DIRECTORY_AT_ONCE];
@@ -216,8 +218,10 @@ static int send_batch(struct registration *registration, bool drop, int64_t unti
   int code = count ? keep_lease(registration, request_deadline(until)) : 0;
   if (code || !count)
     return code;
-  return (drop ? module->drop : module->put)(registration->directory, registration->lease,
+  code = (drop ? module->drop : module->put)(registration->directory, registration->lease,
                                              registration->batch, count, request_deadline(until));
+  registration->uncertain |= code != 0;
+  return code > 0 ? 0 : code;
 }
 
 /* Puts the entries that are missing or outdated, or drops those of regions that are not published
@@ -287,15 +291,29 @@ static void end_lease(struct registration *registration) {
   registration->region_count = 0;
   registration->lease = 0;
   registration->claimed = false;
+  registration->uncertain = false;
+}
+
+/* The next update enters all under another lease. This one expires: entries remain meanwhile. */
+static void leave_lease(struct registration *registration) {
+  registration->lease = 0;
+  registration->claimed = false;
+  registration->uncertain = false;
 }
 
 /* Makes the directory's entries agree with the node. If the lease has expired, all are entered
  * again. */
 static int update(struct registration *registration, int64_t until) {
+  if (registration->uncertain)
+    leave_lease(registration);
   int code = update_all(registration, until);
-  if (code != HAUL_ESTALE)
+  if (code == HAUL_ESTALE) {
+    end_lease(registration);
+    code = update_all(registration, until);
+  }
+  if (code || !registration->uncertain)
     return code;
-  end_lease(registration);
+  leave_lease(registration);
   return update_all(registration, until);
 }
 

@@ -707,6 +707,27 @@ static void a_port_without_tls_gets_a_hint(void **state) {
   assert_string_equal(haul_error_last()->hint, "check that etcd serves TLS on this port");
 }
 
+static void a_member_that_is_not_ready_is_left(void **state) {
+  static const char *const answers[] = {
+      "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n"
+      "{\"error\":\"etcdserver: no leader\",\"code\":14}",
+      "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{\"cut\":"};
+  (void)state;
+  server = entered("rho");
+  for (size_t i = 0; i < COUNT(answers); i++) {
+    struct fake fake;
+    struct haul_directory_entry entry;
+    size_t count = 1;
+    char address[160];
+    fake_start(&fake, answers[i]);
+    snprintf(address, sizeof address, "etcd://127.0.0.1:%u,127.0.0.1:%u/test/rho", fake.port,
+             etcd.port);
+    int code = haul_directory_find(client, address, haul_deadline_in(2 * S), &entry, &count);
+    fake_end(&fake);
+    assert_int_equal(code, 0);
+  }
+}
+
 static void malformed_responses_are_rejected(void **state) {
   static const struct {
     const char *answer;
@@ -871,6 +892,7 @@ int main(int argc, char **argv) {
       TEST(a_walk_survives_an_unknown_host_of_a_member),
       TEST(a_status_without_a_reason_is_not_ascribed_to_etcd),
       TEST(a_port_without_tls_gets_a_hint),
+      TEST(a_member_that_is_not_ready_is_left),
       TEST(malformed_responses_are_rejected),
       TEST(entries_beyond_the_limit_are_not_read),
       TEST(foreign_entries_are_passed_over),

@@ -2,6 +2,7 @@
  * Base64 of etcd's JSON: strict, and the bytes come back as they were. */
 #include "support/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,11 +61,53 @@ static void encoded_bytes_are_decoded_again(void **state) {
   }
 }
 
+static size_t allocations_left;
+
+static void *limited_malloc(size_t size) {
+  return allocations_left > 0 && allocations_left-- ? malloc(size) : NULL;
+}
+
+static const char *format_place(struct haul_place place, char *text, size_t size) {
+  (void)place;
+  snprintf(text, size, "host");
+  return text;
+}
+
+static int parse_place(const char *text, struct haul_place *place) {
+  *place = (struct haul_place){HAUL_HOST, 0};
+  return strcmp(text, "host");
+}
+
+/* Other nodes would ignore an entry without its length, or know one address less. */
+static void a_value_is_whole_or_there_was_no_memory(void **state) {
+  const struct directory_library library = {.place_format = format_place,
+                                            .place_parse = parse_place};
+  const struct haul_directory_entry entry = {.kind = HAUL_DIRECTORY_REGION,
+                                             .length = 10,
+                                             .rights = HAUL_READ,
+                                             .address_count = 2,
+                                             .addresses = {"tcp://10.0.0.1:1", "unix:///a"}};
+  char *text = NULL;
+  (void)state;
+  json_set_alloc_funcs(limited_malloc, free);
+  for (size_t most = 0; !text; most++) {
+    assert_true(most < 1000);
+    allocations_left = most;
+    text = value_of(&library, &entry);
+  }
+  json_set_alloc_funcs(malloc, free);
+  struct haul_directory_entry read = {.kind = HAUL_DIRECTORY_REGION};
+  assert_true(value_parse(&library, text, strlen(text), &read));
+  assert_int_equal(read.address_count, 2);
+  free(text);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(malformed_base64_is_rejected),
       cmocka_unit_test(valid_base64_is_decoded),
       cmocka_unit_test(encoded_bytes_are_decoded_again),
+      cmocka_unit_test(a_value_is_whole_or_there_was_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,6 +53,11 @@ int http_post(struct http *http, const char *path, json_t *body, int64_t until, 
   return *answer ? 0 : error_code(HAUL_EPEER, NULL);
 }
 
+bool http_is_repeated(const struct http *http) {
+  (void)http;
+  return false;
+}
+
 void http_own_host(struct http *http, char *host, size_t size) {
   (void)http;
   snprintf(host, size, "127.0.0.1");

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -21,6 +22,24 @@ ssize_t world_process_vm_writev(pid_t pid, const struct iovec *local, unsigned l
 int world_pidfd_open(pid_t pid);
 uid_t world_geteuid(void);
 int world_pidfd_signal(int descriptor);
+
+/* Calls of libc that models of libraries and servers make in a process. */
+struct pollfd;
+int world_socket(int domain, int type, int protocol);
+int world_bind(int descriptor, const struct sockaddr *address, socklen_t length);
+int world_listen(int descriptor, int backlog);
+int world_accept4(int descriptor, struct sockaddr *address, socklen_t *length, int flags);
+int world_connect(int descriptor, const struct sockaddr *address, socklen_t length);
+ssize_t world_sendmsg(int descriptor, const struct msghdr *message, int flags);
+ssize_t world_recv(int descriptor, void *bytes, size_t length, int flags);
+int world_setsockopt(int descriptor, int level, int option, const void *value, socklen_t size);
+int world_getsockopt(int descriptor, int level, int option, void *value, socklen_t *size);
+int world_getsockname(int descriptor, struct sockaddr *address, socklen_t *length);
+int world_poll(struct pollfd *entries, unsigned long count, int ms);
+void *world_malloc(size_t size);
+void *world_calloc(size_t count, size_t size);
+void world_free(void *bytes);
+void *allocate_always(size_t size);
 
 void threads_start(void);
 void fibers_freeze(struct process *process);

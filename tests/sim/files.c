@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "directory/module.h"
 #include "load.h"
 #include "sim.h"
 
@@ -362,9 +363,14 @@ int world_dladdr(const void *address, Dl_info *info) {
   return 0;
 }
 
-/* Drivers are not there, and OpenSSL only in a run with TLS. */
+extern const struct directory_module haul_directory_module;
+static void *const directory = (void *)(uintptr_t)&haul_directory_module;
+
+/* The directory's module is there, drivers are not, and OpenSSL only in a run with TLS. */
 void *world_dlopen(const char *name, int flags) {
   (void)flags;
+  if (strstr(name, DIRECTORY_FILE))
+    return directory;
   if (!plan.tls || !openssl_is(name))
     return NULL;
   sim_point(5 * MS);
@@ -377,6 +383,8 @@ char *world_dlerror(void) {
 }
 
 void *world_dlsym(void *library, const char *name) {
+  if (library == directory)
+    return strcmp(name, "haul_directory_module") == 0 ? directory : NULL;
   return library ? openssl_symbol(name) : NULL;
 }
 

@@ -3,6 +3,7 @@
  *
  *   sim SEED [trace] [until=SECONDS] [view=FILE] [plan] [FIELD=VALUE...]
  *   sim SEED nodes=N     thousands of nodes instead (scale.c)
+ *   sim SEED names       names in a directory instead (names.c)
  *
  * trace prints every call; until ends the run then, for a debugger: a breakpoint on sim_until; view
  * writes a trace for Perfetto; plan prints the fields that the seed drew, and ends; the fields
@@ -16,6 +17,7 @@
 
 #include "calls.h"
 #include "load.h"
+#include "names.h"
 #include "net.h"
 #include "scale.h"
 
@@ -67,6 +69,7 @@ static void fix_addresses(char **arguments) {
 
 static int64_t until = NEVER;
 static unsigned nodes; /* 0: the load of load.c */
+static bool named;     /* the load of names.c */
 
 __attribute__((noinline)) void sim_until(void);
 __attribute__((noinline)) void sim_until(void) {
@@ -75,7 +78,7 @@ __attribute__((noinline)) void sim_until(void) {
 
 static bool is_over(void) {
   if (sim_now < until)
-    return nodes ? scale_is_over() : load_is_over();
+    return named ? names_are_over() : nodes ? scale_is_over() : load_is_over();
   sim_until();
   return true;
 }
@@ -92,6 +95,9 @@ static bool take_argument(const char *text) {
     nodes = (unsigned)atoi(text + 6);
     sim_many = true;
     return nodes >= 2 && nodes <= HOSTS;
+  } else if (strcmp(text, "names") == 0) {
+    named = true;
+    names_draw();
   } else if (strcmp(text, "plan") == 0) {
     plan_print(stdout);
     exit(0);
@@ -104,7 +110,8 @@ static bool take_argument(const char *text) {
 static void print_figures(void) {
   printf("seed=%llu hash=%016llx faults=%llu operations=%llu virtual=%.3f quiet=%.3f\n",
          (unsigned long long)sim_seed, (unsigned long long)sim_hash_value,
-         (unsigned long long)sim_faults, (unsigned long long)all_operations(), (double)sim_now / S,
+         (unsigned long long)sim_faults,
+         (unsigned long long)(named ? names_operations() : all_operations()), (double)sim_now / S,
          (double)(load.stop_at - load.quiet_at) / S);
 }
 
@@ -130,15 +137,17 @@ int main(int count, char **arguments) {
       return 2;
     }
   if (sim_tracing)
-    print_plan();
-  if (nodes)
+    named ? names_print() : print_plan();
+  if (named)
+    names_start();
+  else if (nodes)
     scale_start(nodes);
   else
     load_start();
   sim_run(is_over);
   sim_viewer_close();
   if (sim_tracing)
-    print_history();
+    named ? names_history() : print_history();
   print_figures();
   return 0;
 }

@@ -156,7 +156,7 @@ struct process {
   unsigned life;
   bool dead, frozen;
   int64_t frozen_at, frozen_for; /* all pauses */
-  char *image;                   /* of the library's variables */
+  char *image;                   /* of the library's variables; NULL: it does not use them */
   struct list fibers;
   struct list joining; /* fibers that wait for another's end */
   struct list blocks;

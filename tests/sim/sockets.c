@@ -118,8 +118,9 @@ struct socket {
   size_t flight_bytes, arrived_bytes, window;
   int low_water, error;
   bool fin, read_shut, write_shut, blocked;
-  struct event arrival, attempt;
-  unsigned attempts;
+  struct event arrival, attempt, probe;
+  unsigned attempts, lost_probes; /* probes: of TCP's keep-alive */
+  int64_t probe_idle, probe_interval;
   struct list all; /* of the world */
 };
 
@@ -132,6 +133,8 @@ static struct socket *socket_new(int domain) {
   socket->host = process_current() ? process_current()->host : NULL;
   socket->pid = process_current() ? process_current()->pid : 0;
   socket->low_water = 1;
+  socket->probe_idle = 7200 * S; /* the kernel's */
+  socket->probe_interval = 75 * S;
   socket->window = net.window;
   list_init(&socket->bound);
   list_init(&socket->pending);
@@ -512,6 +515,7 @@ void socket_free(struct file *file) {
     item_free(list_entry(socket->arrived.next, struct item, link));
   event_cancel(&socket->arrival);
   event_cancel(&socket->attempt);
+  event_cancel(&socket->probe);
   list_remove(&socket->bound);
   list_remove(&socket->all);
   free(socket);
@@ -547,6 +551,14 @@ int world_shutdown(int descriptor, int how) {
   }
   file_changed(&socket->file);
   return 0;
+}
+
+void net_answers_again(const struct host *host) {
+  list_each(item, &all_sockets) {
+    struct socket *socket = list_entry(item, struct socket, all);
+    if (!socket->peer && socket->peer_name.address == host->address && socket->peer_back > sim_now)
+      socket->peer_back = sim_now;
+  }
 }
 
 size_t net_reset(const struct host *one, const struct host *other) {
@@ -650,6 +662,26 @@ static void gather(struct item *item, const struct msghdr *message) {
     memcpy(item->bytes + done, message->msg_iov[i].iov_base, part);
     done += part;
   }
+}
+
+#define PROBES 9 /* the kernel's TCP_KEEPCNT */
+
+/* TCP's keep-alive: a probe without a response, or with a reset of a host that lost power. */
+static void on_probe(struct event *event) {
+  struct socket *socket = list_entry(event, struct socket, probe);
+  const struct socket *peer = socket->peer;
+  if (socket->state != CONNECTED || socket->fin || socket->error)
+    return;
+  bool reached =
+      peer ? !net_is_cut(socket->host, peer->host) && !net_is_cut(peer->host, socket->host)
+           : sim_now >= socket->peer_back;
+  socket->lost_probes = reached ? 0 : socket->lost_probes + 1;
+  if (socket->lost_probes >= PROBES)
+    fail_socket(socket, ETIMEDOUT);
+  else if (reached && !peer && list_empty(&socket->flight))
+    send_item(socket, item_new(RESET, 0), sim_now + 2 * net.latency);
+  else
+    event_schedule(event, sim_now + socket->probe_interval, on_probe);
 }
 
 /* The peer is gone: a host that is up answers with a reset, after a while if it lost power. */
@@ -893,6 +925,12 @@ int world_setsockopt(int descriptor, int level, int option, const void *value, s
     return fail(ENOENT); /* no kernel TLS: processes encrypt */
   if (level == SOL_TLS)
     return fail(ENOPROTOOPT);
+  if (level == SOL_SOCKET && option == SO_KEEPALIVE)
+    event_schedule(&socket->probe, sim_now + socket->probe_idle, on_probe);
+  if (level == IPPROTO_TCP && option == TCP_KEEPIDLE)
+    socket->probe_idle = *(const int *)value * S;
+  if (level == IPPROTO_TCP && option == TCP_KEEPINTVL)
+    socket->probe_interval = *(const int *)value * S;
   if (level == SOL_SOCKET && option == 83) /* SO_PASSRIGHTS, since 6.16 */
     return fail(ENOPROTOOPT);
   return 0;
