@@ -331,6 +331,18 @@ static void report(struct registration *registration, int code) {
     registration->options.changed(registration->options.user, code);
 }
 
+/* After a failure publications do not shorten the wait: each would be another try. */
+static void await_change(const struct registration *registration, _Atomic uint32_t *changes,
+                         uint32_t seen, int code) {
+  int64_t until = code ? clock_now() + RETRY_NS : registration->renew_at;
+  for (;;) {
+    uint32_t now = atomic_load(changes); /* before `stop`, which is followed by a change */
+    if (atomic_load(&registration->stop) || clock_now() >= until || (code == 0 && now != seen))
+      return;
+    futex_wait(changes, now, until);
+  }
+}
+
 static void *keep_entries(void *argument) {
   struct registration *registration = argument;
   _Atomic uint32_t *changes = exports_changes(registration->node->exports);
@@ -339,13 +351,7 @@ static void *keep_entries(void *argument) {
     uint32_t seen = atomic_load(changes);
     int code = update(registration, HAUL_FOREVER);
     report(registration, code);
-    int64_t until = registration->renew_at;
-    if (code) {
-      until = clock_now() + RETRY_NS;
-      seen = atomic_load(changes);
-    }
-    while (!atomic_load(&registration->stop) && atomic_load(changes) == seen && clock_now() < until)
-      futex_wait(changes, seen, until);
+    await_change(registration, changes, seen, code);
   }
   return NULL;
 }
