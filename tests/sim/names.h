@@ -61,6 +61,7 @@ struct named {
   haul_node *node;
   haul_region *region, *own_region;
   bool own_published;
+  int64_t toggled_at;       /* each publication costs requests, whose number is limited */
   struct life lives[LIVES]; /* by life */
   int64_t registered_at;    /* its entries are current since then; 0: they are not */
   int64_t trouble_until;    /* of this node or its links */
