@@ -337,7 +337,7 @@ static int read_entry(struct directory *directory, const char *key, int64_t unti
   return code;
 }
 
-/* Reads the present entry and replaces it, if it may be replaced and nobody changes it between. */
+/* Replaces the present entry, if it may be replaced and has not changed since it was read. */
 static int try_claim(struct directory *directory, int64_t number,
                      const struct haul_directory_entry *node, int64_t until,
                      struct haul_directory_entry *present, bool *claimed) {

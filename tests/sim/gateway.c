@@ -212,7 +212,7 @@ static void write_pair(FILE *out, const struct change *pair) {
   }
 }
 
-/* ---- Operations: parsed first, as what follows must not be interrupted ---- */
+/* ---- Operations: parsed first, as no fiber may run between their reads and writes ---- */
 
 enum kind { RANGE, PUT, DELETE };
 

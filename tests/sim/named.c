@@ -152,7 +152,7 @@ static void *register_main(void *argument) {
     check_code("haul_node_register", code);
     count(REGISTER, code);
     if (code == HAUL_EEXIST && !was_taken(node, began))
-      sim_fail("names", "%s belongs to nobody else, but: %s", node->name, haul_error_last()->text);
+      sim_fail("names", "no other life has %s, but: %s", node->name, haul_error_last()->text);
     if (code == 0) {
       node->registered_at = sim_now;
       break;
