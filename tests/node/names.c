@@ -422,6 +422,23 @@ static void start_writes(struct haul_remote *remote, struct haul_region *local, 
 
 /* In each round writes are under way when the owner releases; the owner puts other pages in the
  * place of the released ones at once, and they stay as they are. */
+static void copies_by_a_device_are_counted(void **state) {
+  (void)state;
+  struct haul_remote *remote;
+  struct haul_region *local = region_make(t.user, KIND_SIM, 4096);
+  struct haul_piece piece = {0, 0, 4096};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  uint64_t value;
+  options.only = "map";
+  assert_works(haul_region_publish(t.region, "name", BOTH));
+  assert_works(haul_peer_lookup(t.peer, "name", soon(), &remote));
+  assert_works(haul_write(remote, local, &piece, 1, &options, NULL));
+  assert_works(haul_counter_read(t.user, "path.map.bytes_out", &value));
+  assert_int_equal(value, 4096);
+  haul_remote_release(remote);
+  haul_region_release(local);
+}
+
 static void released_memory_is_not_touched_again(void **state) {
   (void)state;
   enum { TRANSFERS = 16, LENGTH = 1 << 20 };
@@ -474,6 +491,7 @@ int main(int argc, char **argv) {
       TEST(explain_orders_the_paths),
       TEST(explain_counts_the_copies_of_writes),
       TEST(counters_count),
+      TEST(copies_by_a_device_are_counted),
       TEST(released_memory_is_not_touched_again),
   };
   return cmocka_run_group_tests_name("names", tests, NULL, NULL);

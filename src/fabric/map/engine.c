@@ -117,10 +117,14 @@ static int task_complete(struct task *task) {
 static bool task_advance(struct task *task) {
   bool waited = task->waits;
   uint32_t before = task->copy.index;
+  struct work *work = task->work;
   int status = task_poll(task);
   if (status > 0)
     return waited != task->waits || before != task->copy.index;
-  task_finish(task, status == 0 ? task_complete(task) : status);
+  if (status == 0)
+    status = task_complete(task);
+  endpoint_count(work->endpoint, work->operation, work->bytes, status);
+  task_finish(task, status);
   return true;
 }
 
