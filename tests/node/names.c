@@ -138,6 +138,25 @@ static void a_name_can_be_taken_back_and_given_again(void **state) {
   haul_region_release(local);
 }
 
+/* The device's copy is not begun, so the memory may be published again at once. */
+static void a_device_leaves_withdrawn_memory_alone(void **state) {
+  (void)state;
+  struct haul_remote *remote;
+  struct haul_region *local = region_make(t.user, KIND_SIM, 4096);
+  struct haul_piece piece = {0, 0, 4096};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "map";
+  assert_works(haul_region_publish(t.region, "name", BOTH));
+  assert_works(haul_peer_lookup(t.peer, "name", soon(), &remote));
+  assert_works(haul_region_unpublish(t.region, "name"));
+  region_fill(t.owner, t.region, 0, 4096, 1);
+  region_fill(t.user, local, 0, 4096, 2);
+  assert_fails(HAUL_ESTALE, haul_write(remote, local, &piece, 1, &options, NULL));
+  pattern_check(haul_region_address(t.region), 4096, 1);
+  haul_remote_release(remote);
+  haul_region_release(local);
+}
+
 static void names_are_bounded(void **state) {
   (void)state;
   char name[16];
@@ -483,6 +502,7 @@ int main(int argc, char **argv) {
       TEST(impossible_names_are_refused),
       TEST(a_name_is_one_nodes_and_one_regions),
       TEST(a_name_can_be_taken_back_and_given_again),
+      TEST(a_device_leaves_withdrawn_memory_alone),
       TEST(names_are_bounded),
       TEST(lists_have_every_name_in_order),
       TEST(a_path_that_cannot_be_taken_says_why),
