@@ -29,7 +29,7 @@ void net_cut(unsigned from, unsigned to, int64_t until);
 void net_partition(int64_t until);
 void net_heal(void);
 
-/* Resets all connections between two hosts, as a middlebox may. Returns their number. */
+/* Resets connections between two hosts, all or some, as a middlebox may. Returns their number. */
 size_t net_reset(const struct host *one, const struct host *other);
 
 #endif
