@@ -138,6 +138,25 @@ static void a_name_can_be_taken_back_and_given_again(void **state) {
   haul_region_release(local);
 }
 
+/* The device's copy is not begun, so the memory may be published again at once. */
+static void a_device_leaves_withdrawn_memory_alone(void **state) {
+  (void)state;
+  struct haul_remote *remote;
+  struct haul_region *local = region_make(t.user, KIND_SIM, 4096);
+  struct haul_piece piece = {0, 0, 4096};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  options.only = "map";
+  assert_works(haul_region_publish(t.region, "name", BOTH));
+  assert_works(haul_peer_lookup(t.peer, "name", soon(), &remote));
+  assert_works(haul_region_unpublish(t.region, "name"));
+  region_fill(t.owner, t.region, 0, 4096, 1);
+  region_fill(t.user, local, 0, 4096, 2);
+  assert_fails(HAUL_ESTALE, haul_write(remote, local, &piece, 1, &options, NULL));
+  pattern_check(haul_region_address(t.region), 4096, 1);
+  haul_remote_release(remote);
+  haul_region_release(local);
+}
+
 static void names_are_bounded(void **state) {
   (void)state;
   char name[16];
@@ -422,6 +441,23 @@ static void start_writes(struct haul_remote *remote, struct haul_region *local, 
 
 /* In each round writes are under way when the owner releases; the owner puts other pages in the
  * place of the released ones at once, and they stay as they are. */
+static void copies_by_a_device_are_counted(void **state) {
+  (void)state;
+  struct haul_remote *remote;
+  struct haul_region *local = region_make(t.user, KIND_SIM, 4096);
+  struct haul_piece piece = {0, 0, 4096};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  uint64_t value;
+  options.only = "map";
+  assert_works(haul_region_publish(t.region, "name", BOTH));
+  assert_works(haul_peer_lookup(t.peer, "name", soon(), &remote));
+  assert_works(haul_write(remote, local, &piece, 1, &options, NULL));
+  assert_works(haul_counter_read(t.user, "path.map.bytes_out", &value));
+  assert_int_equal(value, 4096);
+  haul_remote_release(remote);
+  haul_region_release(local);
+}
+
 static void released_memory_is_not_touched_again(void **state) {
   (void)state;
   enum { TRANSFERS = 16, LENGTH = 1 << 20 };
@@ -466,6 +502,7 @@ int main(int argc, char **argv) {
       TEST(impossible_names_are_refused),
       TEST(a_name_is_one_nodes_and_one_regions),
       TEST(a_name_can_be_taken_back_and_given_again),
+      TEST(a_device_leaves_withdrawn_memory_alone),
       TEST(names_are_bounded),
       TEST(lists_have_every_name_in_order),
       TEST(a_path_that_cannot_be_taken_says_why),
@@ -474,6 +511,7 @@ int main(int argc, char **argv) {
       TEST(explain_orders_the_paths),
       TEST(explain_counts_the_copies_of_writes),
       TEST(counters_count),
+      TEST(copies_by_a_device_are_counted),
       TEST(released_memory_is_not_touched_again),
   };
   return cmocka_run_group_tests_name("names", tests, NULL, NULL);

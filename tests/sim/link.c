@@ -2,35 +2,47 @@
  * One program as a client of another: connects, and then draws operations until the connection
  * ends. Each operation knows what must hold after it. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "calls.h"
-#include "load.h"
 #include "net.h"
+#include "operations.h"
 
 /* Data of a program that died may arrive until its receiver has noticed that, which may be frozen
  * meanwhile. Of a program that lives, it must not: a new connection fences the old one off. */
-#define LOOSE (2 * plan.liveness + 18 * S)
+#define LOOSE (2 * plan.silent + 18 * S)
 
-const char *const operation_names[OPERATIONS] = {"writes",  "reads",    "additions", "messages",
-                                                 "ordered", "canceled", "drops",     "lists"};
+#define CALM_DEADLINE (60 * S)
+#define CALM_LIMIT    (10 * S) /* shorter than a quarter of a patient node's liveness timeout */
+#define PROMPT        (2 * S)
 
-/* An operation on a range of one lane. */
-struct span {
-  unsigned lane;
-  size_t from, length;
-  int64_t until; /* deadline, by the own clock */
-};
+const char *const operation_names[OPERATIONS] = {
+    "writes", "reads",   "additions", "messages",       "ordered",  "canceled", "drops",
+    "lists",  "batches", "scattered", "canceled reads", "releases", "silences"};
 
+/* The source of writes, the destination of reads, a result, and the segments of scattered writes.
+ */
 static size_t local_size(void) {
-  return plan.lane * 2 + 8;
+  return plan.lane * 3 + 8;
 }
 
-static bool connected_to_this_life(const struct link *link) {
-  return link->to->life == link->life && link->to->process && link->to->memory;
+bool is_current(const struct link *link) {
+  return link->to->life == link->life && link->to->process && link->to->memory &&
+         link->to->publication == link->publication;
 }
 
-static void count(enum operation operation, int code) {
+int64_t draw_deadline(int64_t low, int64_t high) {
+  return own_clock() + (is_calm() ? CALM_DEADLINE : sim_between(low, high));
+}
+
+void count(struct link *link, enum operation operation, int code) {
+  link->code = code ? code : link->code;
+  link->stale |= code == HAUL_ESTALE;
+  if (code == HAUL_EPEER && !link->epeer_at) {
+    link->epeer_at = sim_now;
+    link->epeer_frozen = process_current()->frozen_for;
+  }
   if (code == 0)
     load.done[operation]++;
   else
@@ -44,14 +56,14 @@ static void count(enum operation operation, int code) {
 
 /* A path that could not be opened with the connection stays closed: connect again. */
 static void proven(struct link *link, enum operation operation, int code) {
-  count(operation, code);
+  count(link, operation, code);
   link->pathless |= code == HAUL_ENOPATH;
   if (code == 0 && load.phase == QUIET)
     link->proven[operation] = true;
 }
 
 /* Codes that only a defect or a broken network of bytes gives, never these faults. */
-static void check_code(const char *call, int code) {
+void check_code(const char *call, int code) {
   if (code == HAUL_EPROTO || code == HAUL_ECHECKSUM || code == HAUL_EVERSION ||
       code == HAUL_ERANGE || code == HAUL_EACCESS || code == HAUL_EINVAL || code == HAUL_EAUTH)
     sim_fail("codes", "%s: %s (%s; %s)", call, haul_error_name(code), haul_error_last()->text,
@@ -61,30 +73,35 @@ static void check_code(const char *call, int code) {
 /* ---- Spans ---- */
 
 /* False: each lane waits for data of a dead program. */
-static bool draw_span(struct link *link, struct span *span) {
-  struct lane *lanes = link->to->lanes[link->from->number];
-  span->lane = (unsigned)sim_below(LANES);
-  for (unsigned i = 0; lanes[span->lane].loose_until > sim_now; i++) {
-    if (i == LANES)
-      return false;
-    span->lane = (span->lane + 1) % LANES;
-  }
+bool draw_span(struct link *link, struct span *span) {
+  unsigned first = (unsigned)sim_below(LANES);
+  for (unsigned i = 0; i < LANES; i++)
+    if (draw_span_in(link, (first + i) % LANES, span))
+      return true;
+  return false;
+}
+
+bool draw_span_in(struct link *link, unsigned lane, struct span *span) {
+  if (link->to->lanes[link->from->number][lane].loose_until > sim_now)
+    return false;
+  *span = (struct span){.lane = lane, .stride = 1, .written = link->bytes};
   span->length = sim_chance(600000) ? 1 + sim_below(plan.lane < 256 ? plan.lane : 256)
                                     : 1 + sim_below(plan.lane);
   span->from = sim_below(plan.lane - span->length + 1);
   int64_t most = sim_chance(800000) ? 5 * S : 20 * MS;
-  span->until = own_clock() + sim_between(100 * US, most);
+  span->until = draw_deadline(100 * US, most);
+  span->publication = link->to->publication;
   return true;
 }
 
-static struct haul_piece piece_of(const struct link *link, const struct span *span) {
+struct haul_piece piece_of(const struct link *link, const struct span *span) {
   return (struct haul_piece){.local = span->from,
                              .remote = lane_offset(link->from->number, span->lane) + span->from,
                              .length = span->length};
 }
 
 /* Splits the span into up to four segments. */
-static size_t split(const struct link *link, const struct span *span, struct haul_piece *pieces) {
+size_t split(const struct link *link, const struct span *span, struct haul_piece *pieces) {
   struct haul_piece whole = piece_of(link, span);
   size_t wanted = 1 + sim_below(4), made = 0;
   while (whole.length > 0) {
@@ -103,7 +120,7 @@ static size_t split(const struct link *link, const struct span *span, struct hau
   return made;
 }
 
-static struct haul_transfer_options draw_options(const struct span *span) {
+struct haul_transfer_options draw_options(const struct span *span) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   options.deadline = span->until;
   options.flags = sim_below(100) < plan.checksum_share ? HAUL_CHECKSUM : 0;
@@ -113,7 +130,7 @@ static struct haul_transfer_options draw_options(const struct span *span) {
 
 /* ---- Writes ---- */
 
-static void fill(struct link *link, const struct span *span) {
+void fill(struct link *link, const struct span *span) {
   uint64_t pattern = sim_random() | 1;
   for (size_t i = 0; i < span->length; i++) {
     pattern = pattern * 6364136223846793005u + 1442695040888963407u;
@@ -126,30 +143,62 @@ static struct lane *lane_of(const struct link *link, const struct span *span) {
 }
 
 static void check_own_lane(const struct link *link, const struct span *span, const char *when) {
-  if (connected_to_this_life(link))
+  if (is_current(link))
     check_lane(link->to, link->from->number, span->lane, when);
 }
 
-/* The write is in flight: its bytes are undefined. */
-static void write_begins(struct link *link, const struct span *span) {
+void write_begins(struct link *link, struct span *span) {
   static uint64_t generations; /* of all links: no two writes share one */
   check_own_lane(link, span, "before a write");
-  link->generation = ++generations;
-  if (connected_to_this_life(link))
-    memset(lane_of(link, span)->undefined + span->from, 1, span->length);
+  link->generation = span->generation = ++generations;
+  span->publication = link->to->publication;
+  for (size_t i = 0; is_current(link) && i < span->length; i += span->stride)
+    lane_of(link, span)->undefined[span->from + i] = 1;
 }
 
-/* Complete: the bytes are there now, and stay. Failed: they are undefined until a later write. */
-static void write_ended(struct link *link, const struct span *span, int code) {
+/* A write to memory that was withdrawn meanwhile was complete before that, or is none. */
+static void check_withdrawn(const struct link *link, const struct span *span, int code) {
+  const struct program *to = link->to;
+  if (code || to->life != link->life || !to->process || to->publication == link->publication)
+    return;
+  if (span->publication != link->publication)
+    sim_fail("stale", "an operation is complete that began after the memory was withdrawn");
+  size_t at = lane_offset(link->from->number, span->lane) + span->from;
+  for (size_t i = 0; to->publication == link->publication + 1 && i < span->length;
+       i += span->stride)
+    if (to->withdrawn[at + i] != span->written[span->from + i])
+      sim_fail("stale", "byte %zu of a completed write was not there when the memory was withdrawn",
+               i);
+}
+
+/* ESTALE needs a withdrawal. */
+static void check_stale(const struct link *link, int code) {
+  if (code == HAUL_ESTALE && is_current(link) && !link->to->withdrawing && !link->to->leaves)
+    sim_fail("stale", "%s (%s), and nothing was withdrawn", haul_error_name(code),
+             haul_error_last()->text);
+}
+
+/* Counts the bytes where the node certainly does: on a connection that goes on. */
+static void count_bytes(const struct link *link, const struct span *span, int code, uint64_t *sum) {
+  if (code == 0 && !peer_has_ended(link->peer))
+    *sum += (span->length + span->stride - 1) / span->stride;
+}
+
+void write_ended(struct link *link, const struct span *span, int code) {
   struct lane *lane = lane_of(link, span);
   check_code("haul_write", code);
-  if (!connected_to_this_life(link))
+  check_stale(link, code);
+  check_withdrawn(link, span, code);
+  count_bytes(link, span, code, &link->from->written);
+  if (!is_current(link))
     return;
   if (code == 0) {
-    memcpy(lane->content + span->from, link->bytes + span->from, span->length);
-    memset(lane->undefined + span->from, 0, span->length);
+    for (size_t i = span->from; i < span->from + span->length; i += span->stride) {
+      lane->content[i] = span->written[i];
+      lane->undefined[i] = 0;
+    }
     check_lane(link->to, link->from->number, span->lane, "after a completed write");
-    if (lane->missed == link->generation)
+    if (lane->missed == span->generation)
       sim_fail("order", "a message overtook a write of %zu bytes", span->length);
   } else {
     check_lane(link->to, link->from->number, span->lane, "after a failed write");
@@ -173,7 +222,7 @@ static void do_write(struct link *link) {
 }
 
 /* Waits for the end of a transfer, whatever else fails. `limit` began with the transfer. */
-static int await_end(haul_transfer *transfer, const struct limit *limit) {
+int await_end(haul_transfer *transfer, const struct limit *limit) {
   int code = haul_transfer_wait(transfer, limit->until + S);
   limit_end(limit);
   if (haul_transfer_test(transfer) == 1)
@@ -197,11 +246,13 @@ static void do_cancel(struct link *link) {
   if (code == 0) {
     if (sim_chance(700000))
       pause_for(sim_between(0, 4 * (net.latency + net.jitter)));
+    limit_begin("haul_transfer_cancel", own_clock());
+    limit.until = limit.until < own_clock() ? limit.until : own_clock(); /* it ends soon */
     haul_transfer_cancel(transfer);
     code = await_end(transfer, &limit);
   }
   write_ended(link, &span, code);
-  count(CANCEL, code == HAUL_ECANCELED ? 0 : code);
+  count(link, CANCEL, code == HAUL_ECANCELED ? 0 : code);
 }
 
 /* ---- Reads and additions ---- */
@@ -218,20 +269,28 @@ static void do_read(struct link *link) {
   struct limit limit = limit_begin("haul_read", span.until);
   int code = haul_read(link->local, link->remote, &piece, 1, &options, NULL);
   limit_end(&limit);
-  check_code("haul_read", code);
-  const struct lane *lane = lane_of(link, &span);
-  if (code == 0 && connected_to_this_life(link) && lane->loose_until <= sim_now)
-    for (size_t i = 0; i < span.length; i++)
-      if (to[i] != lane->content[span.from + i] && !lane->undefined[span.from + i])
-        sim_fail("reads", "byte %zu of %zu is %02x, not %02x", i, span.length, to[i],
-                 lane->content[span.from + i]);
+  read_ended(link, &span, to, code);
   proven(link, READ, code);
+}
+
+void read_ended(struct link *link, const struct span *span, const uint8_t *to, int code) {
+  const struct lane *lane = lane_of(link, span);
+  check_code("haul_read", code);
+  check_stale(link, code);
+  if (code == 0 && link->to->life == link->life && span->publication != link->publication)
+    sim_fail("stale", "a read is complete that began after the memory was withdrawn");
+  count_bytes(link, span, code, &link->from->read);
+  if (code == 0 && is_current(link) && lane->loose_until <= sim_now)
+    for (size_t i = 0; i < span->length; i++)
+      if (to[i] != lane->content[span->from + i] && !lane->undefined[span->from + i])
+        sim_fail("reads", "byte %zu of %zu is %02x, not %02x", i, span->length, to[i],
+                 lane->content[span->from + i]);
 }
 
 /* Each addition takes place at most once; one that failed may have. */
 static void do_add(struct link *link) {
   struct counter *counter = &link->to->counters[link->from->number];
-  struct span span = {.until = own_clock() + sim_between(100 * US, 3 * S)};
+  struct span span = {.until = draw_deadline(100 * US, 3 * S)};
   struct haul_transfer_options options = draw_options(&span);
   options.flags = 0;
   uint64_t before = 0, *result = (uint64_t *)(void *)(link->bytes + plan.lane * 2);
@@ -242,7 +301,7 @@ static void do_add(struct link *link) {
   limit_end(&limit);
   check_code("haul_fetch_add", code);
   memcpy(&before, result, sizeof before);
-  if (code == 0 && connected_to_this_life(link)) {
+  if (code == 0 && is_current(link)) {
     if (before < counter->low || before > counter->low + counter->unsure - 1)
       sim_fail("atomics", "a counter was %llu, not within %llu and %llu",
                (unsigned long long)before, (unsigned long long)counter->low,
@@ -256,10 +315,11 @@ static void do_add(struct link *link) {
 /* ---- Messages ---- */
 
 /* `span` NULL: without a write before. */
-static int send_message(struct link *link, const struct span *span, int64_t until) {
-  uint8_t bytes[4096];
+static int send_message(struct link *link, const struct span *span, int64_t until,
+                        haul_peer *peer) {
   uint64_t head[8] = {link->connection, link->sequence + 1, sim_random()};
-  size_t length = sizeof head + sim_below(sizeof bytes - sizeof head);
+  size_t length = draw_message();
+  uint8_t *bytes = malloc(length);
   if (span) {
     head[3] = span->lane + 1;
     head[4] = link->generation;
@@ -271,8 +331,9 @@ static int send_message(struct link *link, const struct span *span, int64_t unti
     bytes[i] = (uint8_t)(head[2] + i);
   link->sequence++;
   struct limit limit = limit_begin("haul_message_send", until);
-  int code = haul_message_send(link->peer, head[1], bytes, length, until);
+  int code = haul_message_send(peer, head[1], bytes, length, until);
   limit_end(&limit);
+  free(bytes);
   check_code("haul_message_send", code);
   sim_trace("message %llu of connection %llx: %s", (unsigned long long)head[1],
             (unsigned long long)head[0], code ? haul_error_name(code) : "ok");
@@ -282,7 +343,7 @@ static int send_message(struct link *link, const struct span *span, int64_t unti
 }
 
 static void do_message(struct link *link) {
-  proven(link, MESSAGE, send_message(link, NULL, own_clock() + sim_between(MS, 3 * S)));
+  proven(link, MESSAGE, send_message(link, NULL, draw_deadline(MS, 3 * S), link->peer));
 }
 
 /* A message comes after the data of a write that began before it. */
@@ -297,39 +358,49 @@ static void do_ordered(struct link *link) {
   write_begins(link, &span);
   int code = haul_write(link->remote, link->local, &piece, 1, &options, &transfer);
   if (code == 0) {
-    int sent = send_message(link, &span, own_clock() + sim_between(MS, 3 * S));
+    int sent = send_message(link, &span, draw_deadline(MS, 3 * S), link->peer);
     struct limit limit = limit_begin("the write before a message",
                                      span.until > own_clock() ? span.until : own_clock());
     code = await_end(transfer, &limit);
-    count(MESSAGE, sent);
+    count(link, MESSAGE, sent);
   }
   write_ended(link, &span, code);
-  count(ORDERED, code);
+  count(link, ORDERED, code);
 }
 
 static void do_list(struct link *link) {
   struct haul_published entries[4];
   size_t room = 4;
-  int64_t until = own_clock() + sim_between(MS, 3 * S);
+  int64_t until = draw_deadline(MS, 3 * S);
   struct limit limit = limit_begin("haul_peer_list", until);
   int code = haul_peer_list(link->peer, until, entries, &room);
   limit_end(&limit);
   check_code("haul_peer_list", code);
-  if (code == 0 && (room != 1 || strcmp(entries[0].name, "memory") != 0))
+  if (code == 0 && !plan.withdraws && (room != 1 || strcmp(entries[0].name, "memory") != 0))
     sim_fail("lists", "a peer publishes %zu names", room);
-  count(LIST, code);
+  count(link, LIST, code);
 }
 
 /* ---- Connections ---- */
 
+/* ENAME and ESTALE: the memory is withdrawn just now. */
 static int look_up(struct link *link) {
-  int64_t until = own_clock() + sim_between(10 * MS, 4 * S);
+  int64_t until = draw_deadline(10 * MS, 4 * S);
+  link->publication = link->to->publication;
   struct limit limit = limit_begin("haul_peer_lookup", until);
   int code = haul_peer_lookup(link->peer, "memory", until, &link->remote);
   limit_end(&limit);
   check_code("haul_peer_lookup", code);
-  if (code)
-    return code;
+  if (code == 0 && link->publication != link->to->publication)
+    code = HAUL_ESTALE;
+  if (code && link->remote) {
+    haul_remote_release(link->remote);
+    link->remote = NULL;
+  }
+  return code;
+}
+
+static int make_local(struct link *link) {
   struct haul_place place = {plan.device_local ? HAUL_SIM : HAUL_HOST, 0};
   return haul_region_alloc(link->from->node, place, local_size(), 0, &link->local);
 }
@@ -340,7 +411,7 @@ static int open_connection(struct link *link) {
   const char *address = link->to->addresses[near && sim_chance(700000)];
   uint64_t shortages = openssl_shortages;
   bool rejected = address == link->to->addresses[0] && !share_keys(link->from, link->to);
-  int64_t until = own_clock() + sim_between(10 * MS, 5 * S);
+  int64_t until = draw_deadline(10 * MS, 5 * S);
   struct limit limit = limit_begin("haul_peer_connect", until);
   int code = haul_peer_connect(link->from->node, address, until, &link->peer);
   limit_end(&limit);
@@ -353,13 +424,15 @@ static int open_connection(struct link *link) {
   if (code != HAUL_EAUTH || (!rejected && openssl_shortages == shortages))
     check_code("haul_peer_connect", code);
   if (code == 0) {
-    link->connection = sim_random();
+    link->connection = sim_random() | 1; /* those of replies are even */
     link->sequence = 0;
     if (sscanf(haul_peer_name(link->peer), "p%u.%u", &number, &link->life) != 2 ||
         number != link->to->number)
       sim_fail("names", "%s answers as %s", address, haul_peer_name(link->peer));
     code = look_up(link);
   }
+  if (code == 0)
+    code = make_local(link);
   sim_trace("connection to program %u: %s", link->to->number, code ? haul_error_name(code) : "ok");
   if (code == 0)
     link->bytes = region_bytes(link->local);
@@ -375,14 +448,23 @@ void loosen_lanes(struct program *target, unsigned writer) {
 
 static void close_connection(struct link *link) {
   link->bytes = NULL;
-  struct limit limit = limit_begin("closing a connection", own_clock() + 30 * S);
+  haul_peer *peer = link->peer;
+  link->peer = NULL; /* watch.c */
+  link->down_at = link->epeer_at = 0;
+  bool calm = plan.calm_for > 0 && load.phase != FAULTY && sim_now >= load.calm_at;
+  if (peer && calm && !peer_has_ended(peer)) {
+    for (uint64_t i = sim_below(4); i > 0; i--) /* which come although it closes */
+      send_message(link, NULL, draw_deadline(MS, 3 * S), peer);
+    link->closed_connection = link->connection;
+    link->closed_sequence = link->sequence;
+  }
+  struct limit limit = limit_begin("closing a connection", own_clock() + plan.liveness + 30 * S);
   haul_remote_release(link->remote);
   haul_region_release(link->local);
-  haul_peer_close(link->peer);
+  haul_peer_close(peer);
   limit_end(&limit);
   link->remote = NULL;
   link->local = NULL;
-  link->peer = NULL;
 }
 
 static enum operation draw_operation(const struct link *link) {
@@ -397,29 +479,124 @@ static enum operation draw_operation(const struct link *link) {
   }
 }
 
+#define LOOKUP OPERATIONS /* again, on the same connection */
+
+static bool goes_on(const struct link *link) {
+  return load.phase != STOPPING && !link->from->leaves;
+}
+
+static void look_again(struct link *link) {
+  haul_remote_release(link->remote);
+  link->remote = NULL;
+  int code = look_up(link);
+  link->code = code;
+  if (code == 0)
+    link->stale = false;
+  else
+    pause_for(sim_between(0, 20 * MS));
+}
+
+/* All is proven, and nothing happens until calm begins. */
+static bool awaits_calm(const struct link *link) {
+  if (plan.calm_for == 0 || load.phase != QUIET || is_calm() || link->stale)
+    return false;
+  for (unsigned i = 0; i <= MESSAGE; i++)
+    if (!link->proven[i] && operation_works((enum operation)i))
+      return false;
+  return true;
+}
+
+static bool rests(const struct link *link) {
+  const struct link *solo = solo_link();
+  if (solo && (solo != link || solo_until() - sim_now > CALM_LIMIT))
+    pause_for(solo_until() - sim_now);
+  else if (awaits_calm(link))
+    pause_for(sim_between(MS, S));
+  else
+    return false;
+  return true;
+}
+
+struct moment {
+  bool calm;
+  int64_t at;
+};
+
+static struct moment moment_now(void) {
+  return (struct moment){is_calm(), sim_now};
+}
+
+static const char *name_of(enum operation operation) {
+  return operation == LOOKUP ? "lookups" : operation_names[operation];
+}
+
+/* The end of a connection ends the calls that use it. */
+static void check_prompt(const struct link *link, enum operation operation) {
+  int64_t paused = process_current()->frozen_for - link->down_frozen;
+  if (operation != SILENT && link->down_at && sim_now - link->down_at - paused > PROMPT)
+    sim_fail("deadline", "%s: a call went on for %.3f s after the connection ended",
+             name_of(operation), (double)(sim_now - link->down_at - paused) / S);
+}
+
+/* In calm all succeeds, within a time that no timer of a patient node bounds. */
+static void check_calm(const struct link *link, enum operation operation,
+                       const struct moment *begin) {
+  if (!begin->calm || load.phase != QUIET)
+    return;
+  if (sim_now - begin->at > CALM_LIMIT)
+    sim_fail("calm", "%s took %.3f s although nothing disturbs", name_of(operation),
+             (double)(sim_now - begin->at) / S);
+  bool excused = link->code == HAUL_ENOPATH || link->code == HAUL_ENAME ||
+                 link->code == HAUL_ESTALE || link->code == HAUL_ECANCELED ||
+                 (operation == LOOKUP && plan.tls); /* not checked yet: see docs/testing.md */
+  if (link->code && !excused)
+    sim_fail("calm", "%s: %s (%s) although nothing disturbs", name_of(operation),
+             haul_error_name(link->code), haul_error_last()->text);
+}
+
 static void use_connection(struct link *link) {
   static void (*const run[OPERATIONS])(struct link *) = {
-      [WRITE] = do_write,     [READ] = do_read,     [ADD] = do_add,  [MESSAGE] = do_message,
-      [ORDERED] = do_ordered, [CANCEL] = do_cancel, [LIST] = do_list};
-  link->pathless = false;
-  while (load.phase != STOPPING && !link->pathless && haul_peer_status(link->peer) == 0) {
-    enum operation operation = draw_operation(link);
-    if (operation == DROP) {
-      count(DROP, 0);
+      [WRITE] = do_write,     [READ] = do_read,
+      [ADD] = do_add,         [MESSAGE] = do_message,
+      [ORDERED] = do_ordered, [CANCEL] = do_cancel,
+      [LIST] = do_list,       [BATCH] = do_batch,
+      [SCATTER] = do_scatter, [CANCEL_READ] = do_cancel_read,
+      [RELEASE] = do_release, [SILENT] = do_silent};
+  link->pathless = link->stale = false;
+  while (goes_on(link) && !link->pathless && haul_peer_status(link->peer) == 0) {
+    enum operation operation = link->stale ? LOOKUP : draw_operation(link);
+    struct moment begin = moment_now();
+    if (rests(link))
+      continue;
+    link->code = 0;
+    if (operation == LOOKUP) {
+      look_again(link);
+    } else if (operation == DROP) {
+      count(link, DROP, 0);
       if (sim_chance(100000))
         return;
     } else {
       run[operation](link);
     }
-    if (sim_chance(load.phase == QUIET ? 1000000 : plan.pause_share))
+    check_prompt(link, operation);
+    check_calm(link, operation, &begin);
+    if (link->code && !solo_link())
+      pause_for(sim_between(0, 3 * MS));
+    if (!solo_link() && sim_chance(load.phase == QUIET ? 1000000 : plan.pause_share))
       pause_for(sim_between(0, plan.pause));
   }
 }
 
 void *link_main(void *argument) {
   struct link *link = argument;
-  while (load.phase != STOPPING) {
-    if (open_connection(link) == 0)
+  while (goes_on(link)) {
+    struct moment begin = moment_now();
+    link->busy = true;
+    int code = open_connection(link);
+    link->busy = false;
+    link->code = code;
+    check_calm(link, LOOKUP, &begin);
+    if (code == 0)
       use_connection(link);
     close_connection(link);
     if (load.phase != STOPPING)

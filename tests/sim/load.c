@@ -9,15 +9,20 @@
 #include "calls.h"
 #include "net.h"
 
-#define QUIET_LIMIT (90 * S) /* for all to reach all once faults have ended */
-#define STOP_LIMIT  (90 * S) /* for all to close */
+#define QUIET_LIMIT (90 * S + 2 * plan.liveness) /* for all to reach all once faults have ended */
+#define STOP_LIMIT  (90 * S + 2 * plan.liveness) /* for all to close */
+/* By then each program has noticed whatever happened to its connections. */
+#define SOLO_WINDOW (14 * S) /* more than a call may take in calm */
+#define SOLO_ACTIVE (100 * MS)
+#define CALM_AFTER  (plan.silent * 2 + plan.liveness / 2 + 12 * S)
 
 struct plan plan;
 struct load load;
 
 const char *const fault_names[FAULTS] = {
     "kills",        "power losses", "freezes",          "cuts",
-    "one-way cuts", "resets",       "memory shortages", "descriptor shortages"};
+    "one-way cuts", "resets",       "memory shortages", "descriptor shortages",
+    "closes"};
 
 /* ---- The plan ---- */
 
@@ -85,13 +90,26 @@ static void draw_tls(bool may_have_tls) {
   keep_two_alike();
 }
 
+/* Some nodes wait long for silent peers, whose timers then hide no lost wake-up. So nothing happens
+ * that only a timer notices. */
+static void draw_patience(void) {
+  plan.liveness = sim_between(60 * S, 120 * S);
+  plan.silent = 0;
+  plan.calm_for = sim_between(2, 6) * SOLO_WINDOW;
+  plan.solo = true;
+  plan.faults &= ~(1u << POWER | 1u << FREEZE | 1u << CUT | 1u << CUT_ONE_WAY);
+  if (!plan.faults)
+    plan.faults = 1u << CLOSE;
+}
+
 void load_draw(bool may_have_tls) {
   static const char *const paths[] = {"auto", "auto", "tcp"};
   net_draw();
   sim_atomics_share = 1 << sim_between(3, 14);
-  plan.programs = (unsigned)sim_between(2, 5);
+  sim_preempt_share = sim_chance(400000) ? 0 : (unsigned)sim_between(1000, 40000);
+  plan.lane = (size_t)1 << (sim_chance(80000) ? 17 : sim_between(6, 13));
+  plan.programs = (unsigned)sim_between(2, plan.lane > 8192 ? 3 : 5);
   plan.hosts = (unsigned)sim_between(1, plan.programs);
-  plan.lane = (size_t)1 << sim_between(6, sim_chance(200000) ? 17 : 13);
   plan.operations = draw_bits(OPERATIONS, 650000) | 1u << READ; /* one that always works */
   plan.faults = draw_bits(FAULTS, 500000);
   plan.faulty_for = sim_between(5 * S, 40 * S);
@@ -111,6 +129,13 @@ void load_draw(bool may_have_tls) {
   plan.checksum_share = (unsigned)sim_below(100);
   plan.pool = sim_chance(500000) ? 0 : SIZE_MAX;
   plan.paths = paths[sim_below(3)];
+  plan.withdraws = sim_chance(300000);
+  plan.peer_bytes = sim_chance(400000) ? (size_t)sim_between(1, 3) << 20 : 0;
+  plan.message_most = sim_chance(400000) ? HAUL_MESSAGE_MAX : 4096;
+  plan.calm_for = sim_chance(500000) ? sim_between(1 * S, 4 * S) : 0;
+  plan.silent = plan.liveness;
+  if (sim_chance(200000))
+    draw_patience();
   draw_tls(may_have_tls);
 }
 
@@ -188,7 +213,7 @@ static void on_shortage_end(struct event *event) {
 static void kill_program(struct program *program, bool silent) {
   unsigned number = program->number;
   for (unsigned i = 0; i < plan.programs; i++)
-    program->links[i].bytes = NULL;
+    program->links[i].bytes = NULL, program->links[i].peer = NULL;
   for (unsigned i = 0; i < plan.programs; i++)
     if (i != number)
       loosen_lanes(&load.programs[i], number);
@@ -239,6 +264,9 @@ static void inject(enum fault fault) {
     break;
   case RESET:
     net_reset(program->host, load.programs[sim_below(plan.programs)].host);
+    break;
+  case CLOSE:
+    program->leaves |= program->serves;
     break;
   case MEMORY:
     process->refuse_memory = (unsigned)sim_between(1000, 300000);
@@ -318,6 +346,7 @@ static void on_quiet(struct event *event) {
   sim_instant("no more faults");
   load.phase = QUIET;
   load.quiet_at = sim_now;
+  load.calm_at = sim_now + CALM_AFTER;
   faults_stop();
   event_schedule(event, sim_now + QUIET_LIMIT, on_quiet_limit);
 }
@@ -334,7 +363,15 @@ void load_start(void) {
     program_start(&load.programs[i]);
   }
   faults_start();
+  watch_start();
   event_schedule(&end_of_phase, plan.faulty_for, on_quiet);
+}
+
+static bool all_ended(void) {
+  for (unsigned i = 0; i < plan.programs; i++)
+    if (!load.programs[i].ended)
+      return false;
+  return true;
 }
 
 static bool all_proven(void) {
@@ -346,16 +383,38 @@ static bool all_proven(void) {
   return true;
 }
 
-static bool all_ended(void) {
+bool is_calm(void) {
+  return plan.calm_for > 0 && load.phase == QUIET && sim_now >= load.calm_at;
+}
+
+const struct link *solo_link(void) {
+  if (!plan.solo || !is_calm() || !all_proven())
+    return NULL;
+  uint64_t window = (uint64_t)((sim_now - load.calm_at) / SOLO_WINDOW);
+  uint64_t drawn = (sim_seed + window) * 0x9e3779b97f4a7c15 >> 32;
+  unsigned from = (unsigned)(drawn % plan.programs);
+  unsigned to = (from + 1 + (unsigned)(drawn / 64 % (plan.programs - 1))) % plan.programs;
+  return &load.programs[from].links[to];
+}
+
+/* A client that acts alone rests, too, after a while. */
+int64_t solo_until(void) {
+  int64_t begin = sim_now - (sim_now - load.calm_at) % SOLO_WINDOW;
+  return sim_now < begin + SOLO_ACTIVE ? begin + SOLO_ACTIVE : begin + SOLO_WINDOW;
+}
+
+bool all_links_ended(void) {
   for (unsigned i = 0; i < plan.programs; i++)
-    if (!load.programs[i].ended)
-      return false;
+    for (unsigned j = 0; j < plan.programs; j++)
+      if (!load.programs[i].links[j].ended)
+        return false;
   return true;
 }
 
 bool load_is_over(void) {
   static unsigned turn;
-  if (load.phase == QUIET && ++turn % 64 == 0 && all_proven()) {
+  bool calmed = plan.calm_for == 0 || sim_now >= load.calm_at + plan.calm_for;
+  if (load.phase == QUIET && ++turn % 64 == 0 && calmed && all_proven()) {
     sim_trace("all have reached all");
     load.phase = STOPPING;
     load.stop_at = sim_now;

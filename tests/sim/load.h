@@ -14,8 +14,23 @@
 #define GUARD      64
 #define GUARD_BYTE 0x5c
 
-enum operation { WRITE, READ, ADD, MESSAGE, ORDERED, CANCEL, DROP, LIST, OPERATIONS };
-enum fault { KILL, POWER, FREEZE, CUT, CUT_ONE_WAY, RESET, MEMORY, DESCRIPTORS, FAULTS };
+enum operation {
+  WRITE,
+  READ,
+  ADD,
+  MESSAGE,
+  ORDERED,
+  CANCEL,
+  DROP,
+  LIST,
+  BATCH,       /* several transfers at once that end by callbacks */
+  SCATTER,     /* a write of many segments with gaps */
+  CANCEL_READ, /* after its end nothing comes any more */
+  RELEASE,     /* of the local region of reads in flight */
+  SILENT,      /* a connection that says nothing */
+  OPERATIONS
+};
+enum fault { KILL, POWER, FREEZE, CUT, CUT_ONE_WAY, RESET, MEMORY, DESCRIPTORS, CLOSE, FAULTS };
 extern const char *const fault_names[FAULTS], *const operation_names[OPERATIONS];
 
 /* How the last program differs from all others, which have the same keys. OTHER_FIRST: it has them,
@@ -30,6 +45,7 @@ struct plan {
   unsigned operations, faults; /* bits by enum */
   int64_t faulty_for, fault_interval;
   int64_t liveness;
+  int64_t silent; /* until a silent peer is noticed; 0: none falls silent */
   bool private_memory, wraps, caller_progress;
   bool device_memory, device_local;     /* at the emulated accelerator: what is served; buffers */
   uint64_t device_rate, device_latency; /* its bytes per second, 0: unlimited; nanoseconds */
@@ -40,7 +56,12 @@ struct plan {
   const char *paths;
   bool tls, plain_data, process_tls;
   enum stranger stranger;
-  uint64_t key_lasts; /* bytes until a session changes its key */
+  uint64_t key_lasts;  /* bytes until a session changes its key */
+  bool withdraws;      /* programs withdraw their memory, and publish the same or new memory */
+  size_t peer_bytes;   /* bounds the requests in flight; 0: the default */
+  size_t message_most; /* bytes of a message */
+  int64_t calm_for;    /* span without any failure at the end; 0: none */
+  bool solo;           /* in calm one client acts at a time, and its node has no other events */
 };
 extern struct plan plan;
 
@@ -60,8 +81,9 @@ struct counter {
 /* What a program has received over a connection. Messages of an earlier one may come later. */
 struct inbox {
   uint64_t connection, sequence;
+  uint64_t replies; /* sent back over the connection */
 };
-#define INBOXES 16 /* connections of one program that are remembered */
+#define INBOXES 512 /* connections of one program that are remembered */
 
 /* One program as a client of another. */
 struct link {
@@ -73,7 +95,15 @@ struct link {
   uint8_t *bytes; /* of `local`: the source of writes, then as many for reads, then a result */
   uint64_t connection, sequence, generation;
   bool proven[OPERATIONS]; /* completed in the quiet phase */
-  bool pathless, ended;
+  bool pathless, stale, ended;
+  unsigned publication; /* of `to` that `remote` was looked up under */
+  bool busy;            /* in a call with the node, which must not be closed meanwhile */
+  /* When the connection ended, and when a call said so (watch.c); the process's pauses until then.
+   */
+  int64_t down_at, down_frozen, epeer_at, epeer_frozen;
+  int code; /* of the last operation */
+  /* The last connection, if it was closed in calm: each of its messages has to come. */
+  uint64_t closed_connection, closed_sequence;
 };
 
 struct program {
@@ -83,6 +113,7 @@ struct program {
   struct event restart;
   char addresses[2][64]; /* TCP, Unix */
   bool serves, ended;
+  bool leaves; /* closes its node amid the others' work, and opens another */
   haul_node *node;
   haul_region *region;
   uint8_t *memory;
@@ -91,12 +122,18 @@ struct program {
   struct inbox inboxes[PROGRAMS][INBOXES];
   unsigned next_inbox[PROGRAMS];
   struct link links[PROGRAMS];
+  /* Increased once the memory is withdrawn. What it held then; NULL: never withdrawn. */
+  unsigned publication;
+  bool withdrawing;
+  uint8_t *withdrawn;
+  uint64_t written, read; /* bytes of completed transfers of this node */
+  uint64_t seen_out, seen_in;
 };
 
 struct load {
   struct program programs[PROGRAMS];
   enum phase phase;
-  int64_t quiet_at, stop_at;
+  int64_t quiet_at, calm_at, stop_at;
   uint64_t done[OPERATIONS], failed[OPERATIONS], codes[64], injected[FAULTS];
   uint64_t rejections; /* of programs with another key, as must be */
 };
@@ -124,6 +161,27 @@ const char *key_path(const struct program *program);
 bool is_stranger(const struct program *program);
 /* Do they accept each other over TCP? */
 bool share_keys(const struct program *one, const struct program *other);
+/* Since `calm_at` nothing disturbs: each call must succeed, and soon. */
+bool is_calm(void);
+/* The client that acts alone now; NULL: all do. Until when. */
+const struct link *solo_link(void);
+int64_t solo_until(void);
+/* Have all programs' clients ended? */
+bool all_links_ended(void);
+
+/* ---- watch.c: what must hold of a node and of connections ---- */
+
+void watch_start(void);
+void watch_log(struct program *program);
+/* The node's figures agree with each other and with what was done. */
+void check_stats(struct program *program);
+/* All clients of all programs have ended: nothing of their connections is left. */
+void check_settled(struct program *program, size_t descriptors);
+void check_leaks(const struct program *program);
+
+/* As haul_peer_status, from outside of its process (inside.c). */
+bool peer_has_ended(const haul_peer *peer);
+
 /* Is the operation possible with this plan? */
 bool operation_works(enum operation operation);
 
@@ -131,6 +189,8 @@ bool operation_works(enum operation operation);
 size_t lane_offset(unsigned writer, unsigned index);
 size_t counter_offset(unsigned adder);
 size_t memory_size(void);
+#define MESSAGE_HEAD 64
+size_t draw_message(void);
 /* Everything that completed writes made is there, and nothing else. */
 void check_memory(const struct program *program, const char *when);
 void check_lane(const struct program *program, unsigned writer, unsigned index, const char *when);

@@ -32,7 +32,7 @@ void net_heal(void);
 /* A host that lost power runs again: it answers what comes to its former connections. */
 void net_answers_again(const struct host *host);
 
-/* Resets all connections between two hosts, as a middlebox may. Returns their number. */
+/* Resets connections between two hosts, all or some, as a middlebox may. Returns their number. */
 size_t net_reset(const struct host *one, const struct host *other);
 
 #endif

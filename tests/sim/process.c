@@ -331,9 +331,9 @@ static bool is_mapped(const struct process *process, const char *from, size_t le
  * which finds pages without access. A long copy is cut short, as the call may be. */
 static ssize_t copy_between(pid_t pid, const struct iovec *local, unsigned long locals,
                             const struct iovec *remote, unsigned long remotes, bool writes) {
-  struct process *target = process_find(pid);
   struct iovec cut = remote[0];
   sim_point(1 * US + (int64_t)(remotes ? remote[0].iov_len / 10 : 0));
+  struct process *target = process_find(pid); /* it may have died by now */
   if (!target) {
     errno = ESRCH;
     return -1;

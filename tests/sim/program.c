@@ -10,9 +10,15 @@
 #include "load.h"
 #include "memory/region.h"
 #include "memory/sim/sim.h"
+#include "net.h"
 
-#define SLACK       (2 * S)  /* a call may end this much after its deadline */
-#define CLOSE_LIMIT (30 * S) /* for a close: the liveness timeout, and 2 s at a directory */
+#define SLACK       (2 * S) /* a call may end this much after its deadline */
+#define SETTLING    (3 * S) /* until the ends of all connections have come */
+#define WITHDRAWALS 30000   /* a chance, in a million, after each message or wait for one */
+#define STATS       20000
+#define REPLIES     300000
+#define CLOSE_LIMIT                                                                                \
+  (plan.liveness + 10 * S) /* for a close: the liveness timeout, and some seconds */
 
 size_t lane_offset(unsigned writer, unsigned index) {
   return GUARD + ((size_t)writer * LANES + index) * (plan.lane + GUARD);
@@ -31,7 +37,7 @@ size_t memory_size(void) {
 void check_lane(const struct program *program, unsigned writer, unsigned index, const char *when) {
   const struct lane *lane = &program->lanes[writer][index];
   const uint8_t *bytes = program->memory + lane_offset(writer, index);
-  if (lane->loose_until > sim_now)
+  if (lane->loose_until > sim_now || memcmp(bytes, lane->content, plan.lane) == 0)
     return;
   for (size_t i = 0; i < plan.lane; i++)
     if (bytes[i] != lane->content[i] && !lane->undefined[i])
@@ -126,14 +132,18 @@ static int make_region(struct program *program) {
   return code;
 }
 
+static void region_reset(struct program *program) {
+  memset(program->memory, GUARD_BYTE, memory_size());
+  memset(program->memory + counter_offset(0), 0, 8 * PROGRAMS);
+  lanes_reset(program);
+}
+
 static int serve(struct program *program) {
   int code = make_region(program);
   if (code)
     return code;
   program->memory = region_bytes(program->region);
-  memset(program->memory, GUARD_BYTE, memory_size());
-  memset(program->memory + counter_offset(0), 0, 8 * PROGRAMS);
-  lanes_reset(program);
+  region_reset(program);
   code = haul_region_publish(program->region, "memory", HAUL_READ | HAUL_WRITE);
   for (int i = 0; i < 2 && code == 0; i++)
     code = haul_node_listen(program->node, program->addresses[i]);
@@ -154,6 +164,61 @@ static void release_region(struct program *program) {
     world_munmap(memory, memory_size());
 }
 
+/* The same region is published again, or a new one. */
+static void publish_again(struct program *program) {
+  bool renews = sim_chance(500000);
+  if (renews)
+    release_region(program);
+  program->serves = true;
+  while (load.phase != STOPPING && !program->leaves) {
+    if (!program->region && make_region(program) == 0) {
+      program->memory = region_bytes(program->region);
+      region_reset(program);
+    }
+    if (program->region &&
+        haul_region_publish(program->region, "memory", HAUL_READ | HAUL_WRITE) == 0)
+      break;
+    pause_for(sim_between(MS, 20 * MS)); /* memory is short */
+  }
+}
+
+/* Other names use up the slots of the table. */
+static void publish_others(struct program *program) {
+  char name[16];
+  for (uint64_t i = 0, most = sim_below(40); i < most; i++) {
+    snprintf(name, sizeof name, "other-%u", (unsigned)i);
+    if (haul_region_publish(program->region, name, HAUL_READ) == 0 &&
+        haul_region_unpublish(program->region, name) != 0)
+      sim_fail("names", "%s cannot be withdrawn: %s", name, haul_error_last()->text);
+  }
+}
+
+static void withdraw_once(struct program *program) {
+  program->withdrawing = true;
+  struct limit limit = limit_begin("haul_region_unpublish", own_clock() + plan.liveness);
+  int code = haul_region_unpublish(program->region, "memory");
+  limit_end(&limit);
+  if (code)
+    sim_fail("names", "the memory cannot be withdrawn: %s", haul_error_last()->text);
+  program->publication++;
+  program->withdrawn = realloc(program->withdrawn, memory_size());
+  memcpy(program->withdrawn, program->memory, memory_size());
+  check_memory(program, "after the withdrawal");
+  if (sim_chance(500000))
+    publish_others(program);
+  publish_again(program);
+  program->withdrawing = false;
+}
+
+/* At times again and again, amid the lookups of those who lost the memory. */
+static void withdraw(struct program *program) {
+  do {
+    if (program->region)
+      withdraw_once(program);
+    pause_for(sim_between(0, 3 * (net.latency + net.jitter)));
+  } while (sim_chance(600000) && load.phase != STOPPING && !program->leaves);
+}
+
 /* ---- Messages ---- */
 
 static struct inbox *inbox_of(struct program *program, unsigned from, uint64_t connection) {
@@ -162,7 +227,7 @@ static struct inbox *inbox_of(struct program *program, unsigned from, uint64_t c
     if (inboxes[i].connection == connection)
       return &inboxes[i];
   struct inbox *made = &inboxes[program->next_inbox[from]++ % INBOXES];
-  *made = (struct inbox){connection, 0};
+  *made = (struct inbox){.connection = connection};
   return made;
 }
 
@@ -188,6 +253,8 @@ static void on_message(struct program *program, const struct haul_message *messa
   if (head[3] == 0 || sender->life != life || !sender->process)
     return;
   struct link *link = &sender->links[program->number]; /* whose write has to be here */
+  if (!program->memory || link->publication != program->publication)
+    return;
   struct lane *lane = &program->lanes[from][head[3] - 1];
   if (link->bytes && link->connection == head[0] && link->generation == head[4] &&
       memcmp(program->memory + lane_offset(from, (unsigned)head[3] - 1) + head[5],
@@ -195,15 +262,64 @@ static void on_message(struct program *program, const struct haul_message *messa
     lane->missed = head[4];
 }
 
+/* All clients have ended, and what they sent last has come. */
+static bool is_settled(int64_t *since) {
+  if (load.phase != STOPPING || !all_links_ended())
+    return false;
+  if (*since == 0)
+    *since = sim_now;
+  return sim_now - *since > SETTLING;
+}
+
+/* Bytes. In calm the largest message has room, whatever happened to others. */
+size_t draw_message(void) {
+  size_t most = sim_chance(700000) ? 4096 : plan.message_most;
+  return is_calm() && sim_chance(500000) ? most : MESSAGE_HEAD + sim_below(most - MESSAGE_HEAD);
+}
+
+/* Over the same connection. Its sender tells replies by their connection. */
+static void reply(struct inbox *inbox, haul_peer *peer) {
+  uint64_t head[8] = {~inbox->connection, inbox->replies + 1, sim_random()};
+  size_t length = draw_message();
+  uint8_t *bytes = malloc(length);
+  memcpy(bytes, head, sizeof head);
+  for (size_t i = sizeof head; i < length; i++)
+    bytes[i] = (uint8_t)(head[2] + i);
+  inbox->replies++;
+  int64_t until = own_clock() + sim_between(0, 20 * MS);
+  if (haul_message_send(peer, head[1], bytes, length, until) != 0)
+    inbox->replies--; /* nothing was sent */
+  free(bytes);
+}
+
+static void reply_to(struct program *program, const struct haul_message *message) {
+  uint64_t connection;
+  unsigned from;
+  memcpy(&connection, message->bytes, sizeof connection);
+  if (sscanf(haul_peer_name(message->peer), "p%u.", &from) == 1 && (connection & 1))
+    reply(inbox_of(program, from, connection), message->peer);
+}
+
 static void receive_messages(struct program *program) {
-  while (load.phase != STOPPING) {
+  int64_t since = 0;
+  while (!is_settled(&since) && !(program->leaves && load.phase != STOPPING)) {
+    if (plan.withdraws && load.phase != STOPPING && sim_chance(WITHDRAWALS))
+      withdraw(program);
+    if (sim_chance(STATS))
+      check_stats(program);
+    /* Nothing but its client drives the node, or keeps its loop awake. */
+    bool solo = solo_link() && solo_link()->from == program;
+    if (solo && sim_chance(50000))
+      pause_for(solo_until() - sim_now);
     struct haul_message message;
-    int64_t until = own_clock() + sim_between(10 * MS, 300 * MS);
+    int64_t until = own_clock() + (solo ? sim_between(0, 2 * MS) : sim_between(10 * MS, 300 * MS));
     struct limit limit = limit_begin("haul_message_receive", until);
     int code = haul_message_receive(program->node, &message, until);
     limit_end(&limit);
     if (code == 0) {
       on_message(program, &message);
+      if (haul_peer_status(message.peer) == 0 && sim_chance(REPLIES))
+        reply_to(program, &message);
       haul_message_release(&message);
     } else if (code != HAUL_ETIMEDOUT) {
       pause_for(5 * MS); /* memory is short */
@@ -228,6 +344,9 @@ static int open_node(struct program *program) {
   config.key = key_path(program);
   config.plain_data = plan.tls && plan.plain_data;
   config.process_tls = plan.tls && plan.process_tls;
+  config.peer_bytes = plan.peer_bytes;
+  program->written = program->read = program->seen_out = program->seen_in = 0;
+  watch_log(program);
   return haul_node_open(&config, &program->node);
 }
 
@@ -236,15 +355,6 @@ static void close_node(struct program *program) {
   haul_node_close(program->node);
   program->node = NULL;
   limit_end(&limit);
-}
-
-/* What the program still has once it has closed everything. */
-static void check_leaks(const struct program *program) {
-  const struct process *process = program->process;
-  if (process->descriptor_count > 0)
-    sim_fail("leaks", "%zu descriptors are open after the close", process->descriptor_count);
-  if (openssl_objects(process) > 0)
-    sim_fail("leaks", "%zu objects of OpenSSL are left after the close", openssl_objects(process));
 }
 
 static void run_links(struct program *program) {
@@ -260,14 +370,24 @@ static void run_links(struct program *program) {
 static void await_links(struct program *program) {
   for (unsigned i = 0; i < plan.programs; i++)
     while (!program->links[i].ended) {
-      if (plan.caller_progress)
+      if (plan.caller_progress && program->node)
         haul_node_progress(program->node, own_clock() + 10 * MS);
       pause_for(1 * MS);
     }
 }
 
-void *program_main(void *argument) {
-  struct program *program = argument;
+/* No client of the program is in a call with its node. */
+static void await_idle(struct program *program) {
+  for (unsigned i = 0; i < plan.programs; i++)
+    while (program->links[i].busy) {
+      if (plan.caller_progress)
+        haul_node_progress(program->node, own_clock() + 10 * MS);
+      pause_for(100 * US);
+    }
+}
+
+/* From the first node to its close. */
+static void run_node(struct program *program) {
   program->node = NULL;
   program->region = NULL;
   program->memory = NULL;
@@ -282,22 +402,41 @@ void *program_main(void *argument) {
     pause_for(sim_between(MS, 200 * MS));
   }
   if (program->node) {
+    size_t descriptors = program->process->descriptor_count;
     program->serves = true;
     run_links(program);
     receive_messages(program);
+    bool amid = program->leaves && load.phase != STOPPING && sim_chance(500000);
+    if (amid) {
+      await_idle(program);
+      close_node(program);
+    }
     await_links(program);
+    if (plan.calm_for > 0 && !program->leaves)
+      check_settled(program, descriptors);
     release_region(program);
-    close_node(program);
+    if (!amid)
+      close_node(program);
   }
   pause_for(S); /* for threads that close descriptors */
   check_leaks(program);
+}
+
+void *program_main(void *argument) {
+  struct program *program = argument;
+  run_node(program);
+  while (program->leaves && load.phase != STOPPING) {
+    program->life++;
+    program->leaves = false;
+    run_node(program);
+  }
   program->ended = true;
   return NULL;
 }
 
 void program_start(struct program *program) {
   program->life++;
-  program->serves = program->ended = false;
+  program->serves = program->ended = program->leaves = program->withdrawing = false;
   snprintf(program->addresses[0], sizeof program->addresses[0], "tcp://10.%u.%u.%u:%u",
            program->host->address >> 16 & 255, program->host->address >> 8 & 255,
            program->host->address & 255, 7000 + program->number);

@@ -15,6 +15,7 @@ uint64_t sim_seed, sim_faults, sim_switches, sim_hash_value;
 int64_t sim_now;
 bool sim_tracing, sim_many;
 int sim_atomics_left, sim_atomics_share;
+unsigned sim_preempt_share;
 
 /* ---- Random numbers: xoshiro256** by Blackman and Vigna (public domain algorithm) ---- */
 
@@ -329,12 +330,22 @@ void sim_point(int64_t cost) {
     leave();
 }
 
+static void lose_processor(void) {
+  struct list nothing;
+  list_init(&nothing);
+  fiber_wait_one(&nothing, sim_now + sim_between(1 * US, 1 * MS));
+}
+
 void sim_atomic_switch(void) {
   sim_atomics_left = (int)sim_below((uint64_t)sim_atomics_share) + 1;
-  if (current) {
-    sim_now += 20;
+  if (!current)
+    return;
+  sim_now += 20;
+  if (sim_is_closed() || !sim_chance(sim_preempt_share)) {
     leave();
+    return;
   }
+  lose_processor();
 }
 
 static void on_timeout(struct event *event) {

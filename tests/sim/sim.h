@@ -122,7 +122,8 @@ void sim_point(int64_t cost);
 void sim_yield(void);
 /* A library that is not simulated runs: nothing switches (openssl.c). */
 bool sim_is_closed(void);
-extern int sim_atomics_share; /* atomic operations of a fiber until another runs, at most */
+extern int sim_atomics_share;      /* atomic operations of a fiber until another runs, at most */
+extern unsigned sim_preempt_share; /* of these, in a million, it loses its processor for long */
 
 /* Sleeps in `count` queues until one is woken or the time comes. False: the time came. */
 bool fiber_wait(struct list *const *queues, size_t count, int64_t until);

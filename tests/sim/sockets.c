@@ -563,10 +563,13 @@ void net_answers_again(const struct host *host) {
 
 size_t net_reset(const struct host *one, const struct host *other) {
   size_t count = 0;
+  unsigned spared = sim_chance(500000) ? 0 : 700000;
   list_each_safe(item, &all_sockets) {
     struct socket *socket = list_entry(item, struct socket, all);
     struct socket *peer = socket->peer;
     if (!peer || is_unix(socket) || socket->host != one || peer->host != other)
+      continue;
+    if (sim_chance(spared))
       continue;
     fail_socket(socket, ECONNRESET);
     fail_socket(peer, ECONNRESET);
@@ -626,11 +629,11 @@ static int attach_files(struct item *item, const struct msghdr *message) {
   return 0;
 }
 
-/* How much of `length` the call takes; 0: EAGAIN. A small message into an empty connection is
- * always taken whole, as by the kernel. */
+/* How much of `length` the call takes; 0: EAGAIN. A small message into an empty connection, or into
+ * a Unix connection with room, is always taken whole, as by the kernel. */
 static size_t accepted(const struct socket *socket, size_t length) {
   size_t room = free_window(socket);
-  if (length <= 4096 && room == socket->window)
+  if (length <= 4096 && (room == socket->window || (is_unix(socket) && room >= length)))
     return length;
   if (room == 0)
     return 0;

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "atomics.h"
 #include "calls.h"
 #include "sim.h"
 
@@ -97,6 +98,17 @@ int world_sched_yield(void) {
   sim_point(300);
   sim_yield();
   return 0;
+}
+
+/* Other fibers run in the middle of a copy, as other processors do. */
+void *world_memcpy(void *restrict to, const void *restrict from, size_t length) {
+  size_t half = length >= 64 ? length / 2 : 0;
+  if (half > 0) {
+    memcpy(to, from, half);
+    sim_atomic_point();
+  }
+  memcpy((char *)to + half, (const char *)from + half, length - half);
+  return to;
 }
 
 /* ---- Mutexes ---- */

@@ -117,17 +117,28 @@ static int task_complete(struct task *task) {
 static bool task_advance(struct task *task) {
   bool waited = task->waits;
   uint32_t before = task->copy.index;
+  struct work *work = task->work;
   int status = task_poll(task);
   if (status > 0)
     return waited != task->waits || before != task->copy.index;
-  task_finish(task, status == 0 ? task_complete(task) : status);
+  if (status == 0)
+    status = task_complete(task);
+  endpoint_count(work->endpoint, work->operation, work->bytes, status);
+  task_finish(task, status);
   return true;
+}
+
+/* A withdrawn region may be published again, and must not change by a work that begins later. */
+static int check_and_map(struct work *work) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)work->endpoint;
+  struct map_binding *binding = work->binding;
+  return map_alive(endpoint, binding->handle) ? ipc_begin(endpoint, binding) : map_stale();
 }
 
 /* With the lock: begins or ends the first waiting work. False: an IPC mapping must close first. */
 static bool begin_next(struct engines *engines, struct work *work) {
   struct map_endpoint *endpoint = (struct map_endpoint *)work->endpoint;
-  int code = ipc_begin(endpoint, work->binding);
+  int code = check_and_map(work);
   if (code > 0)
     return false;
   struct task *task = alloc_zero(1, sizeof *task);
