@@ -320,7 +320,7 @@ static bool agrees(const struct mirror *mirror) {
     const struct change *pair = store_find(key);
     same = pair && strstr(pair->value, id);
   }
-  sim_trace("the walk tells of %zu entries, the directory has %zu: %s", mirror->count, count,
+  sim_trace("the walk reports %zu entries, the directory has %zu: %s", mirror->count, count,
             same ? "the same" : "others");
   free(pairs);
   return same;

@@ -91,7 +91,7 @@ void named_start(struct named *node);
 void *named_main(void *node);
 /* Are exactly the node and the regions in the directory that it publishes? */
 bool named_is_entered(const struct named *node);
-/* The id in the entries of a node; only the library's own headers tell it. */
+/* The id in the entries of a node; from the library's internal headers. */
 void identity_of(const haul_node *node, uint8_t id[16]);
 
 #endif

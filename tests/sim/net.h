@@ -29,7 +29,7 @@ void net_cut(unsigned from, unsigned to, int64_t until);
 void net_partition(int64_t until);
 void net_heal(void);
 
-/* A host that lost power runs again: it answers what comes to its former connections. */
+/* A host that lost power runs again: it resets former connections that still send. */
 void net_answers_again(const struct host *host);
 
 /* Resets connections between two hosts, all or some, as a middlebox may. Returns their number. */
