@@ -150,6 +150,16 @@ void serve_target(const char *path, const char *place, uint64_t length) {
     must(haul_node_progress(node, HAUL_FOREVER), "progress");
 }
 
+static int ascending(const void *one, const void *other) {
+  double a = *(const double *)one, b = *(const double *)other;
+  return (a > b) - (a < b);
+}
+
+double median_of(double *values, size_t count) {
+  qsort(values, count, sizeof *values, ascending);
+  return values[count / 2];
+}
+
 uint64_t parse_size(const char *text) {
   char *end;
   uint64_t value = strtoull(text, &end, 10);

@@ -39,6 +39,9 @@ haul_region *make_region(haul_node *node, const char *place, uint64_t length, in
  * for the identity in HAUL_BENCH_GRANT. */
 _Noreturn void serve_target(const char *path, const char *place, uint64_t length);
 
+/* Sorts the values. */
+double median_of(double *values, size_t count);
+
 /* For example "64M". */
 uint64_t parse_size(const char *text);
 

@@ -9,11 +9,6 @@
 
 #define PATIENCE 60000000000 /* ns */
 
-static int ascending(const void *one, const void *other) {
-  double a = *(const double *)one, b = *(const double *)other;
-  return (a > b) - (a < b);
-}
-
 static void publish_all(haul_node *node, int names) {
   char name[32];
   haul_region *region = make_region(node, "host", 4096, 0, 0);
@@ -49,8 +44,7 @@ int main(int argc, char **argv) {
   must(haul_node_register(owner, argv[1], NULL, haul_deadline_in(PATIENCE)), "register");
   for (int i = 0; i < times; i++)
     took[i] = find(client, argv[1], (int)((unsigned)i * 7919u % (unsigned)names));
-  qsort(took, (size_t)times, sizeof *took, ascending);
-  printf("%.4f\n", took[times / 2]);
+  printf("%.4f\n", median_of(took, (size_t)times));
   free(took);
   haul_node_close(client);
   haul_node_close(owner);

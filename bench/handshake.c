@@ -6,11 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static int ascending(const void *one, const void *other) {
-  double a = *(const double *)one, b = *(const double *)other;
-  return (a > b) - (a < b);
-}
-
 static double once(haul_node *node, const char *address) {
   haul_peer *peer;
   haul_remote *remote;
@@ -38,8 +33,7 @@ int main(int argc, char **argv) {
   need(took != NULL, "memory");
   for (int i = 0; i < times; i++)
     took[i] = once(node, address);
-  qsort(took, (size_t)times, sizeof *took, ascending);
-  printf("%.4f\n", took[times / 2]);
+  printf("%.4f\n", median_of(took, (size_t)times));
   free(took);
   haul_node_close(node);
   end_child(child);

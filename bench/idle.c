@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-static int ascending(const void *one, const void *other) {
-  double a = *(const double *)one, b = *(const double *)other;
-  return (a > b) - (a < b);
-}
-
 static double once(haul_remote *remote, haul_region *region) {
   struct haul_piece piece = {0, 0, 64};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -46,8 +41,7 @@ int main(int argc, char **argv) {
   haul_region *region = make_region(node, "host", 4096, 1, 0);
   for (int i = 0; i < times; i++)
     took[i] = once(remote, region);
-  qsort(took, (size_t)times, sizeof *took, ascending);
-  printf("%.2f\n", took[times / 2]);
+  printf("%.2f\n", median_of(took, (size_t)times));
   end_child(child);
   return 0;
 }

@@ -313,7 +313,7 @@ void loop_poller_stop(struct loop *loop, struct poller *poller) {
   if (loop->next_poller == &poller->link)
     loop->next_poller = poller->link.next;
   list_remove(&poller->link);
-  if (poller->number)
+  if (poller->number && loop->numbered[poller->number] == poller) /* stopping twice does no harm */
     loop->numbered[poller->number] = NULL;
   poller->rests = false;
 }

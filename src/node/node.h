@@ -42,19 +42,19 @@ struct haul_node {
   unsigned peer_count;
   uint64_t last_number; /* of a peer */
   int64_t opened_at;
-  struct poller poller;            /* drops failed and unused peers */
-  bool has_deferred_frames;        /* some peer's `frames_deferred` is set */
-  _Atomic bool has_unused_imports; /* import_expiry has to be started */
-  _Atomic bool sweep_due;          /* a peer failed or is not used any more, since the last sweep */
-  struct timer import_expiry;      /* frees imports that stayed unused */
-  struct timer trace_expiry;       /* stops a recording that is not read any more */
-  pthread_mutex_t inbox_lock;      /* guards the next two */
-  struct list inbox;               /* of struct incoming */
-  unsigned ended_peers;            /* that have something in the inbox */
-  char *login;                     /* text of the file `directory_login`; NULL: none */
-  pthread_mutex_t directory_lock;  /* guards the rest; innermost */
-  struct list directories;         /* idle connections to directories (directory.c) */
-  unsigned directory_count;        /* of them */
+  struct poller poller;              /* drops failed and unused peers */
+  bool has_deferred_frames;          /* some peer's `frames_deferred` is set */
+  _Atomic bool has_unused_imports;   /* import_expiry has to be started */
+  _Atomic bool sweep_due;            /* a peer failed or became unused */
+  struct timer import_expiry;        /* frees imports that stayed unused */
+  struct timer trace_expiry;         /* stops a recording that is not read any more */
+  pthread_mutex_t inbox_lock;        /* guards the next two */
+  struct list inbox;                 /* of struct incoming */
+  unsigned ended_peers;              /* that have something in the inbox */
+  char *login;                       /* text of the file `directory_login`; NULL: none */
+  pthread_mutex_t directory_lock;    /* guards the rest; innermost */
+  struct list directories;           /* idle connections to directories (directory.c) */
+  unsigned directory_count;          /* of them */
   struct registration *registration; /* established */
   struct registration *registering;  /* being established by a call */
 };

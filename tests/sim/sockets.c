@@ -747,7 +747,19 @@ ssize_t world_sendmsg(int descriptor, const struct msghdr *message, int flags) {
 
 /* ---- Receiving ---- */
 
-static void scatter(const struct msghdr *message, size_t at, const char *bytes, size_t length) {
+/* Reads pages that were passed by reference: their content is that of now. */
+static void read_pages(int pages, char *to, size_t length) {
+  for (size_t done = 0; done < length;) {
+    ssize_t got = read(pages, to + done, length - done);
+    if (got <= 0)
+      sim_fail("simulator", "a pipe lost %zu bytes", length - done);
+    done += (size_t)got;
+  }
+}
+
+/* Fills the message's spans from byte `at` on, with `bytes` or, if that is NULL, from the pipe. */
+static void scatter(const struct msghdr *message, size_t at, const char *bytes, int pages,
+                    size_t length) {
   for (size_t i = 0; i < message->msg_iovlen && length > 0; i++) {
     size_t room = message->msg_iov[i].iov_len;
     if (at >= room) {
@@ -755,8 +767,13 @@ static void scatter(const struct msghdr *message, size_t at, const char *bytes, 
       continue;
     }
     size_t part = room - at < length ? room - at : length;
-    memcpy((char *)message->msg_iov[i].iov_base + at, bytes, part);
-    bytes += part;
+    char *to = (char *)message->msg_iov[i].iov_base + at;
+    if (bytes) {
+      memcpy(to, bytes, part);
+      bytes += part;
+    } else {
+      read_pages(pages, to, part);
+    }
     length -= part;
     at = 0;
   }
@@ -789,32 +806,12 @@ static void deliver_files(struct item *item, struct msghdr *message, size_t room
   message->msg_controllen = CMSG_SPACE(count * sizeof(int));
 }
 
-/* Reads pages that were passed by reference: their content is that of now. */
-static void scatter_pages(const struct msghdr *message, size_t at, int pages, size_t length) {
-  for (size_t i = 0; i < message->msg_iovlen && length > 0; i++) {
-    size_t room = message->msg_iov[i].iov_len;
-    if (at >= room) {
-      at -= room;
-      continue;
-    }
-    size_t part = room - at < length ? room - at : length;
-    for (size_t done = 0; done < part;) {
-      ssize_t got = read(pages, (char *)message->msg_iov[i].iov_base + at + done, part - done);
-      if (got <= 0)
-        sim_fail("simulator", "a pipe lost %zu bytes", part - done);
-      done += (size_t)got;
-    }
-    length -= part;
-    at = 0;
-  }
-}
-
 /* The same, and leaves the pages in the pipe. */
 static void peek_pages(const struct msghdr *message, size_t at, int pages, size_t length) {
   int copy[2];
   if (pipe2(copy, O_CLOEXEC) != 0 || tee(pages, copy[1], length, 0) < (ssize_t)length)
     sim_fail("simulator", "%zu bytes of a pipe cannot be peeked at", length);
-  scatter_pages(message, at, copy[0], length);
+  scatter(message, at, NULL, copy[0], length);
   close(copy[0]);
   close(copy[1]);
 }
@@ -839,11 +836,10 @@ static ssize_t take_bytes(struct socket *socket, struct msghdr *message, bool pe
     size_t part = item->length - item->taken;
     if (part > wanted - done)
       part = wanted - done;
-    if (item->pages)
-      peek ? peek_pages(message, done, item->pages, part)
-           : scatter_pages(message, done, item->pages, part);
+    if (item->pages && peek)
+      peek_pages(message, done, item->pages, part);
     else
-      scatter(message, done, item->bytes + item->taken, part);
+      scatter(message, done, item->pages ? NULL : item->bytes + item->taken, item->pages, part);
     done += part;
     bool files = item->file_count > 0;
     if (files)
