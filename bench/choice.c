@@ -52,16 +52,6 @@ static unsigned find_ways(const struct ends *ends, uint64_t bytes, struct way wa
   return found;
 }
 
-static int compare(const void *a, const void *b) {
-  double left = *(const double *)a, right = *(const double *)b;
-  return (left > right) - (left < right);
-}
-
-static double median(double *values, unsigned count) {
-  qsort(values, count, sizeof *values, compare);
-  return values[count / 2];
-}
-
 /* haul's estimates of the paths. */
 static void print_paths(const struct ends *ends, uint64_t bytes) {
   struct haul_path paths[HAUL_PATHS_MAX];
@@ -94,11 +84,11 @@ static double measure(const struct ends *ends, uint64_t bytes, bool all) {
       struct way *way = &ways[(i + round) % count];
       way->rounds[round] = (double)write_some(ends, way->name, bytes, way->batch) / way->batch;
     }
-  double own = median(ways[0].rounds, ROUNDS);
+  double own = median_of(ways[0].rounds, ROUNDS);
   if (all)
     printf("%12llu: %.2f us", (unsigned long long)bytes, own / 1e3);
   for (unsigned i = 1; i < count; i++) {
-    double here = median(ways[i].rounds, ROUNDS);
+    double here = median_of(ways[i].rounds, ROUNDS);
     best = i == 1 || here < best ? here : best;
     if (all)
       printf("  %s %.2f us", ways[i].name, here / 1e3);
@@ -119,7 +109,7 @@ static void run(const struct ends *ends, uint64_t most, const char *what) {
     double ratio = measure(ends, bytes, all);
     ratios[count++] = ratio < 1 ? ratio : 1; /* explicit path options have a cost too */
   }
-  double middle = median(ratios, count);
+  double middle = median_of(ratios, count);
   if (all)
     printf("median %.3f worst %.3f\n", middle, ratios[0]);
   else

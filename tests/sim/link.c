@@ -205,15 +205,25 @@ void write_ended(struct link *link, const struct span *span, int code) {
   }
 }
 
+/* Draws a write and fills its source. 0: no lane is free; else the number of segments. */
+static size_t draw_write(struct link *link, struct span *span, struct haul_piece *pieces,
+                         struct haul_transfer_options *options) {
+  if (!draw_span(link, span))
+    return 0;
+  *options = draw_options(span);
+  size_t made = split(link, span, pieces);
+  fill(link, span);
+  write_begins(link, span);
+  return made;
+}
+
 static void do_write(struct link *link) {
   struct span span;
   struct haul_piece pieces[4];
-  if (!draw_span(link, &span))
+  struct haul_transfer_options options;
+  size_t made = draw_write(link, &span, pieces, &options);
+  if (made == 0)
     return;
-  struct haul_transfer_options options = draw_options(&span);
-  size_t made = split(link, &span, pieces);
-  fill(link, &span);
-  write_begins(link, &span);
   struct limit limit = limit_begin("haul_write", span.until);
   int code = haul_write(link->remote, link->local, pieces, made, &options, NULL);
   limit_end(&limit);
@@ -235,18 +245,16 @@ static void do_cancel(struct link *link) {
   struct span span;
   struct haul_piece pieces[4];
   haul_transfer *transfer = NULL;
-  if (!draw_span(link, &span))
+  struct haul_transfer_options options;
+  size_t made = draw_write(link, &span, pieces, &options);
+  if (made == 0)
     return;
-  struct haul_transfer_options options = draw_options(&span);
-  size_t made = split(link, &span, pieces);
-  fill(link, &span);
-  write_begins(link, &span);
   struct limit limit = limit_begin("a write that is canceled", span.until);
   int code = haul_write(link->remote, link->local, pieces, made, &options, &transfer);
   if (code == 0) {
     if (sim_chance(700000))
       pause_for(sim_between(0, 4 * (net.latency + net.jitter)));
-    limit_begin("haul_transfer_cancel", own_clock());
+    sim_instant("haul_transfer_cancel");
     limit.until = limit.until < own_clock() ? limit.until : own_clock(); /* it ends soon */
     haul_transfer_cancel(transfer);
     code = await_end(transfer, &limit);
