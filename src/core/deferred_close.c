@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,9 +15,11 @@
 #define THREADS_MAX 4
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* no lock is taken after it */
-static int *waiting;                                     /* lock; grows, never shrinks */
-static unsigned room, threads;                           /* lock */
-static _Atomic unsigned count;                           /* written with the lock */
+static int first[FULL];        /* usually enough, so that a shortage of memory leaks none */
+static int *waiting = first;   /* lock; grows, never shrinks */
+static unsigned room = FULL;   /* lock */
+static unsigned threads;       /* lock */
+static _Atomic unsigned count; /* written with the lock */
 
 /* The next descriptor; -1: none, and the calling thread is no longer counted. */
 static int take_descriptor(void) {
@@ -44,9 +47,12 @@ static void *close_main(void *unused) {
 static bool queue_has_room(void) {
   if (atomic_load(&count) < room)
     return true;
-  int *larger = realloc(waiting, sizeof *waiting * (room + FULL));
+  int *larger = malloc(sizeof *waiting * (room + FULL));
   if (larger == NULL)
     return false;
+  memcpy(larger, waiting, sizeof *waiting * room);
+  if (waiting != first)
+    free(waiting);
   waiting = larger;
   room += FULL;
   return true;

@@ -7,8 +7,8 @@
 
 #include <stdbool.h>
 
-/* Takes the descriptor and returns at once. Without memory for the queue it stays open. Any thread;
- * not in a forked child. */
+/* Takes the descriptor and returns at once. It stays open if 256 others wait and there is no memory
+ * for a longer queue. Any thread; not in a forked child. */
 void close_deferred(int descriptor);
 /* The same, but closes a memfd at once, as that cannot block. Returns whether it did. */
 bool close_foreign(int descriptor);

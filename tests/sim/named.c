@@ -481,9 +481,7 @@ void *named_main(void *argument) {
   while (node->walks)
     pause_for(5 * MS);
   pause_for(S); /* for threads that close descriptors */
-  /* Without memory a descriptor that a peer may have sent stays open (core/deferred_close.h). */
-  if (node->process->descriptor_count > 0 && !node->was_short)
-    sim_fail("leaks", "%zu descriptors are open after the close", node->process->descriptor_count);
+  files_check_closed(node->process);
   node->ended = true;
   return NULL;
 }
@@ -500,7 +498,6 @@ void named_start(struct named *node) {
   node->node = NULL;
   node->region = node->own_region = NULL;
   node->connected = node->found = 0;
-  node->was_short = false;
   node->registered_at = 0;
   snprintf(node->name, sizeof node->name, "node-%u", node->number);
   sim_trace("node %u starts its life %u", node->number, node->life);

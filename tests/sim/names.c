@@ -146,7 +146,6 @@ static void run_short(struct named *node, enum node_fault fault) {
     node->process->refuse_descriptors = (unsigned)sim_between(10000, 900000);
   event_schedule(&end_of_shortage[node->number], until, on_shortage_end);
   node->trouble_until = until;
-  node->was_short |= fault == NO_MEMORY;
 }
 
 static void inject(struct named *node, enum node_fault fault) {

@@ -66,7 +66,6 @@ struct named {
   int64_t registered_at;    /* its entries are current since then; 0: they are not */
   int64_t trouble_until;    /* of this node or its links */
   bool leaves, ended, looks_up, registers, walks;
-  bool was_short;            /* of memory, in this life */
   unsigned connected, found; /* bits of other nodes, in the quiet phase */
   bool mirrors;              /* its walk agrees with the directory, in the quiet phase */
   struct mirror mirror;

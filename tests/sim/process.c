@@ -371,6 +371,7 @@ ssize_t world_process_vm_writev(pid_t pid, const struct iovec *local, unsigned l
 void file_init(struct file *file, enum file_kind kind) {
   file->kind = kind;
   file->references = 1;
+  file->opened = sim_now;
   list_init(&file->waiting);
   list_init(&file->watches);
 }
@@ -429,6 +430,17 @@ int file_install(struct file *file) {
   process->descriptors[at] = file;
   process->descriptor_count++;
   return (int)at;
+}
+
+void files_check_closed(const struct process *process) {
+  static const char *const kinds[] = {"",     "socket",  "epoll", "eventfd", "timer", "memory file",
+                                      "text", "process", "pipe"};
+  for (size_t i = 0; i < process->descriptor_room; i++) {
+    const struct file *file = process->descriptors[i];
+    if (file)
+      sim_fail("leaks", "%zu descriptors are open after the close; %zu: a %s, since %.9f",
+               process->descriptor_count, i, kinds[file->kind], (double)file->opened / S);
+  }
 }
 
 int world_close(int descriptor) {

@@ -206,6 +206,7 @@ enum file_kind {
 struct file {
   enum file_kind kind;
   unsigned references;
+  int64_t opened;
   bool nonblocking;
   struct list waiting; /* fibers */
   struct list watches; /* entries of epolls (poll.c) */
@@ -214,6 +215,8 @@ struct file {
 void file_init(struct file *file, enum file_kind kind);
 void file_drop(struct file *file);    /* a reference */
 int file_install(struct file *file);  /* takes the reference; -1 and errno */
+/* Fails for the oracle `leaks` if a descriptor is open. */
+void files_check_closed(const struct process *process);
 struct file *file_of(int descriptor); /* NULL and EBADF */
 void file_changed(struct file *file); /* what is ready has changed */
 uint32_t file_ready(struct file *file);

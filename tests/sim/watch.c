@@ -9,7 +9,7 @@
 
 #define LOOK_EVERY (50 * MS)
 
-/* What the library keeps for the next node: the queue of core/deferred_close.c, the page of
+/* What the library keeps for the next node: a long queue of core/deferred_close.c, the page of
  * core/fork.c. */
 #define LEFT_BLOCKS   1
 #define LEFT_MAPPINGS 1
@@ -144,8 +144,7 @@ void check_settled(struct program *program, size_t descriptors) {
 /* What the program still has once it has closed everything. */
 void check_leaks(const struct program *program) {
   const struct process *process = program->process;
-  if (process->descriptor_count > 0)
-    sim_fail("leaks", "%zu descriptors are open after the close", process->descriptor_count);
+  files_check_closed(process);
   if (process->block_count > LEFT_BLOCKS || process->mapping_count > LEFT_MAPPINGS)
     sim_fail("leaks", "%zu blocks of %zu bytes and %zu mappings are left after the close",
              process->block_count, process->block_bytes, process->mapping_count);
