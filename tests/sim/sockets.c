@@ -588,8 +588,9 @@ static size_t free_window(const struct socket *socket) {
   return used < socket->window ? socket->window - used : 0;
 }
 
+/* As in the kernel, a look that finds no room asks for an event once there is. */
 uint32_t socket_ready(struct file *file) {
-  const struct socket *socket = (const struct socket *)file;
+  struct socket *socket = (struct socket *)file;
   uint32_t ready = 0;
   if (socket->state == LISTENS)
     return list_empty(&socket->pending) ? 0 : EPOLLIN;
@@ -606,6 +607,8 @@ uint32_t socket_ready(struct file *file) {
     ready |= EPOLLHUP;
   if (socket->write_shut || !socket->peer || free_window(socket) * 3 >= socket->window)
     ready |= EPOLLOUT;
+  else
+    socket->blocked = true;
   return ready;
 }
 
@@ -734,7 +737,7 @@ static ssize_t send_message(struct socket *socket, const struct msghdr *message)
     return fail(error);
   }
   gather(item, message);
-  socket->blocked = taken < length;
+  socket->blocked |= taken < length;
   send_data(socket, item);
   return (ssize_t)taken;
 }
@@ -1075,7 +1078,7 @@ ssize_t world_splice(int from, off_t *from_at, int to, off_t *to_at, size_t leng
   struct item *item = item_new(DATA, 0);
   item->pages = pipe[0];
   item->length = (size_t)moved;
-  socket->blocked = (size_t)moved < length;
+  socket->blocked |= (size_t)moved < length;
   send_data(socket, item);
   return moved;
 }

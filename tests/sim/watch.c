@@ -62,6 +62,7 @@ static void on_line(void *user, const struct haul_log_line *line) {
   for (size_t i = 0; i < line->count; i++)
     if (strcmp(line->fields[i].key, "reason") == 0)
       reason = line->fields[i].value;
+  sim_trace("log: %s: %s", line->event, reason);
   if (strcmp(line->event, "dropped") == 0)
     sim_fail("log", "program %u drops a peer that broke the protocol: %s", program->number, reason);
 }
