@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A shortage of memory is neither a failure of authentication nor a fault of the peer. */
+ * A shortage of memory is neither a failure of authentication nor a fault of the peer. A full
+ * socket is no failure. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -9,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/sys.h"
 #include "core/tls/session.h"
 
 struct side {
@@ -43,9 +45,26 @@ static void close_side(struct side *side) {
   tls_context_close(side->context);
 }
 
+static ssize_t no_room(int descriptor, const struct msghdr *message, int flags) {
+  (void)descriptor, (void)message, (void)flags;
+  errno = EAGAIN;
+  return -1;
+}
+
+/* Before tls_buffer the records go to the socket at once. */
+static void check_full_socket(struct side *side, const struct msghdr *message) {
+  const struct sys_ops real = sys_ops;
+  sys_ops.sendmsg = no_room;
+  assert_int_equal(tls_send(side->tls, message), -1);
+  assert_int_equal(errno, EAGAIN);
+  sys_ops = real;
+  assert_int_equal(tls_send(side->tls, message), 4);
+}
+
 static void check_sending(struct side *side) {
   struct iovec span = {file, 4};
   const struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  check_full_socket(side, &message);
   assert_true(tls_buffer(side->tls, false));
   assert_int_equal(tls_send(side->tls, &message), 4);
   side->context->openssl = &short_of_memory;
@@ -74,7 +93,7 @@ static void handshake(bool client_fails, bool server_fails, int *client_code, in
   close(pair[1]);
 }
 
-static void with_memory_they_accept_each_other_and_a_failed_record_is_an_io_error(void **state) {
+static void a_full_socket_is_tried_again_and_a_failed_record_is_an_io_error(void **state) {
   int client, server;
   (void)state;
   handshake(false, false, &client, &server);
@@ -115,7 +134,7 @@ static int remove_key(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(with_memory_they_accept_each_other_and_a_failed_record_is_an_io_error),
+      cmocka_unit_test(a_full_socket_is_tried_again_and_a_failed_record_is_an_io_error),
       cmocka_unit_test(a_client_without_memory_says_so),
       cmocka_unit_test(a_server_without_memory_says_so_and_the_client_blames_no_key)};
   return cmocka_run_group_tests_name("unit/tls_memory", tests, make_key, remove_key);

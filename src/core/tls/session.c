@@ -25,10 +25,12 @@ _Atomic uint64_t tls_keys_changed;
 /* ---- The BIO ---- */
 
 static int bio_stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
-  if (result < 0 && (errno == EAGAIN || errno == EINTR))
+  if (result < 0 && (errno == EAGAIN || errno == EINTR)) {
     tls->context->openssl->bio_flag(bio, way | OPENSSL_BIO_RETRY);
-  else if (result < 0)
+    tls->full = way == OPENSSL_BIO_WRITE;
+  } else if (result < 0) {
     tls->system = errno;
+  }
   return result < 0 ? -1 : 0;
 }
 
@@ -384,7 +386,8 @@ static int failure(const struct tls *tls, int otherwise) {
   return number == OPENSSL_NO_MEMORY ? ENOMEM : number == OPENSSL_INTERNAL ? EIO : otherwise;
 }
 
-/* With the lock. Encrypts one record; the buffer has room for it. */
+/* With the lock. Encrypts one record. The buffer has room for it; without a buffer the socket may
+ * have none, and OpenSSL keeps the record for the next call, which passes the same bytes. */
 static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetched, size_t *total) {
   char gathered[TLS_RECORD], *bytes;
   size_t length, put = 0;
@@ -403,8 +406,12 @@ static bool encrypt(struct tls *tls, struct place *place, struct fetched *fetche
   if (length == 0)
     return false;
   renew_key(tls, length);
+  tls->full = false;
   if (!tls->context->openssl->session_write(tls->ssl, bytes, length, &put)) {
-    tls->system = tls->system ? tls->system : failure(tls, EIO);
+    if (tls->full)
+      errno = EAGAIN;
+    else
+      tls->system = tls->system ? tls->system : failure(tls, EIO);
     return false;
   }
   place_advance(place, put);

@@ -33,6 +33,7 @@ struct tls {
     uint8_t bytes[TLS_SECRET];
   } secrets[2];      /* client's, server's; kept until the kernel has them */
   bool no_memory;    /* a callback of the handshake found none */
+  bool full;         /* the socket took nothing of OpenSSL's last write */
   int system;        /* errno of the call that ended the session */
   bool looked, bare; /* the server's first byte was peeked; it is not a TLS record */
   bool holds;
