@@ -19,7 +19,7 @@
 
 const char *const operation_names[OPERATIONS] = {
     "writes", "reads",   "additions", "messages",       "ordered",  "canceled", "drops",
-    "lists",  "batches", "scattered", "canceled reads", "releases", "silences"};
+    "lists",  "batches", "scattered", "canceled reads", "releases", "silences", "shared"};
 
 /* The source of writes, the destination of reads, a result, and the segments of scattered writes.
  */
@@ -320,6 +320,45 @@ static void do_add(struct link *link) {
   proven(link, ADD, code);
 }
 
+/* The codes after which an atomic operation may have taken place (haul.h). */
+static enum outcome outcome_of(int code) {
+  if (code == 0)
+    return TOOK_PLACE;
+  return code == HAUL_EPATH || code == HAUL_EPEER || code == HAUL_ETIMEDOUT ||
+                 code == HAUL_ECANCELED || code == HAUL_ECLOSED || code == HAUL_ESTALE
+             ? MAY_HAVE
+             : DID_NOT;
+}
+
+static void do_share(struct link *link) {
+  const struct program *to = link->to;
+  struct span span = {.until = draw_deadline(100 * US, 3 * S)};
+  struct haul_transfer_options options = draw_options(&span);
+  options.flags = 0;
+  size_t at = plan.lane * 2;
+  uint64_t result;
+  unsigned word;
+  struct history_operation *operation = NULL;
+  if (is_current(link))
+    operation = history_begin(
+        to->histories, (const uint64_t *)(const void *)(to->memory + shared_offset(0)), &word);
+  if (!operation) {
+    link->proven[SHARE] |= is_current(link) && load.phase == QUIET;
+    return;
+  }
+  struct limit limit = limit_begin("an atomic", span.until);
+  int code = operation->swaps
+                 ? haul_compare_swap(link->local, at, link->remote, shared_offset(word),
+                                     operation->expected, operation->operand, &options, NULL)
+                 : haul_fetch_add(link->local, at, link->remote, shared_offset(word),
+                                  operation->operand, &options, NULL);
+  limit_end(&limit);
+  check_code("an atomic", code);
+  memcpy(&result, link->bytes + at, sizeof result);
+  history_end(operation, outcome_of(code), result);
+  proven(link, SHARE, code);
+}
+
 /* ---- Messages ---- */
 
 /* `span` NULL: without a write before. */
@@ -569,7 +608,8 @@ static void use_connection(struct link *link) {
       [ORDERED] = do_ordered, [CANCEL] = do_cancel,
       [LIST] = do_list,       [BATCH] = do_batch,
       [SCATTER] = do_scatter, [CANCEL_READ] = do_cancel_read,
-      [RELEASE] = do_release, [SILENT] = do_silent};
+      [RELEASE] = do_release, [SILENT] = do_silent,
+      [SHARE] = do_share};
   link->pathless = link->stale = false;
   while (goes_on(link) && !link->pathless && haul_peer_status(link->peer) == 0) {
     enum operation operation = link->stale ? LOOKUP : draw_operation(link);

@@ -28,7 +28,8 @@ const char *const fault_names[FAULTS] = {
 
 /* Atomics need memory that processors access, at both ends. */
 bool operation_works(enum operation operation) {
-  return operation != ADD || (!plan.device_memory && !plan.device_local);
+  bool is_atomic = operation == ADD || operation == SHARE;
+  return !is_atomic || (!plan.device_memory && !plan.device_local);
 }
 
 static unsigned draw_bits(unsigned all, unsigned share) {

@@ -7,6 +7,7 @@
 #include <haul/haul.h>
 #include <stdio.h>
 
+#include "history.h"
 #include "sim.h"
 
 #define PROGRAMS   8
@@ -28,6 +29,7 @@ enum operation {
   CANCEL_READ, /* after its end nothing comes any more */
   RELEASE,     /* of the local region of reads in flight */
   SILENT,      /* a connection that says nothing */
+  SHARE,       /* atomics on words that all use */
   OPERATIONS
 };
 enum fault { KILL, POWER, FREEZE, CUT, CUT_ONE_WAY, RESET, MEMORY, DESCRIPTORS, CLOSE, FAULTS };
@@ -119,6 +121,7 @@ struct program {
   uint8_t *memory;
   struct lane lanes[PROGRAMS][LANES]; /* by writer */
   struct counter counters[PROGRAMS];
+  struct histories *histories; /* of shared words */
   struct inbox inboxes[PROGRAMS][INBOXES];
   unsigned next_inbox[PROGRAMS];
   struct link links[PROGRAMS];
@@ -188,6 +191,7 @@ bool operation_works(enum operation operation);
 /* Where lane `index` of `writer` lies in a program's memory. */
 size_t lane_offset(unsigned writer, unsigned index);
 size_t counter_offset(unsigned adder);
+size_t shared_offset(unsigned word);
 size_t memory_size(void);
 #define MESSAGE_HEAD 64
 size_t draw_message(void);

@@ -28,8 +28,12 @@ size_t counter_offset(unsigned adder) {
   return ((lane_offset(PROGRAMS, 0) + 7) & ~(size_t)7) + 8 * (size_t)adder;
 }
 
+size_t shared_offset(unsigned word) {
+  return counter_offset(PROGRAMS) + 8 * (size_t)word;
+}
+
 size_t memory_size(void) {
-  return counter_offset(PROGRAMS) + GUARD;
+  return shared_offset(HISTORY_WORDS) + GUARD;
 }
 
 /* ---- Oracles on memory ---- */
@@ -135,6 +139,8 @@ static int make_region(struct program *program) {
 static void region_reset(struct program *program) {
   memset(program->memory, GUARD_BYTE, memory_size());
   memset(program->memory + counter_offset(0), 0, 8 * PROGRAMS);
+  memset(program->memory + shared_offset(0), 0, 8 * (size_t)HISTORY_WORDS);
+  histories_reset(&program->histories, program->number);
   lanes_reset(program);
 }
 

@@ -213,8 +213,8 @@ struct file {
 };
 
 void file_init(struct file *file, enum file_kind kind);
-void file_drop(struct file *file);    /* a reference */
-int file_install(struct file *file);  /* takes the reference; -1 and errno */
+void file_drop(struct file *file);   /* a reference */
+int file_install(struct file *file); /* takes the reference; -1 and errno */
 /* Fails for the oracle `leaks` if a descriptor is open. */
 void files_check_closed(const struct process *process);
 struct file *file_of(int descriptor); /* NULL and EBADF */
