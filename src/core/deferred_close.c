@@ -58,16 +58,27 @@ static bool queue_has_room(void) {
   return true;
 }
 
-/* If no thread can be started, the descriptors wait for the next call. */
-void close_deferred(int descriptor) {
+/* With the lock. */
+static void start_thread(void) {
   pthread_t thread;
-  pthread_mutex_lock(&lock);
-  if (queue_has_room())
-    waiting[atomic_fetch_add(&count, 1)] = descriptor;
   if (threads < THREADS_MAX && thread_start(&thread, close_main, NULL) == 0) {
     pthread_detach(thread);
     threads++;
   }
+}
+
+void close_deferred(int descriptor) {
+  pthread_mutex_lock(&lock);
+  if (queue_has_room())
+    waiting[atomic_fetch_add(&count, 1)] = descriptor;
+  start_thread();
+  pthread_mutex_unlock(&lock);
+}
+
+void close_waiting(void) {
+  pthread_mutex_lock(&lock);
+  if (atomic_load(&count) > 0)
+    start_thread();
   pthread_mutex_unlock(&lock);
 }
 

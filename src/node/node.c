@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/deferred_close.h"
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/sys.h"
@@ -322,6 +323,7 @@ HAUL_API void haul_node_close(haul_node *node) {
     log_end(&node->fabric.log);
   }
   message_clear(node);
+  close_waiting();
   node_put(node);
 }
 

@@ -161,8 +161,10 @@ static void release_region(struct program *program) {
   program->serves = false;
   if (!program->region)
     return;
-  if (memory)
+  if (memory) {
     check_memory(program, "at the release");
+    histories_reset(&program->histories, program->number);
+  }
   program->memory = NULL;
   haul_region_release(program->region);
   program->region = NULL;
