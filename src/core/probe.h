@@ -4,7 +4,7 @@
 #ifndef HAUL_CORE_PROBE_H
 #define HAUL_CORE_PROBE_H
 
-#if __has_include(<sys/sdt.h>)
+#ifdef HAUL_PROBES
 #include <sys/sdt.h>
 #ifdef __clang__ /* it warns about this header */
 #define PROBE_QUIET                                                                                \
