@@ -35,6 +35,33 @@ int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+static int64_t clock_ns(clockid_t clock) {
+  struct timespec now = {0, 0};
+  clock_gettime(clock, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int64_t cpu_ns(pid_t other) {
+  clockid_t clock;
+  int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+  if (other > 0 && clock_getcpuclockid(other, &clock) == 0)
+    cpu += clock_ns(clock);
+  return cpu;
+}
+
+struct meter meter_begin(pid_t other) {
+  return (struct meter){other, now_ns(), cpu_ns(other)};
+}
+
+void meter_end(const struct meter *meter, uint64_t bytes) {
+  double cpu = (double)(cpu_ns(meter->other) - meter->cpu);
+  printf("%.4f ", (double)bytes / (double)(now_ns() - meter->began));
+  if (getenv("HAUL_BENCH_ON"))
+    puts("-");
+  else
+    printf("%.3f\n", cpu / (double)bytes);
+}
+
 haul_node *open_node(int thread, int64_t spin_ns) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   haul_node *node;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Shared by the bench programs. Each prints only one number on stdout. */
+ * Shared by the bench programs. Each prints a figure on stdout, and perhaps the CPU seconds a GB.
+ */
 #ifndef HAUL_BENCH_COMMON_H
 #define HAUL_BENCH_COMMON_H
 
@@ -13,6 +14,16 @@ void must(int code, const char *what);
 void need(int condition, const char *what);
 
 int64_t now_ns(void);
+
+/* A span of a throughput bench, with the CPU time of this process and of `other`, the second one of
+ * the bench; 0: there is none. meter_end prints GB/s and CPU seconds a GB; "-" for the latter where
+ * another command starts the second process (HAUL_BENCH_ON). */
+struct meter {
+  pid_t other;
+  int64_t began, cpu;
+};
+struct meter meter_begin(pid_t other);
+void meter_end(const struct meter *meter, uint64_t bytes);
 
 /* A node that polls for `spin_ns` before it sleeps, like in low-latency programs. `thread`: with a
  * progress thread. */

@@ -46,7 +46,10 @@ static _Noreturn void serve(char *file) {
 }
 
 struct reading {
-  int64_t warm, began, end;
+  int64_t warm, end;
+  pid_t child;
+  bool began;
+  struct meter meter;
   uint64_t moved;
 };
 
@@ -63,7 +66,8 @@ static bool take(void *user, const void *bytes, size_t length) {
     reading->moved += length;
   else if (now > reading->warm) {
     reading->end += now - reading->warm;
-    reading->began = now;
+    reading->began = true;
+    reading->meter = meter_begin(reading->child);
   }
   return !reading->began || now < reading->end;
 }
@@ -72,9 +76,9 @@ static void hear(void *user, const struct haul_report *report, uint64_t pages) {
   (void)user, (void)report, (void)pages;
 }
 
-static void run(struct tree *tree, const char *name, double seconds) {
+static void run(struct tree *tree, const char *name, double seconds, pid_t child) {
   struct haul_storage_error error;
-  struct reading reading = {.warm = now_ns() + WARM_NS};
+  struct reading reading = {.warm = now_ns() + WARM_NS, .child = child};
   const struct haul_storage_stream stream = {
       .begin = begin, .write = take, .report = hear, .user = &reading};
   reading.end = reading.warm + (int64_t)(seconds * 1e9);
@@ -84,7 +88,7 @@ static void run(struct tree *tree, const char *name, double seconds) {
   while (!status);
   if (now_ns() < reading.end)
     demand(status, &error);
-  printf("%.4f\n", (double)reading.moved / (double)(now_ns() - reading.began));
+  meter_end(&reading.meter, reading.moved);
 }
 
 int main(int argc, char **argv) {
@@ -103,7 +107,7 @@ int main(int argc, char **argv) {
   demand(haul_storage_tree.open(&reach, &tree, &error), &error);
   const char *slash = strrchr(argv[1], '/');
   need(slash != NULL, "a whole path");
-  run(tree, slash + 1, atof(argv[2]));
+  run(tree, slash + 1, atof(argv[2]), child);
   haul_storage_tree.close(tree);
   end_child(child);
   return 0;

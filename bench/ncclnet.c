@@ -104,12 +104,13 @@ int main(int argc, char **argv) {
   int64_t warm = now_ns() + WARM_NS;
   while (now_ns() < warm)
     turn(0);
-  int64_t began = now_ns(), end = began + (int64_t)(atof(argv[3]) * 1e9), now;
+  struct meter meter = meter_begin(child);
+  int64_t end = meter.began + (int64_t)(atof(argv[3]) * 1e9);
   uint64_t moved = 0;
   do
     moved += turn(0);
-  while ((now = now_ns()) < end);
-  printf("%.4f\n", (double)moved / (double)(now - began));
+  while (now_ns() < end);
+  meter_end(&meter, moved);
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
   _exit(fflush(stdout) ? 1 : 0); /* with requests in flight */

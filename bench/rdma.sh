@@ -52,15 +52,15 @@ perftest_lat() { perftest "$1" 6 1 "${@:2}"; }
 # requests in flight, haul as many transfers.
 rdma_table() {
   cat <<'TABLE'
-rdma-write-64k|GB/s|higher|between transfer rdma 64K 128 3|perftest_bw ib_write_bw -s 65536 -t 128 -n 4000|64 KiB writes over Soft-RoCE, 128 in flight; ib_write_bw
-rdma-write-1m|GB/s|higher|between transfer rdma 1M 128 3|perftest_bw ib_write_bw -s 1048576 -t 128 -n 256|1 MiB writes, 128 in flight; ib_write_bw
-rdma-write-16m|GB/s|higher|between transfer rdma 16M 8 3|perftest_bw ib_write_bw -s 16777216 -t 8 -n 16|16 MiB writes, 8 in flight; ib_write_bw
-rdma-read-1m|GB/s|higher|between transfer rdma 1M 128 3 read|perftest_bw ib_read_bw -s 1048576 -t 128 -n 256|1 MiB reads, 128 in flight; ib_read_bw
-rdma-latency|us|lower|between latency rdma 4000|perftest_lat ib_write_lat -s 8 -n 4000|8 B ping-pong in memory, half the round trip; ib_write_lat
-rdma-device|GB/s|higher|direct transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write host|1 MiB between emulated accelerators, registered with the device; between host memories
-rdma-staged|GB/s|higher|staged transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write sim:0|the same with registration refused; registered
-rdma-choice|of the best|higher|between choice host host 4M median|=1|the best path's time over the chosen one's, rdma over Soft-RoCE or tcp, writes from 8 B to 4 MiB: the median over sizes
-rdma-choice-worst|of the best|higher|between choice host host 4M worst|=1|the same: the worst of these sizes
+rdma-write-64k|GB/s|higher|between transfer rdma 64K 128 3|perftest_bw ib_write_bw -s 65536 -t 128 -n 4000|emulated|64 KiB writes over Soft-RoCE, 128 in flight; ib_write_bw
+rdma-write-1m|GB/s|higher|between transfer rdma 1M 128 3|perftest_bw ib_write_bw -s 1048576 -t 128 -n 256|emulated|1 MiB writes, 128 in flight; ib_write_bw
+rdma-write-16m|GB/s|higher|between transfer rdma 16M 8 3|perftest_bw ib_write_bw -s 16777216 -t 8 -n 16|emulated|16 MiB writes, 8 in flight; ib_write_bw
+rdma-read-1m|GB/s|higher|between transfer rdma 1M 128 3 read|perftest_bw ib_read_bw -s 1048576 -t 128 -n 256|emulated|1 MiB reads, 128 in flight; ib_read_bw
+rdma-latency|us|lower|between latency rdma 4000|perftest_lat ib_write_lat -s 8 -n 4000|emulated|8 B ping-pong in memory, half the round trip; ib_write_lat
+rdma-device|GB/s|higher|direct transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write host|itself|1 MiB between emulated accelerators, registered with the device; between host memories
+rdma-staged|GB/s|higher|staged transfer rdma 1M 128 3 write sim:0|direct transfer rdma 1M 128 3 write sim:0|itself|the same with registration refused; registered
+rdma-choice|of the best|higher|between choice host host 4M median|=1|constant|the best path's time over the chosen one's, rdma over Soft-RoCE or tcp, writes from 8 B to 4 MiB: the median over sizes
+rdma-choice-worst|of the best|higher|between choice host host 4M worst|=1|constant|the same: the worst of these sizes
 TABLE
 }
 

@@ -7,17 +7,17 @@ tree=
 
 storage_table() {
   cat <<'TABLE'
-usrbio-read|GB/s|higher|ring cold read 1M 32 2G|fio_run cold read 1M 32 2G|1 MiB, depth 32, read in order through the daemon; fio, io_uring, direct, the same; the page cache is empty
-usrbio-read-warm|GB/s|higher|ring warm read 1M 32 2G|fio_run warm read 1M 32 2G|the same; the file is in the page cache
-usrbio-read-small|GB/s|higher|ring cold randread 4K 128 512M|fio_run cold randread 4K 128 512M|4 KiB, depth 128, in random order; fio, io_uring, direct, the same; the page cache is empty
-usrbio-read-small-warm|GB/s|higher|ring warm randread 4K 128 512M|fio_run warm randread 4K 128 512M|the same; the file is in the page cache
-usrbio-fuse|GB/s|higher|ring cold randread 4K 128 256M|ring cold plain 4K 1 32M|the same reads; read() through the FUSE mount, the page cache is empty
-usrbio-fuse-warm|GB/s|higher|ring warm randread 4K 128 256M|ring warm plain 4K 1 128M|the same; the file is in the page cache
-usrbio-device|GB/s|higher|ring cold read 1M 32 2G device|ring cold read 1M 32 2G|1 MiB, depth 32, into memory of the emulated accelerator; into memory of the host
-usrbio-device-warm|GB/s|higher|ring warm read 1M 32 2G device|ring warm read 1M 32 2G|the same; the file is in the page cache
-fileservice|GB/s|higher|fileservice|iperf|an exported file that is in the page cache, read by another process of this host, 4 MiB a request, checksums, by the path that haul chooses (map); iperf3 -l 1M over loopback
-fileservice-tcp|GB/s|higher|fileservice tcp|iperf|the same over tcp, as towards another host; iperf3 -l 1M
-usrbio-write|GB/s|higher|ring cold write 1M 32 1G|fio_run cold write 1M 32 1G|1 MiB, depth 32, written in order; fio, io_uring, direct, the same
+usrbio-read|GB/s|higher|ring cold read 1M 32 2G|fio_run cold read 1M 32 2G|real|1 MiB, depth 32, read in order through the daemon; fio, io_uring, direct, the same; the page cache is empty
+usrbio-read-warm|GB/s|higher|ring warm read 1M 32 2G|fio_run warm read 1M 32 2G|real|the same; the file is in the page cache
+usrbio-read-small|GB/s|higher|ring cold randread 4K 128 512M|fio_run cold randread 4K 128 512M|real|4 KiB, depth 128, in random order; fio, io_uring, direct, the same; the page cache is empty
+usrbio-read-small-warm|GB/s|higher|ring warm randread 4K 128 512M|fio_run warm randread 4K 128 512M|real|the same; the file is in the page cache
+usrbio-fuse|GB/s|higher|ring cold randread 4K 128 256M|fio_mount cold randread 4K 128 64M|real|the same reads; fio, io_uring, the same depth through the FUSE mount, the page cache is empty
+usrbio-fuse-warm|GB/s|higher|ring warm randread 4K 128 256M|fio_mount warm randread 4K 128 128M|real|the same; the file is in the page cache
+usrbio-device|GB/s|higher|ring cold read 1M 32 2G device|ring cold read 1M 32 2G|itself|1 MiB, depth 32, into memory of the emulated accelerator; into memory of the host
+usrbio-device-warm|GB/s|higher|ring warm read 1M 32 2G device|ring warm read 1M 32 2G|itself|the same; the file is in the page cache
+fileservice|GB/s|higher|exported fileservice|exported plain read 4M|real|an exported file that is in the page cache, read by another process of this host, 4 MiB a request, checksums, by the path that haul chooses (map); pread() of the file, 4 MiB a call
+fileservice-tcp|GB/s|higher|exported_tcp fileservice|iperf 1M|real|the same over tcp, as towards another host; iperf3 -l 1M
+usrbio-write|GB/s|higher|ring cold write 1M 32 1G|fio_run cold write 1M 32 1G|real|1 MiB, depth 32, written in order; fio, io_uring, direct, the same
 TABLE
 }
 
@@ -69,21 +69,30 @@ ring() { # cold|warm HOW BLOCK DEPTH BYTES [device]
   bench usrbio "$tree/mount/file" "$3" "$4" "$5" "$2" "${@:6}"
 }
 
-# A warm file of 256 MiB, without a mount and fio.
-fileservice() { # [PATHS]
-  local folder
+# A bench on a warm file of 256 MiB, without a mount.
+exported() { # BENCH ARGUMENTS...
+  local folder status
   folder=$(mktemp -d "${HAUL_BENCH_FOLDER:-/var/tmp}/haul-bench.XXXXXX")
   dd if=/dev/urandom of="$folder/file" bs=1M count=256 conv=fsync status=none
-  HAUL_PATHS=${1:-} bench fileservice "$folder/file" 2 || { rm -rf "$folder"; return 1; }
+  bench "$1" "${@:2}" "$folder/file" 2
+  status=$?
   rm -rf "$folder"
+  return $status
 }
+exported_tcp() { HAUL_PATHS=tcp exported "$@"; }
 
-# GB/s of the only direction; fields of fio's terse output, version 3.
-fio_run() { # cold|warm HOW BLOCK DEPTH BYTES
+fio_run() { fio_on "$tree/files/file" 1 "$@"; }
+# The daemon refuses O_DIRECT here, so that the kernel's threads read.
+fio_mount() { fio_on "$tree/mount/file" 0 "$@"; }
+
+# GB/s of the only direction, and CPU seconds a GB of fio alone; fields of its terse output, version 3.
+fio_on() { # FILE DIRECT cold|warm HOW BLOCK DEPTH BYTES
+  local file=$1 direct=$2
+  shift 2
   temper "$1"
-  fio --name=bench --filename="$tree/files/file" --ioengine=io_uring --direct=1 --rw="$2" --bs="$3" \
-    --iodepth="$4" --io_size="$5" --size=1G --minimal --terse-version=3 2>/dev/null |
+  fio --name=bench --filename="$file" --ioengine=io_uring --direct="$direct" --rw="$2" --bs="$3" \
+    --iodepth="$4" --fixedbufs=1 --io_size="$5" --size=1G --minimal --terse-version=3 2>/dev/null |
     awk -F';' '{kib = $6 + $47; ms = $9 + $50
-      printf "%.4f\n", kib * 1024 / ms / 1e6
-      printf "cpu %.3f s/GiB\n", ($88 + $89) / 100 * ms / 1000 / (kib / 1048576) > "/dev/stderr"}'
+      gb = kib * 1024 / 1e9
+      printf "%.4f %.3f\n", gb / ms * 1000, ($88 + $89) / 100 * ms / 1000 / gb}'
 }

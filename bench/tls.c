@@ -72,17 +72,18 @@ static void receive(int fd, size_t size) {
   _exit(0);
 }
 
-static void send_all(int fd, size_t size, double seconds) {
+static void send_all(int fd, size_t size, double seconds, pid_t child) {
   SSL *ssl = open_tls(fd);
   char *from = buffer(size);
   size_t put, moved = 0;
   need(SSL_connect(ssl) == 1, "SSL_connect");
-  int64_t began = now_ns(), end = began + (int64_t)(seconds * 1e9);
+  struct meter meter = meter_begin(child);
+  int64_t end = meter.began + (int64_t)(seconds * 1e9);
   while (now_ns() < end) {
     need(SSL_write_ex(ssl, from, size, &put) == 1, "SSL_write");
     moved += put;
   }
-  printf("%.4f\n", (double)moved / (double)(now_ns() - began));
+  meter_end(&meter, moved);
 }
 
 int main(int argc, char **argv) {
@@ -101,7 +102,7 @@ int main(int argc, char **argv) {
     receive(accept(listener, NULL, NULL), size);
   }
   need(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
-  send_all(fd, size, strtod(argv[2], NULL));
+  send_all(fd, size, strtod(argv[2], NULL), child);
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
   return 0;

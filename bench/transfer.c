@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * transfer PATH SIZE DEPTH SECONDS [write|read [PLACE]]: transfers of SIZE bytes to or from another
- * process, DEPTH in flight, only over PATH; both regions at PLACE (host). Prints GB/s. */
+ * process, DEPTH in flight, only over PATH; both regions at PLACE (host). Prints GB/s and CPU
+ * seconds a GB. */
 #include "common.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define DEPTH_MAX 128
+#define DEPTH_MAX 256
 
 struct job {
   const char *path, *place;
@@ -29,10 +30,11 @@ static haul_transfer *start(const struct job *job, haul_remote *remote, haul_reg
   return transfer;
 }
 
-static void run(const struct job *job, haul_remote *remote, haul_region *region) {
+static void run(const struct job *job, haul_remote *remote, haul_region *region, pid_t child) {
   haul_transfer *ring[DEPTH_MAX] = {NULL};
   uint64_t moved = 0;
-  int64_t warm = now_ns() + 200000000, began = 0, end = 0, now = 0;
+  struct meter meter;
+  int64_t warm = now_ns() + 200000000, end = 0, now = 0;
   for (unsigned i = 0; !end || now < end; i = (i + 1) % job->depth) {
     if (ring[i]) {
       must(haul_transfer_wait(ring[i], HAUL_FOREVER), "wait");
@@ -41,19 +43,18 @@ static void run(const struct job *job, haul_remote *remote, haul_region *region)
     }
     ring[i] = start(job, remote, region);
     now = now_ns();
-    if (!began && now > warm && moved > 0) {
-      began = now;
+    if (!end && now > warm && moved > 0) {
+      meter = meter_begin(child);
       moved = 0;
       end = now + (int64_t)(job->seconds * 1e9);
     }
   }
-  double took = (double)(now - began);
+  meter_end(&meter, moved);
   for (unsigned i = 0; i < job->depth; i++) {
     if (ring[i])
       must(haul_transfer_wait(ring[i], HAUL_FOREVER), "wait");
     haul_transfer_release(ring[i]);
   }
-  printf("%.4f\n", (double)moved / took);
 }
 
 static struct job parse(int argc, char **argv) {
@@ -87,7 +88,7 @@ int main(int argc, char **argv) {
   must(haul_peer_connect(node, address, haul_deadline_in(5000000000), &peer), "connect");
   must(haul_peer_lookup(peer, "target", haul_deadline_in(5000000000), &remote), "lookup");
   haul_region *region = make_region(node, job.place, job.size, 2, HAUL_REGION_PRIVATE);
-  run(&job, remote, region);
+  run(&job, remote, region, child);
   haul_region_release(region);
   haul_remote_release(remote);
   haul_peer_close(peer);

@@ -159,8 +159,7 @@ int main(int argc, char **argv) {
     by_ring(&run);
   int64_t took = now_ns() - began;
   used = seconds_of_all() - used;
-  printf("%.4f\n", (double)t.bytes / (double)took);
-  fprintf(stderr, "cpu %.3f s/GiB\n", used / ((double)t.bytes / (1 << 30)));
+  printf("%.4f %.3f\n", (double)t.bytes / (double)took, used / (double)t.bytes * 1e9);
   hf3fs_iordestroy(&run.ior);
   hf3fs_iovdestroy(&run.iov);
   return 0;
