@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * usrbio FILE BLOCK DEPTH BYTES read|randread|write|plain [device]: BYTES of the file in blocks,
- * through a USRBIO ring of DEPTH entries. `plain`: pread(2) in random order instead. `device`: the
- * buffer is memory of the emulated accelerator. FILE is under a haul mount of the process
- * HAUL_BENCH_DAEMON. Prints GB/s, and the CPU time of both processes on stderr. */
+ * usrbio FILE BLOCK DEPTH BYTES read|randread|write [device]: BYTES of the file in blocks, through
+ * a USRBIO ring of DEPTH entries. `device`: the buffer is memory of the emulated accelerator. FILE
+ * is under a haul mount of the process HAUL_BENCH_DAEMON. Prints GB/s, and CPU seconds a GB of both
+ * processes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -125,14 +125,6 @@ static void by_ring(struct run *run) {
   }
 }
 
-static void by_pread(void) {
-  char *block = malloc(t.block);
-  need(block != NULL, "memory");
-  for (uint64_t i = 0; i < t.bytes / t.block; i++)
-    need(pread(t.fd, block, t.block, (off_t)next_offset(i)) == (ssize_t)t.block, "pread");
-  free(block);
-}
-
 int main(int argc, char **argv) {
   static struct run run;
   struct stat stat;
@@ -144,19 +136,14 @@ int main(int argc, char **argv) {
   t.depth = atoi(argv[3]);
   t.bytes = parse_size(argv[4]);
   t.how = argv[5];
-  bool plain = strcmp(t.how, "plain") == 0;
   t.fd = open(t.path, strcmp(t.how, "write") == 0 ? O_RDWR : O_RDONLY);
   need(t.fd >= 0 && fstat(t.fd, &stat) == 0, t.path);
   t.blocks = (uint64_t)stat.st_size / t.block;
   need(t.blocks > 0 && t.depth > 0, "a block and a depth that fit the file");
-  if (!plain)
-    set_up(&run);
+  set_up(&run);
   double used = seconds_of_all();
   int64_t began = now_ns();
-  if (plain)
-    by_pread();
-  else
-    by_ring(&run);
+  by_ring(&run);
   int64_t took = now_ns() - began;
   used = seconds_of_all() - used;
   printf("%.4f %.3f\n", (double)t.bytes / (double)took, used / (double)t.bytes * 1e9);
