@@ -362,8 +362,8 @@ static ssize_t splice_quietly(struct tcp_rail *rail) {
   ssize_t put = splice(rail->tx.pipe[0], NULL, rail->stream.fd, NULL, bytes,
                        SPLICE_F_NONBLOCK | SPLICE_F_MORE);
   int system = errno;
-  /* Also after success: the connection may end in the middle of a splice. */
-  if (!sigismember(&before, SIGPIPE))
+  /* The connection may end in the middle of a splice. */
+  if (put < (ssize_t)bytes && !sigismember(&before, SIGPIPE))
     sigtimedwait(&broken, NULL, &(struct timespec){0, 0});
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   errno = system;
