@@ -40,7 +40,7 @@ struct loop {
   struct watch wake_watch, timer_watch;
   struct slot *slots; /* lock; slot 0 is never used */
   uint32_t slot_count;
-  struct list timers;       /* lock; by time */
+  struct timers timers;     /* lock */
   struct list pollers;      /* lock */
   struct list *next_poller; /* lock: where run_pollers continues */
   struct poller **numbered; /* lock: pollers by number; NULL: the number is free */
@@ -89,7 +89,6 @@ int loop_open(bool own_thread, int64_t spin_ns, struct loop **out) {
   if (!loop)
     return error_memory("event loop");
   pthread_mutex_init(&loop->lock, NULL);
-  list_init(&loop->timers);
   list_init(&loop->pollers);
   loop->own_thread = own_thread;
   loop->spin_ns = spin_ns;
@@ -245,38 +244,21 @@ static int dispatch_events(struct loop *loop, const struct epoll_event *events, 
 
 /* ---- Timers and pollers ---- */
 
-void timer_init(struct timer *timer, void (*fire)(struct timer *timer)) {
-  list_init(&timer->link);
-  timer->fire = fire;
-}
-
 void loop_timer_start(struct loop *loop, struct timer *timer, int64_t at) {
-  list_remove(&timer->link);
-  timer->at = at;
-  struct list *before = loop->timers.previous; /* most timers are the latest */
-  while (before != &loop->timers && list_entry(before, struct timer, link)->at > at)
-    before = before->previous;
-  timer->link.previous = before;
-  timer->link.next = before->next;
-  before->next->previous = &timer->link;
-  before->next = &timer->link;
-  if (loop->timers.next == &timer->link)
+  timers_start(&loop->timers, timer, at);
+  if (loop->timers.first == timer)
     loop_wake(loop);
 }
 
 void loop_timer_stop(struct timer *timer) {
-  list_remove(&timer->link);
+  timer_stop(timer);
 }
 
 static int fire_timers(struct loop *loop, int64_t now) {
   int fired = 0;
-  while (!list_empty(&loop->timers)) {
-    struct timer *timer = list_entry(loop->timers.next, struct timer, link);
-    if (timer->at > now)
-      break;
-    list_remove(&timer->link);
+  for (struct timer *timer; (timer = loop->timers.first) && timer->at <= now; fired++) {
+    timer_stop(timer);
     timer->fire(timer);
-    fired++;
   }
   return fired;
 }
@@ -433,11 +415,8 @@ static int run_callbacks(struct loop *loop, int64_t now, bool may_sleep, int64_t
   handled += run_pollers(loop, &urgent);
   if (may_sleep && !handled && arm_pollers(loop))
     *due = now;
-  if (!list_empty(&loop->timers)) {
-    int64_t at = list_entry(loop->timers.next, struct timer, link)->at;
-    if (at < *due)
-      *due = at;
-  }
+  if (loop->timers.first && loop->timers.first->at < *due)
+    *due = loop->timers.first->at;
   loop_unlock(loop);
   if (urgent && now + URGENT_NS < *due)
     *due = now + URGENT_NS;
