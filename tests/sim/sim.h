@@ -149,6 +149,7 @@ struct host {
 };
 
 struct block; /* of a heap */
+struct image; /* of the library's variables (process.c) */
 
 struct process {
   struct host *host;
@@ -157,7 +158,7 @@ struct process {
   unsigned life;
   bool dead, frozen;
   int64_t frozen_at, frozen_for; /* all pauses */
-  char *image;                   /* of the library's variables; NULL: it does not use them */
+  struct image *image;           /* of the library's variables; NULL: it does not use them */
   struct list fibers;
   struct list joining; /* fibers that wait for another's end */
   struct list blocks;
@@ -213,8 +214,8 @@ struct file {
 };
 
 void file_init(struct file *file, enum file_kind kind);
-void file_drop(struct file *file);    /* a reference */
-int file_install(struct file *file);  /* takes the reference; -1 and errno */
+void file_drop(struct file *file);   /* a reference */
+int file_install(struct file *file); /* takes the reference; -1 and errno */
 /* Fails for the oracle `leaks` if a descriptor is open. */
 void files_check_closed(const struct process *process);
 struct file *file_of(int descriptor); /* NULL and EBADF */
