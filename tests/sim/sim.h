@@ -68,9 +68,7 @@ extern int64_t sim_now; /* nanoseconds since the run's start */
 /* Something that happens at a time. Zeroed: not scheduled. */
 struct event {
   void (*happen)(struct event *event);
-  int64_t at;
-  uint64_t order; /* among events of one time */
-  size_t place;   /* in the heap, from 1; 0: not scheduled */
+  size_t place; /* in the heap, from 1; 0: not scheduled */
 };
 
 void event_schedule(struct event *event, int64_t at, void (*happen)(struct event *event));
