@@ -52,14 +52,13 @@ int64_t etcd_serves_since(void);
  * lookups. */
 enum purpose { REGISTERS, LOOKS_UP, WATCHES, CONNECTS, PURPOSES };
 struct client {
-  pid_t pid;
   int64_t second;
   unsigned count[PURPOSES]; /* in that second */
 };
 extern unsigned etcd_client_peak[PURPOSES]; /* of one client in one second */
 /* Requests of all clients: the most in one second, and in the second after an outage. */
 extern unsigned etcd_peak, etcd_peak_after_outage;
-extern uint64_t etcd_requests, etcd_refused;
+extern uint64_t etcd_requests, etcd_connects, etcd_refused;
 
 /* ---- For gateway.c ---- */
 

@@ -481,7 +481,7 @@ struct file *file_of(int descriptor) {
 
 int file_install(struct file *file) {
   struct process *process = process_current();
-  size_t at = 3;
+  size_t at = process->descriptor_free > 3 ? process->descriptor_free : 3;
   if (refuses_descriptor()) {
     file_drop(file);
     errno = EMFILE;
@@ -496,6 +496,7 @@ int file_install(struct file *file) {
     process->descriptor_room = room;
   }
   process->descriptors[at] = file;
+  process->descriptor_free = at + 1;
   process->descriptor_count++;
   return (int)at;
 }
@@ -516,8 +517,11 @@ int world_close(int descriptor) {
   struct file *file = file_of(descriptor);
   if (!file)
     sim_fail("descriptors", "%d is closed and is not open", descriptor);
-  process_current()->descriptors[descriptor] = NULL;
-  process_current()->descriptor_count--;
+  struct process *process = process_current();
+  process->descriptors[descriptor] = NULL;
+  process->descriptor_count--;
+  if ((size_t)descriptor < process->descriptor_free)
+    process->descriptor_free = (size_t)descriptor;
   file_drop(file);
   return 0;
 }

@@ -162,7 +162,7 @@ struct process {
   struct list blocks;
   size_t block_count, block_bytes;
   struct file **descriptors;
-  size_t descriptor_room, descriptor_count;
+  size_t descriptor_room, descriptor_count, descriptor_free; /* none is free below the last */
   struct mapping *mappings;
   size_t mapping_count, mapping_room;
   unsigned refuse_memory, refuse_descriptors; /* in a million */
