@@ -143,9 +143,7 @@ static void kill_member(struct member *member, bool silent, int64_t back_at) {
   members_changed();
 }
 
-static void outage(void) {
-  int64_t until = sim_now + (100 * MS << sim_below(8));
-  bool silent = sim_chance(300000);
+void etcd_outage(int64_t until, bool silent) {
   for (unsigned i = 0; i < etcd_plan.members; i++)
     kill_member(&members[i], silent, until);
 }
@@ -184,8 +182,8 @@ void etcd_inject(enum etcd_fault fault) {
   struct member *member = &members[sim_below(etcd_plan.members)];
   sim_faults++;
   sim_trace("fault: %s, member %u", etcd_fault_names[fault], member->number);
-  if (fault == OUTAGE)
-    outage();
+  if (fault == ALL_MEMBERS)
+    etcd_outage(sim_now + draw_length(), sim_chance(300000));
   else if (fault == LEADER_LOST)
     lose_leader();
   else if (fault == COMPACTION)

@@ -27,7 +27,7 @@ enum etcd_fault {
   MEMBER_HANG,
   MEMBER_ISOLATED, /* from the other members, not from its clients */
   LEADER_LOST,
-  OUTAGE, /* all members end */
+  ALL_MEMBERS, /* they end */
   STREAMS_CUT,
   COMPACTION,
   ETCD_FAULTS
@@ -38,6 +38,8 @@ void etcd_draw(void);
 /* Members lie on hosts with numbers from `host` on. */
 void etcd_start(unsigned host);
 void etcd_inject(enum etcd_fault fault);
+/* All members end until then; `silent` as of process_kill. */
+void etcd_outage(int64_t until, bool silent);
 void etcd_heal(void); /* all members are up, and no request fails, from now on */
 /* "etcd://MEMBER,MEMBER/sim" */
 const char *etcd_directory(void);

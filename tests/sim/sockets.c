@@ -122,6 +122,7 @@ struct socket {
   bool fin, read_shut, write_shut, blocked;
   struct event arrival, attempt, probe;
   unsigned attempts, lost_probes; /* probes: of TCP's keep-alive */
+  unsigned losses;                /* of the next item in flight, one after the other */
   int64_t probe_idle, probe_interval;
   struct list all; /* of the world */
 };
@@ -203,9 +204,12 @@ static struct host *host_of_peer(const struct socket *socket);
 static void on_arrival(struct event *event) {
   struct socket *socket = list_entry(event, struct socket, arrival);
   if (!is_unix(socket) && net_is_cut(host_of_peer(socket), socket->host)) {
-    event_schedule(event, sim_now + sim_between(50 * MS, 400 * MS), on_arrival);
+    int64_t wait = sim_between(50 * MS, 400 * MS) << socket->losses;
+    socket->losses += socket->losses < net.backoff;
+    event_schedule(event, sim_now + wait, on_arrival);
     return;
   }
+  socket->losses = 0;
   while (!list_empty(&socket->flight)) {
     struct item *item = list_entry(socket->flight.next, struct item, link);
     if (item->at > sim_now)
