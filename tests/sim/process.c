@@ -44,7 +44,8 @@ extern char __start_sim_data[], __stop_sim_data[], __start_sim_bss[], __stop_sim
 
 /* Most variables never change. So an image consists of the pieces that differ from the start of the
  * program, and a switch touches little but these. */
-#define PIECE 256
+#define PIECE 64
+#define BLOCK 256 /* compared at a time */
 
 struct image {
   size_t count, room;
@@ -71,17 +72,26 @@ static const char *end_of(const char *at) {
   return at >= __start_sim_bss && at < __stop_sim_bss ? __stop_sim_bss : __stop_sim_data;
 }
 
-static void save_section(struct image *image, char *start, char *end) {
+static void save_pieces(struct image *image, char *start, char *end) {
   for (char *at = start; at < end; at += PIECE) {
     size_t length = piece_length(at, end);
     if (memcmp(at, first_of(at), length) == 0)
       continue;
     if (image->count == image->room) {
-      image->room += 32;
+      image->room += 16;
       image->pieces = realloc(image->pieces, image->room * sizeof *image->pieces);
     }
     image->pieces[image->count].at = at;
     memcpy(image->pieces[image->count++].bytes, at, length);
+  }
+}
+
+static void save_section(struct image *image, char *start, char *end) {
+  const char *first = first_of(start);
+  for (char *at = start; at < end; at += BLOCK) {
+    size_t length = end - at < BLOCK ? (size_t)(end - at) : BLOCK;
+    if (memcmp(at, first + (at - start), length) != 0)
+      save_pieces(image, at, at + length);
   }
 }
 
