@@ -26,8 +26,15 @@
 /* Events name a watch by slot and generation, so that an event fetched before loop_unwatch is
  * dropped after it. */
 struct slot {
-  struct watch *watch;
+  struct watch *watch; /* NULL: the slot is free */
   uint32_t generation;
+  uint32_t next_free; /* 0: none */
+};
+
+/* Pollers by number. */
+struct number {
+  struct poller *poller; /* NULL: the number is free */
+  uint32_t next_free;    /* 0: none */
 };
 
 struct loop {
@@ -39,12 +46,12 @@ struct loop {
   int64_t spin_ns;
   struct watch wake_watch, timer_watch;
   struct slot *slots; /* lock; slot 0 is never used */
-  uint32_t slot_count;
-  struct list timers;       /* lock; by time */
+  uint32_t slot_count, free_slot;
+  struct timers timers;     /* lock */
   struct list pollers;      /* lock */
   struct list *next_poller; /* lock: where run_pollers continues */
-  struct poller **numbered; /* lock: pollers by number; NULL: the number is free */
-  uint32_t number_count;    /* lock: numbers in use, and free ones between them */
+  struct number *numbers;   /* lock; number 0 is never used */
+  uint32_t number_count, free_number;
   /* A bit for each number: loop_poll was called. A bit of a poller that was stopped since is
    * harmless. The exchange in take_asked pairs with loop_poll: it sees what the caller changed. */
   _Atomic uint64_t asked[POLLER_WORDS];
@@ -89,7 +96,6 @@ int loop_open(bool own_thread, int64_t spin_ns, struct loop **out) {
   if (!loop)
     return error_memory("event loop");
   pthread_mutex_init(&loop->lock, NULL);
-  list_init(&loop->timers);
   list_init(&loop->pollers);
   loop->own_thread = own_thread;
   loop->spin_ns = spin_ns;
@@ -118,7 +124,7 @@ void loop_close(struct loop *loop) {
     return;
   loop_forked(loop);
   alloc_free(loop->slots);
-  alloc_free(loop->numbered);
+  alloc_free(loop->numbers);
   pthread_mutex_destroy(&loop->lock);
   alloc_free(loop);
 }
@@ -174,19 +180,28 @@ int loop_run_deferred(struct loop *loop) {
 
 /* ---- Descriptors ---- */
 
-static uint32_t free_slot(struct loop *loop) {
-  for (uint32_t i = 1; i < loop->slot_count; i++)
-    if (!loop->slots[i].watch)
-      return i;
+/* False: no memory. */
+static bool add_slots(struct loop *loop) {
   uint32_t count = loop->slot_count ? loop->slot_count * 2 : 16;
   struct slot *slots = alloc_resize(loop->slots, count * sizeof *slots);
   if (!slots)
-    return 0;
-  memset(slots + loop->slot_count, 0, (count - loop->slot_count) * sizeof *slots);
+    return false;
   uint32_t first = loop->slot_count ? loop->slot_count : 1;
+  for (uint32_t i = count - 1; i >= first; i--) { /* the lowest is used first */
+    slots[i] = (struct slot){.next_free = loop->free_slot};
+    loop->free_slot = i;
+  }
   loop->slots = slots;
   loop->slot_count = count;
-  return first;
+  return true;
+}
+
+static void give_slot(struct loop *loop, struct watch *watch) {
+  struct slot *slot = &loop->slots[watch->slot];
+  slot->watch = NULL;
+  slot->next_free = loop->free_slot;
+  loop->free_slot = watch->slot;
+  watch->slot = 0;
 }
 
 static struct epoll_event event_of(const struct watch *watch) {
@@ -196,17 +211,18 @@ static struct epoll_event event_of(const struct watch *watch) {
 
 int loop_watch(struct loop *loop, struct watch *watch, int fd, uint32_t events,
                void (*ready)(struct watch *watch, uint32_t events)) {
-  uint32_t slot = free_slot(loop);
-  if (slot == 0)
+  if (!loop->free_slot && !add_slots(loop))
     return error_memory("event loop");
+  uint32_t slot = loop->free_slot;
+  loop->free_slot = loop->slots[slot].next_free;
   *watch = (struct watch){.ready = ready, .fd = fd, .events = events, .slot = slot};
   watch->generation = ++loop->slots[slot].generation;
   loop->slots[slot].watch = watch;
   struct epoll_event event = event_of(watch);
   if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-    loop->slots[slot].watch = NULL;
-    watch->slot = 0;
-    return error_system(errno, NULL, "epoll_ctl");
+    int error = errno;
+    give_slot(loop, watch);
+    return error_system(error, NULL, "epoll_ctl");
   }
   return 0;
 }
@@ -215,8 +231,7 @@ void loop_unwatch(struct loop *loop, struct watch *watch) {
   if (watch->slot == 0)
     return;
   epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, watch->fd, NULL);
-  loop->slots[watch->slot].watch = NULL;
-  watch->slot = 0;
+  give_slot(loop, watch);
 }
 
 void loop_change(struct loop *loop, struct watch *watch, uint32_t events) {
@@ -245,59 +260,49 @@ static int dispatch_events(struct loop *loop, const struct epoll_event *events, 
 
 /* ---- Timers and pollers ---- */
 
-void timer_init(struct timer *timer, void (*fire)(struct timer *timer)) {
-  list_init(&timer->link);
-  timer->fire = fire;
-}
-
 void loop_timer_start(struct loop *loop, struct timer *timer, int64_t at) {
-  list_remove(&timer->link);
-  timer->at = at;
-  struct list *before = loop->timers.previous; /* most timers are the latest */
-  while (before != &loop->timers && list_entry(before, struct timer, link)->at > at)
-    before = before->previous;
-  timer->link.previous = before;
-  timer->link.next = before->next;
-  before->next->previous = &timer->link;
-  before->next = &timer->link;
-  if (loop->timers.next == &timer->link)
+  timers_start(&loop->timers, timer, at);
+  if (loop->timers.first == timer)
     loop_wake(loop);
 }
 
 void loop_timer_stop(struct timer *timer) {
-  list_remove(&timer->link);
+  timer_stop(timer);
 }
 
 static int fire_timers(struct loop *loop, int64_t now) {
   int fired = 0;
-  while (!list_empty(&loop->timers)) {
-    struct timer *timer = list_entry(loop->timers.next, struct timer, link);
-    if (timer->at > now)
-      break;
-    list_remove(&timer->link);
+  for (struct timer *timer; (timer = loop->timers.first) && timer->at <= now; fired++) {
+    timer_stop(timer);
     timer->fire(timer);
-    fired++;
   }
   return fired;
 }
 
+static void add_numbers(struct loop *loop) {
+  uint32_t count = loop->number_count ? loop->number_count * 2 : 64;
+  struct number *numbers =
+      count <= POLLERS_MAX ? alloc_resize(loop->numbers, count * sizeof *numbers) : NULL;
+  if (!numbers)
+    return;
+  uint32_t first = loop->number_count ? loop->number_count : 1;
+  for (uint32_t i = count - 1; i >= first; i--) {
+    numbers[i] = (struct number){.next_free = loop->free_number};
+    loop->free_number = i;
+  }
+  loop->numbers = numbers;
+  loop->number_count = count;
+}
+
 /* 0: no memory, or too many. */
 static uint32_t take_number(struct loop *loop, struct poller *poller) {
-  uint32_t number = 1;
-  while (number < loop->number_count && loop->numbered[number])
-    number++;
-  if (number >= loop->number_count) {
-    uint32_t count = loop->number_count ? loop->number_count * 2 : 64;
-    struct poller **numbered =
-        count <= POLLERS_MAX ? alloc_resize(loop->numbered, count * sizeof(struct poller *)) : NULL;
-    if (!numbered)
-      return 0;
-    memset(numbered + loop->number_count, 0,
-           (count - loop->number_count) * sizeof(struct poller *));
-    loop->numbered = numbered;
-    loop->number_count = count;
+  if (!loop->free_number)
+    add_numbers(loop);
+  uint32_t number = loop->free_number;
+  if (number) {
+    loop->free_number = loop->numbers[number].next_free;
+    loop->numbers[number].poller = poller;
   }
-  loop->numbered[number] = poller;
   return number;
 }
 
@@ -313,8 +318,11 @@ void loop_poller_stop(struct loop *loop, struct poller *poller) {
   if (loop->next_poller == &poller->link)
     loop->next_poller = poller->link.next;
   list_remove(&poller->link);
-  if (poller->number && loop->numbered[poller->number] == poller) /* stopping twice does no harm */
-    loop->numbered[poller->number] = NULL;
+  uint32_t number = poller->number;
+  if (number && loop->numbers[number].poller == poller) { /* stopping twice does no harm */
+    loop->numbers[number] = (struct number){.next_free = loop->free_number};
+    loop->free_number = number;
+  }
   poller->rests = false;
 }
 
@@ -334,8 +342,8 @@ void loop_poller_resume(struct loop *loop, struct poller *poller) {
 }
 
 static void resume_number(struct loop *loop, uint32_t number) {
-  if (number < loop->number_count && loop->numbered[number])
-    loop_poller_resume(loop, loop->numbered[number]);
+  if (number < loop->number_count && loop->numbers[number].poller)
+    loop_poller_resume(loop, loop->numbers[number].poller);
 }
 
 static void take_asked(struct loop *loop) {
@@ -433,11 +441,8 @@ static int run_callbacks(struct loop *loop, int64_t now, bool may_sleep, int64_t
   handled += run_pollers(loop, &urgent);
   if (may_sleep && !handled && arm_pollers(loop))
     *due = now;
-  if (!list_empty(&loop->timers)) {
-    int64_t at = list_entry(loop->timers.next, struct timer, link)->at;
-    if (at < *due)
-      *due = at;
-  }
+  if (loop->timers.first && loop->timers.first->at < *due)
+    *due = loop->timers.first->at;
   loop_unlock(loop);
   if (urgent && now + URGENT_NS < *due)
     *due = now + URGENT_NS;

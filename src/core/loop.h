@@ -13,6 +13,7 @@
 #include <sys/epoll.h>
 
 #include "core/combiner.h"
+#include "core/timers.h"
 
 struct loop;
 
@@ -23,13 +24,6 @@ struct watch {
   uint32_t events;
   uint32_t slot; /* 0: not watched */
   uint32_t generation;
-};
-
-/* Fires once, at or after `at`. Embedded; timer_init before use. */
-struct timer {
-  struct list link;
-  int64_t at;
-  void (*fire)(struct timer *timer);
 };
 
 /* Called in every round; returns whether it made progress. While `urgent` the loop sleeps for at
@@ -61,7 +55,6 @@ int loop_watch(struct loop *loop, struct watch *watch, int fd, uint32_t events,
 void loop_unwatch(struct loop *loop, struct watch *watch);
 /* Changes the events; also safe without the lock while the watch cannot be unwatched. */
 void loop_change(struct loop *loop, struct watch *watch, uint32_t events);
-void timer_init(struct timer *timer, void (*fire)(struct timer *timer));
 void loop_timer_start(struct loop *loop, struct timer *timer, int64_t at);
 void loop_timer_stop(struct timer *timer);
 void loop_poller_start(struct loop *loop, struct poller *poller,

@@ -337,39 +337,44 @@ static int read_entry(struct directory *directory, const char *key, int64_t unti
   return code;
 }
 
+/* CHANGED: the entry is another one now than the one that was read. */
+enum claim { CLAIMED, TAKEN, CHANGED };
+
 /* Replaces the present entry, if it may be replaced and has not changed since it was read. */
 static int try_claim(struct directory *directory, int64_t number,
                      const struct haul_directory_entry *node, int64_t until,
-                     struct haul_directory_entry *present, bool *claimed) {
+                     struct haul_directory_entry *present, enum claim *claim) {
   char key[KEY_MAX], text[24];
   int64_t revision;
   json_t *response = NULL;
   key_of(directory->prefix, node, key);
   int code = read_entry(directory, key, until, present, &revision);
   /* A value that is not an entry may be replaced. */
-  *claimed = code == 0 && (revision == 0 || !present->kind || is_successor(node, present));
-  if (!*claimed)
+  bool replaceable = revision == 0 || !present->kind || is_successor(node, present);
+  *claim = TAKEN;
+  if (code || !replaceable)
     return code;
   snprintf(text, sizeof text, "%lld", (long long)revision);
   json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
                               json_bytes(key, strlen(key)), "mod_revision", text);
   json_t *put = json_pack("[{so}]", "request_put", put_of(directory, number, node));
   code = transact(directory, compare, put, until, &response);
-  *claimed = code == 0 && json_is_true(json_object_get(response, "succeeded"));
+  *claim = json_is_true(json_object_get(response, "succeeded")) ? CLAIMED : CHANGED;
   json_decref(response);
   return code;
 }
 
-/* Two tries: a transaction whose response was lost has changed the entry before it is sent again.
- */
+/* A transaction whose response was lost has changed the entry before it is sent again. Then the
+ * next try finds this node's own entry; its response may be lost, too. */
 static int etcd_claim(struct directory *directory, int64_t number,
                       const struct haul_directory_entry *node, int64_t until) {
   struct haul_directory_entry present;
-  bool claimed = false;
-  int code = 0;
-  for (int i = 0; i < 2 && code == 0 && !claimed; i++)
-    code = try_claim(directory, number, node, until, &present, &claimed);
-  if (code || claimed)
+  enum claim claim;
+  int code;
+  do
+    code = try_claim(directory, number, node, until, &present, &claim);
+  while (code == 0 && claim == CHANGED);
+  if (code || claim == CLAIMED)
     return code;
   return directory->library->error(
       HAUL_EEXIST, 0, node->node, "give this node another name: haul serve --name NAME",

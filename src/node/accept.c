@@ -148,6 +148,8 @@ static void init_welcome(const struct haul_node *node, struct welcome *welcome) 
 static bool has_enough_peers(const struct handshake *handshake) {
   const struct haul_node *node = handshake->node;
   unsigned count = 0;
+  if (node->config.max_peers_each >= node->config.max_peers) /* the default */
+    return false;
   list_each(item, &node->peers) {
     const struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     count += !peer->base.initiator && strcmp(peer->base.identity, handshake->identity) == 0 &&

@@ -190,6 +190,8 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **o
   list_init(&node->listeners);
   list_init(&node->handshakes);
   list_init(&node->peers);
+  for (size_t i = 0; i < TOKEN_LISTS; i++)
+    list_init(&node->tokens[i]);
   list_init(&node->inbox);
   list_init(&node->poller.link);
   timer_init(&node->import_expiry, expire_imports);

@@ -21,6 +21,8 @@
 #include "fabric/exports.h"
 #include "transfer/transfer.h"
 
+#define TOKEN_LISTS 64
+
 struct haul_node {
   _Atomic uint32_t refs; /* of the opener, of peers and of calls that wait */
   _Atomic bool closing;
@@ -37,8 +39,9 @@ struct haul_node {
   bool has_thread;
   char companion[64]; /* name of the abstract socket that takes channels only; "": none */
   struct list listeners, handshakes, peers;
-  unsigned handshake_count; /* in `handshakes` */
-  unsigned tls_count;       /* of those, TLS sessions that await the peer's proof */
+  struct list tokens[TOKEN_LISTS]; /* peers that connected here, by their tokens (peer.c) */
+  unsigned handshake_count;        /* in `handshakes` */
+  unsigned tls_count;              /* of those, TLS sessions that await the peer's proof */
   unsigned peer_count;
   uint64_t last_number; /* of a peer */
   int64_t opened_at;

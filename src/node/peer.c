@@ -216,6 +216,7 @@ int peer_new(struct haul_node *node, const struct stream *stream, const struct p
   node_retain(node);
   atomic_store(&peer->refs, 1);
   list_init(&peer->list);
+  list_init(&peer->same_token);
   list_init(&peer->requests);
   list_init(&peer->outgoing);
   pthread_mutex_init(&peer->send_lock, NULL);
@@ -247,11 +248,18 @@ void peer_log(const struct haul_peer *peer, enum log_event event, int code, cons
                                       {0}});
 }
 
+/* Tokens are random. */
+static struct list *tokens_like(struct haul_node *node, const uint8_t token[16]) {
+  return &node->tokens[token[0] % TOKEN_LISTS];
+}
+
 int peer_start(struct haul_peer *peer) {
   struct haul_node *node = peer->node;
   peer_ref(peer);
   peer->base.number = ++node->last_number;
   list_append(&node->peers, &peer->list);
+  if (!peer->base.initiator)
+    list_append(tokens_like(node, peer->token), &peer->same_token);
   node->peer_count++;
   loop_timer_start(node->loop, &peer->timer, clock_now() + node->config.liveness_ns / 4);
   if (node_is_closed(node))
@@ -286,6 +294,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   snprintf(link->ended_reason, sizeof link->ended_reason, "%s", reason);
   atomic_store(&link->ended, code);
   list_remove(&peer->list);
+  list_remove(&peer->same_token);
   loop_timer_stop(&peer->timer);
   transfers_abort(&node->transfers, NULL, link, code, link->ended_reason);
   link_stop(link, code);
@@ -307,9 +316,9 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
 }
 
 struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16]) {
-  list_each(item, &node->peers) {
-    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-    if (!peer->base.initiator && memcmp(peer->token, token, 16) == 0)
+  list_each(item, tokens_like(node, token)) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, same_token);
+    if (memcmp(peer->token, token, 16) == 0)
       return peer;
   }
   return NULL;

@@ -17,6 +17,7 @@ struct haul_peer {
   struct link base;       /* what transports see; first */
   struct haul_node *node; /* a reference */
   struct list list;       /* node->peers while connected, in the order of base.number */
+  struct list same_token; /* in a list of node->tokens; empty if this side connected */
   _Atomic uint32_t refs;
   _Atomic uint32_t uses; /* handles, remotes, messages */
   bool ready;            /* the initiator's channels are open */

@@ -21,7 +21,7 @@
 #define LEASE_MIN     2u
 #define LEASE_MAX     3600u
 #define REQUEST_NS    (5 * SECOND) /* for one request to the directory */
-#define RETRY_NS      (SECOND / 2) /* before a failed update is repeated */
+#define RETRY_NS      (SECOND / 2) /* before a failed update is repeated for the first time */
 #define END_NS        SECOND       /* for ending the lease */
 #define VIEWS_MAX     64           /* published regions that are read at a time */
 
@@ -45,6 +45,7 @@ struct registration {
   _Atomic bool stop;
   int64_t lease; /* 0: none */
   int64_t renew_at;
+  bool failed;                      /* the last update */
   struct haul_directory_entry self; /* as it was entered */
   bool claimed;                     /* `self` is entered under `lease` */
   bool uncertain;                   /* an update under `lease` may take effect later */
@@ -126,7 +127,15 @@ static int64_t request_deadline(int64_t until) {
   return own < until ? own : until;
 }
 
-/* Takes a lease, or renews it when it is due. */
+/* Thousands of nodes that started together, or whose directory was away, would else come together
+ * for ever. */
+static int64_t draw_between(int64_t low, int64_t high) {
+  uint32_t drawn;
+  random_bytes(&drawn, sizeof drawn);
+  return low + (int64_t)((double)drawn / 0x1p32 * (double)(high - low));
+}
+
+/* Takes a lease, or renews it when it is due: after a third to a half of it. */
 static int keep_lease(struct registration *registration, int64_t until) {
   const struct directory_module *module = registration->module;
   int64_t now = clock_now();
@@ -140,8 +149,9 @@ static int keep_lease(struct registration *registration, int64_t until) {
   else
     code =
         module->lease(registration->directory, registration->seconds, until, &registration->lease);
+  int64_t lease = (int64_t)registration->seconds * SECOND;
   if (code == 0)
-    registration->renew_at = now + (int64_t)registration->seconds * SECOND / 3;
+    registration->renew_at = now + draw_between(lease / 3, lease / 2);
   return code;
 }
 
@@ -331,10 +341,21 @@ static void report(struct registration *registration, int code) {
     registration->options.changed(registration->options.user, code);
 }
 
+/* When the next update is due without a change. A second failure in a row is no accident: then the
+ * nodes of a directory that is away spread their updates over a third of the lease. */
+static int64_t next_update(struct registration *registration, int code) {
+  int64_t lease = (int64_t)registration->seconds * SECOND;
+  bool again = registration->failed;
+  registration->failed = code != 0;
+  if (code == 0)
+    return registration->renew_at;
+  return clock_now() +
+         (again ? draw_between(lease / 6, lease / 3) : draw_between(RETRY_NS / 2, RETRY_NS));
+}
+
 /* After a failure publications do not shorten the wait: each would be another try. */
 static void await_change(const struct registration *registration, _Atomic uint32_t *changes,
-                         uint32_t seen, int code) {
-  int64_t until = code ? clock_now() + RETRY_NS : registration->renew_at;
+                         uint32_t seen, int code, int64_t until) {
   for (;;) {
     uint32_t now = atomic_load(changes); /* before `stop`, which is followed by a change */
     if (atomic_load(&registration->stop) || clock_now() >= until || (code == 0 && now != seen))
@@ -351,7 +372,7 @@ static void *keep_entries(void *argument) {
     uint32_t seen = atomic_load(changes);
     int code = update(registration, HAUL_FOREVER);
     report(registration, code);
-    await_change(registration, changes, seen, code);
+    await_change(registration, changes, seen, code, next_update(registration, code));
   }
   return NULL;
 }

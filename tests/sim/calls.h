@@ -38,6 +38,7 @@ int world_getsockname(int descriptor, struct sockaddr *address, socklen_t *lengt
 int world_poll(struct pollfd *entries, unsigned long count, int ms);
 void *world_malloc(size_t size);
 void *world_calloc(size_t count, size_t size);
+void *world_realloc(void *bytes, size_t size);
 void world_free(void *bytes);
 void *allocate_always(size_t size);
 

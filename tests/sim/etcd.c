@@ -16,7 +16,7 @@
 struct etcd_plan etcd_plan;
 int64_t etcd_trouble_at, etcd_back_at;
 unsigned etcd_client_peak[PURPOSES], etcd_peak, etcd_peak_after_outage;
-uint64_t etcd_requests, etcd_refused;
+uint64_t etcd_requests, etcd_connects, etcd_refused;
 
 const char *const etcd_fault_names[ETCD_FAULTS] = {
     "member kills", "member power losses", "member hangs", "isolated members", "lost leaders",
@@ -143,9 +143,7 @@ static void kill_member(struct member *member, bool silent, int64_t back_at) {
   members_changed();
 }
 
-static void outage(void) {
-  int64_t until = sim_now + (100 * MS << sim_below(8));
-  bool silent = sim_chance(300000);
+void etcd_outage(int64_t until, bool silent) {
   for (unsigned i = 0; i < etcd_plan.members; i++)
     kill_member(&members[i], silent, until);
 }
@@ -184,8 +182,8 @@ void etcd_inject(enum etcd_fault fault) {
   struct member *member = &members[sim_below(etcd_plan.members)];
   sim_faults++;
   sim_trace("fault: %s, member %u", etcd_fault_names[fault], member->number);
-  if (fault == OUTAGE)
-    outage();
+  if (fault == ALL_MEMBERS)
+    etcd_outage(sim_now + draw_length(), sim_chance(300000));
   else if (fault == LEADER_LOST)
     lose_leader();
   else if (fault == COMPACTION)
@@ -236,19 +234,6 @@ const char *etcd_directory(void) {
 
 /* ---- Counting ---- */
 
-static struct client *client_of(pid_t pid) {
-  static struct client clients[256];
-  struct client *free_one = &clients[0];
-  for (size_t i = 0; i < 256; i++) {
-    if (clients[i].pid == pid)
-      return &clients[i];
-    if (clients[i].second < free_one->second)
-      free_one = &clients[i];
-  }
-  *free_one = (struct client){.pid = pid, .second = sim_now / S};
-  return free_one;
-}
-
 static void count_all(void) {
   static int64_t second;
   static unsigned count, after_outage;
@@ -267,9 +252,14 @@ static void count_all(void) {
     etcd_peak_after_outage = after_outage;
 }
 
+#define CLIENTS 65536 /* more than there are processes */
+static struct client clients[CLIENTS];
+
 void count_request(pid_t pid, enum purpose purpose) {
-  struct client *client = client_of(pid);
-  if (purpose != CONNECTS) {
+  struct client *client = &clients[pid % CLIENTS];
+  if (purpose == CONNECTS) {
+    etcd_connects++;
+  } else {
     etcd_requests++;
     count_all();
   }

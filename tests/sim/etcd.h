@@ -27,7 +27,7 @@ enum etcd_fault {
   MEMBER_HANG,
   MEMBER_ISOLATED, /* from the other members, not from its clients */
   LEADER_LOST,
-  OUTAGE, /* all members end */
+  ALL_MEMBERS, /* they end */
   STREAMS_CUT,
   COMPACTION,
   ETCD_FAULTS
@@ -38,6 +38,8 @@ void etcd_draw(void);
 /* Members lie on hosts with numbers from `host` on. */
 void etcd_start(unsigned host);
 void etcd_inject(enum etcd_fault fault);
+/* All members end until then; `silent` as of process_kill. */
+void etcd_outage(int64_t until, bool silent);
 void etcd_heal(void); /* all members are up, and no request fails, from now on */
 /* "etcd://MEMBER,MEMBER/sim" */
 const char *etcd_directory(void);
@@ -52,14 +54,13 @@ int64_t etcd_serves_since(void);
  * lookups. */
 enum purpose { REGISTERS, LOOKS_UP, WATCHES, CONNECTS, PURPOSES };
 struct client {
-  pid_t pid;
   int64_t second;
   unsigned count[PURPOSES]; /* in that second */
 };
 extern unsigned etcd_client_peak[PURPOSES]; /* of one client in one second */
 /* Requests of all clients: the most in one second, and in the second after an outage. */
 extern unsigned etcd_peak, etcd_peak_after_outage;
-extern uint64_t etcd_requests, etcd_refused;
+extern uint64_t etcd_requests, etcd_connects, etcd_refused;
 
 /* ---- For gateway.c ---- */
 

@@ -16,13 +16,14 @@
 
 #define PROPOSAL (7 * S) /* etcd tries so long to have a proposal accepted */
 #define BODY     (1u << 20)
+#define ROOM     4096u
 
 struct connection {
   struct member *member;
   int socket;
   pid_t client;
   char *bytes; /* received */
-  size_t used;
+  size_t used, room;
   const char *path, *body; /* of the request, in `bytes` */
   size_t whole;            /* of the request */
 };
@@ -86,6 +87,8 @@ static bool send_all(const struct connection *connection, const char *bytes, siz
 
 /* Receives until a whole request is there. */
 static bool find_request(struct connection *connection) {
+  if (!connection->bytes)
+    return false;
   connection->bytes[connection->used] = '\0';
   char *end = strstr(connection->bytes, "\r\n\r\n");
   const char *length = strstr(connection->bytes, "Content-Length: ");
@@ -104,8 +107,12 @@ static bool find_request(struct connection *connection) {
 
 static bool read_request(struct connection *connection) {
   while (!find_request(connection)) {
+    if (connection->room - connection->used < ROOM) {
+      connection->room += connection->room < ROOM ? ROOM : connection->room;
+      connection->bytes = world_realloc(connection->bytes, connection->room + 1);
+    }
     ssize_t got = world_recv(connection->socket, connection->bytes + connection->used,
-                             BODY - connection->used, 0);
+                             connection->room - connection->used, 0);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
       return false;
     if (got > 0)
@@ -597,8 +604,6 @@ static bool serve_request(struct connection *connection) {
 
 static void *connection_main(void *argument) {
   struct connection *connection = argument;
-  connection->bytes = malloc(BODY + 1);
-  connection->used = 0;
   while (read_request(connection)) {
     sim_trace("etcd: %s of process %d", connection->path, (int)connection->client);
     char end = connection->bytes[connection->whole];
@@ -610,7 +615,7 @@ static void *connection_main(void *argument) {
     skip_request(connection);
   }
   world_close(connection->socket);
-  free(connection->bytes);
+  world_free(connection->bytes);
   world_free(connection);
   return NULL;
 }

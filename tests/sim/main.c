@@ -2,8 +2,8 @@
  * One run. Prints a line of figures; exits with 1 if an oracle found a defect.
  *
  *   sim SEED [trace] [until=SECONDS] [view=FILE] [plan] [FIELD=VALUE...]
- *   sim SEED nodes=N     thousands of nodes instead (scale.c)
- *   sim SEED names       names in a directory instead (names.c)
+ *   sim SEED nodes=N [directory]   thousands of nodes instead (scale.c)
+ *   sim SEED names                 names in a directory instead (names.c)
  *
  * trace prints every call; until ends the run then, for a debugger: a breakpoint on sim_until; view
  * writes a trace for Perfetto; plan prints the fields that the seed drew, and ends; the fields
@@ -69,6 +69,7 @@ static void fix_addresses(char **arguments) {
 
 static int64_t until = NEVER;
 static unsigned nodes; /* 0: the load of load.c */
+static bool directory; /* for `nodes` */
 static bool named;     /* the load of names.c */
 
 __attribute__((noinline)) void sim_until(void);
@@ -95,6 +96,8 @@ static bool take_argument(const char *text) {
     nodes = (unsigned)atoi(text + 6);
     sim_many = true;
     return nodes >= 2 && nodes <= HOSTS;
+  } else if (strcmp(text, "directory") == 0) {
+    directory = true;
   } else if (strcmp(text, "names") == 0) {
     named = true;
     names_draw();
@@ -141,7 +144,7 @@ int main(int count, char **arguments) {
   if (named)
     names_start();
   else if (nodes)
-    scale_start(nodes);
+    scale_start(nodes, directory);
   else
     load_start();
   sim_run(is_over);

@@ -14,6 +14,7 @@ struct net {
   int64_t picoseconds_a_byte;          /* of a link's direction */
   size_t window;                       /* bytes that a connection takes unread */
   unsigned short_calls, refused_calls; /* in a million */
+  unsigned backoff;                    /* how often the time to the next retransmission doubles */
 };
 extern struct net net;
 

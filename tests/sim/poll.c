@@ -98,10 +98,11 @@ int world_epoll_create1(int flags) {
   return file_install(&epoll->file);
 }
 
-static struct watched *find_watched(struct epoll *epoll, const struct file *file, int descriptor) {
-  list_each(item, &epoll->all) {
-    struct watched *watched = list_entry(item, struct watched, all);
-    if (watched->file == file && watched->descriptor == descriptor)
+static struct watched *find_watched(const struct epoll *epoll, const struct file *file,
+                                    int descriptor) {
+  list_each(item, &file->watches) {
+    struct watched *watched = list_entry(item, struct watched, link);
+    if (watched->epoll == epoll && watched->descriptor == descriptor)
       return watched;
   }
   return NULL;

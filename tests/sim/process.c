@@ -42,30 +42,109 @@ int64_t host_time_to_world(const struct host *host, int64_t own) {
 
 extern char __start_sim_data[], __stop_sim_data[], __start_sim_bss[], __stop_sim_bss[];
 
-#define DATA ((size_t)(__stop_sim_data - __start_sim_data))
-#define BSS  ((size_t)(__stop_sim_bss - __start_sim_bss))
+/* Most variables never change. So an image consists of the pieces that differ from the start of the
+ * program, and a switch touches little but these. */
+#define PIECE 64
+#define BLOCK 256 /* compared at a time */
 
-static char *first_image;
-static struct process *resident; /* whose variables are in place */
+struct image {
+  size_t count, room;
+  struct piece {
+    char *at;
+    char bytes[PIECE];
+  } * pieces;
+};
 
-static void image_save(char *image) {
-  memcpy(image, __start_sim_data, DATA);
-  memcpy(image + DATA, __start_sim_bss, BSS);
+static char *first_data, *first_bss; /* the sections at the start of the program */
+static struct process *resident;     /* whose variables are in place */
+
+static size_t piece_length(const char *at, const char *end) {
+  return end - at < PIECE ? (size_t)(end - at) : PIECE;
+}
+
+/* What was at `at` when the program started. */
+static const char *first_of(const char *at) {
+  return at >= __start_sim_bss && at < __stop_sim_bss ? first_bss + (at - __start_sim_bss)
+                                                      : first_data + (at - __start_sim_data);
+}
+
+static const char *end_of(const char *at) {
+  return at >= __start_sim_bss && at < __stop_sim_bss ? __stop_sim_bss : __stop_sim_data;
+}
+
+static void save_pieces(struct image *image, char *start, char *end) {
+  for (char *at = start; at < end; at += PIECE) {
+    size_t length = piece_length(at, end);
+    if (memcmp(at, first_of(at), length) == 0)
+      continue;
+    if (image->count == image->room) {
+      image->room += 16;
+      image->pieces = realloc(image->pieces, image->room * sizeof *image->pieces);
+    }
+    image->pieces[image->count].at = at;
+    memcpy(image->pieces[image->count++].bytes, at, length);
+  }
+}
+
+static void save_section(struct image *image, char *start, char *end) {
+  const char *first = first_of(start);
+  for (char *at = start; at < end; at += BLOCK) {
+    size_t length = end - at < BLOCK ? (size_t)(end - at) : BLOCK;
+    if (memcmp(at, first + (at - start), length) != 0)
+      save_pieces(image, at, at + length);
+  }
+}
+
+static void image_save(struct image *image) {
+  image->count = 0;
+  save_section(image, __start_sim_data, __stop_sim_data);
+  save_section(image, __start_sim_bss, __stop_sim_bss);
+}
+
+static void image_take_away(const struct image *image) {
+  for (size_t i = 0; i < image->count; i++) {
+    char *at = image->pieces[i].at;
+    memcpy(at, first_of(at), piece_length(at, end_of(at)));
+  }
+}
+
+static void image_put(const struct image *image) {
+  for (size_t i = 0; i < image->count; i++) {
+    char *at = image->pieces[i].at;
+    memcpy(at, image->pieces[i].bytes, piece_length(at, end_of(at)));
+  }
+}
+
+static void evict_resident(void) {
+  if (!resident)
+    return;
+  image_save(resident->image);
+  image_take_away(resident->image);
+  resident = NULL;
 }
 
 void process_enter(struct process *process) {
   if (resident == process || !process->image)
     return;
-  if (resident)
-    image_save(resident->image);
-  memcpy(__start_sim_data, process->image, DATA);
-  memcpy(__start_sim_bss, process->image + DATA, BSS);
+  evict_resident();
+  image_put(process->image);
   resident = process;
 }
 
+static char *copy_of(const char *start, const char *end) {
+  return memcpy(malloc((size_t)(end - start)), start, (size_t)(end - start));
+}
+
 void processes_start(void) {
-  first_image = malloc(DATA + BSS);
-  image_save(first_image);
+  first_data = copy_of(__start_sim_data, __stop_sim_data);
+  first_bss = copy_of(__start_sim_bss, __stop_sim_bss);
+}
+
+static void image_free(struct process *process) {
+  if (process->image)
+    free(process->image->pieces);
+  free(process->image);
+  process->image = NULL;
 }
 
 /* ---- Processes ---- */
@@ -93,8 +172,7 @@ struct process *process_start(struct host *host, unsigned program, unsigned life
   process->pid = last_pid;
   process->program = program;
   process->life = life;
-  process->image = malloc(DATA + BSS);
-  memcpy(process->image, first_image, DATA + BSS);
+  process->image = calloc(1, sizeof *process->image);
   list_init(&process->fibers);
   list_init(&process->joining);
   list_init(&process->blocks);
@@ -413,7 +491,7 @@ struct file *file_of(int descriptor) {
 
 int file_install(struct file *file) {
   struct process *process = process_current();
-  size_t at = 3;
+  size_t at = process->descriptor_free > 3 ? process->descriptor_free : 3;
   if (refuses_descriptor()) {
     file_drop(file);
     errno = EMFILE;
@@ -428,6 +506,7 @@ int file_install(struct file *file) {
     process->descriptor_room = room;
   }
   process->descriptors[at] = file;
+  process->descriptor_free = at + 1;
   process->descriptor_count++;
   return (int)at;
 }
@@ -448,8 +527,11 @@ int world_close(int descriptor) {
   struct file *file = file_of(descriptor);
   if (!file)
     sim_fail("descriptors", "%d is closed and is not open", descriptor);
-  process_current()->descriptors[descriptor] = NULL;
-  process_current()->descriptor_count--;
+  struct process *process = process_current();
+  process->descriptors[descriptor] = NULL;
+  process->descriptor_count--;
+  if ((size_t)descriptor < process->descriptor_free)
+    process->descriptor_free = (size_t)descriptor;
   file_drop(file);
   return 0;
 }
@@ -509,14 +591,14 @@ static void release_memory(struct process *process) {
     munmap(process->mappings[i].from,
            (size_t)(process->mappings[i].to - process->mappings[i].from));
   free(process->mappings);
-  free(process->image);
+  image_free(process);
 }
 
 /* `silent`: the host lost power, and its peers hear nothing. */
 void process_kill(struct process *process, bool silent) {
   process->dead = true;
   if (resident == process)
-    resident = NULL;
+    evict_resident();
   while (!list_empty(&process->fibers))
     fiber_end(list_entry(process->fibers.next, struct fiber, link));
   processes[process->pid] = NULL;

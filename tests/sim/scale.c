@@ -1,211 +1,271 @@
 /* SPDX-License-Identifier: MIT */
 #include "scale.h"
 
+#include <haul/directory.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
+#include "etcd.h"
 #include "load.h"
 #include "net.h"
 
-#define LINKS    4
 #define PORT     7000
 #define LIVENESS (5 * S)
-#define SETTLED  (60 * S) /* after the join, and after each disturbance */
-#define ROLLING  (120 * S)
-#define PARTED   (60 * S)
+#define STORM    (2 * S) /* all nodes start within it, without a directory */
+#define ROLLING  (60 * S)
+/* Nodes a second that start, and that are restarted one after the other: a start costs a directory
+ * some seven requests, and the loss of a node's links as many more. */
+#define STARTS   60
+#define RESTARTS 30
+#define LEASE    150 /* seconds: ten thousand nodes make 320 requests a second to stay entered */
 
-/* What happens, one after the other. */
-enum stage { JOIN, CHURN, ROLL, PARTITION, HEALED, END };
-static const char *const stage_names[] = {
-    "join", "churn of 1% a minute", "rolling restart", "partition", "healed", "end"};
-static const int64_t stage_lengths[] = {SETTLED, SETTLED, ROLLING, PARTED, SETTLED, 0};
+static const struct {
+  const char *name;
+  int64_t length;
+} stages[] = {{"join", 30 * S},
+              {"churn of 1% a minute", 60 * S},
+              {"rolling restart", ROLLING},
+              {"partition of a third", 30 * S},
+              {"healed", 30 * S},
+              {"outage of etcd", 30 * S},
+              {"etcd is back", 40 * S},
+              {"end", 0}};
 
-struct node {
-  unsigned number, life;
-  struct host *host;
-  struct process *process;
-  struct event restart;
-  haul_peer *peers[LINKS];
-};
-
-static struct {
-  struct node *nodes;
-  unsigned count;
-  enum stage stage;
-  int64_t stage_began;
-  struct event next, churn;
-  unsigned rolled, linked;
-  uint64_t messages, connects, failures;
-} scale;
+struct scale scale;
+static struct event next_stage, churn;
+static unsigned rolled;
 
 void net_add_host(struct host *host);
 
-/* ---- A node ---- */
+/* ---- Links ---- */
 
 static void format_address(const struct node *node, char *text, size_t size) {
   uint32_t address = node->host->address;
-  snprintf(text, size, "tcp://%u.%u.%u.%u:%u", address >> 24, address >> 16 & 255,
-           address >> 8 & 255, address & 255, PORT);
+  if (scale.directory)
+    snprintf(text, size, "%s/node-%u", etcd_directory(), node->number);
+  else
+    snprintf(text, size, "tcp://%u.%u.%u.%u:%u", address >> 24, address >> 16 & 255,
+             address >> 8 & 255, address & 255, PORT);
 }
 
-static void set_linked(struct node *node, unsigned index, haul_peer *peer) {
-  if (node->peers[index])
+static void set_linked(struct own_link *link, haul_peer *peer) {
+  if (link->peer) {
     scale.linked--;
-  if (peer)
+    scale.nodes[link->to].incoming--;
+  }
+  if (peer) {
     scale.linked++;
-  node->peers[index] = peer;
+    scale.nodes[link->to].incoming++;
+  }
+  link->peer = peer;
 }
 
-static void connect_link(struct node *node, haul_node *own, unsigned index) {
-  char address[64];
+/* With a directory one that has entered it, as an application knows of those that have joined.
+ * False: none was drawn. */
+static bool draw_other(const struct node *node, unsigned *other) {
+  for (int i = 0; i < 8; i++) {
+    *other = (unsigned)sim_below(scale.count);
+    if (*other != node->number && (!scale.directory || scale.nodes[*other].entered))
+      return true;
+  }
+  return false;
+}
+
+static void connect_link(const struct node *node, haul_node *own, struct own_link *link) {
+  char address[160];
   haul_peer *peer;
-  unsigned other = (unsigned)sim_below(scale.count);
-  if (other == node->number)
+  unsigned other;
+  int64_t began = sim_now;
+  if (!draw_other(node, &other))
     return;
   format_address(&scale.nodes[other], address, sizeof address);
-  scale.connects++;
-  if (haul_peer_connect(own, address, own_clock() + 10 * S, &peer) == 0)
-    set_linked(node, index, peer);
-  else
-    scale.failures++;
+  int code = haul_peer_connect(own, address, own_clock() + 10 * S, &peer);
+  figures_connect(code, sim_now - began);
+  if (code)
+    return;
+  link->to = other;
+  set_linked(link, peer);
+  if (link->down)
+    figures_reconnect(sim_now - link->down);
+  link->down = 0;
 }
 
-static void tend_links(struct node *node, haul_node *own) {
+static void drop_ended(struct node *node) {
   for (unsigned i = 0; i < LINKS; i++) {
-    if (node->peers[i] && haul_peer_status(node->peers[i]) != 0) {
-      haul_peer_close(node->peers[i]);
-      set_linked(node, i, NULL);
-    }
-    if (!node->peers[i])
-      connect_link(node, own, i);
+    struct own_link *link = &node->links[i];
+    if (!link->peer || haul_peer_status(link->peer) == 0)
+      continue;
+    haul_peer_close(link->peer);
+    set_linked(link, NULL);
+    link->down = sim_now;
   }
 }
 
-static void drain_messages(haul_node *own) {
+static void make_links(struct node *node, haul_node *own, unsigned most) {
+  for (unsigned i = 0; i < LINKS && most > 0; i++)
+    if (!node->links[i].peer) {
+      connect_link(node, own, &node->links[i]);
+      most--;
+    }
+}
+
+/* ---- A node ---- */
+
+/* Until the time has passed, or a connection has ended. */
+static void receive_messages(haul_node *own, int64_t span) {
   struct haul_message message;
-  while (haul_message_receive(own, &message, HAUL_NO_WAIT) == 0) {
-    scale.messages++;
+  int64_t until = own_clock() + span;
+  bool left = false;
+  while (!left && haul_message_receive(own, &message, until) == 0) {
+    left = message.kind == HAUL_PEER_LEFT;
+    if (message.kind == HAUL_MESSAGE)
+      figures_message();
     haul_message_release(&message);
   }
 }
 
-static void *node_main(void *argument) {
-  struct node *node = argument;
+static void enter_directory(struct node *node, haul_node *own) {
+  struct haul_register_options options = HAUL_REGISTER_OPTIONS_INIT;
+  options.lease_seconds = LEASE;
+  while (haul_node_register(own, etcd_directory(), &options, own_clock() + 60 * S) != 0) {
+    figures_register_failed();
+    pause_for(sim_between(S, 5 * S));
+  }
+  node->entered = true;
+}
+
+static haul_node *open_node(const char *name) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   haul_node *own;
-  char name[32];
-  snprintf(name, sizeof name, "n%u.%u", node->number, node->life);
   config.name = name;
   config.insecure = 1;
   config.liveness_ns = LIVENESS;
   config.copy_threads = (unsigned)-1;
+  config.peer_events = 1;
   if (haul_node_open(&config, &own) != 0 || haul_node_listen(own, "tcp://0.0.0.0:7000") != 0)
     sim_fail("scale", "a node cannot open: %s", haul_error_last()->text);
+  return own;
+}
+
+static void *node_main(void *argument) {
+  struct node *node = argument;
+  char name[32];
+  snprintf(name, sizeof name, "node-%u", node->number);
+  haul_node *own = open_node(name);
+  if (scale.directory)
+    enter_directory(node, own);
+  figures_bare(node->process);
+  make_links(node, own, LINKS);
   while (scale.stage != END) {
-    tend_links(node, own);
-    drain_messages(own);
-    haul_peer *peer = node->peers[sim_below(LINKS)];
+    drop_ended(node);
+    make_links(node, own, 1); /* those that are left after a pause, as others may lack links, too */
+    haul_peer *peer = node->links[sim_below(LINKS)].peer;
     if (peer)
       haul_message_send(peer, 1, name, strlen(name), own_clock() + S);
-    pause_for(sim_between(S, 10 * S));
+    receive_messages(own, sim_between(S, 10 * S));
   }
   return NULL;
 }
 
-static void start_node(struct node *node) {
+static void on_start(struct event *event) {
+  struct node *node = list_entry(event, struct node, restart);
   node->life++;
   node->process = process_start(node->host, node->number, node->life, node_main, node);
-}
-
-static void on_restart(struct event *event) {
-  start_node(list_entry(event, struct node, restart));
 }
 
 static void kill_node(struct node *node) {
   if (!node->process)
     return;
   sim_faults++;
-  for (unsigned i = 0; i < LINKS; i++)
-    set_linked(node, i, NULL);
+  for (unsigned i = 0; i < LINKS; i++) {
+    set_linked(&node->links[i], NULL);
+    node->links[i].down = 0;
+  }
+  node->entered = false;
   process_kill(node->process, false);
   node->process = NULL;
-  event_schedule(&node->restart, sim_now + sim_between(S, 5 * S), on_restart);
+  event_schedule(&node->restart, sim_now + sim_between(S, 5 * S), on_start);
 }
 
 /* ---- Stages ---- */
 
-static void report_stage(void) {
-  size_t blocks = 0, bytes = 0, descriptors = 0, fibers = 0;
-  for (unsigned i = 0; i < scale.count; i++) {
-    const struct process *process = scale.nodes[i].process;
-    if (!process)
-      continue;
-    blocks += process->block_count;
-    bytes += process->block_bytes;
-    descriptors += process->descriptor_count;
-    list_each(item, &process->fibers) fibers++;
-  }
-  printf(
-      "%s: %.0f s; %u of %u links; %llu connects, %llu failed; %llu messages; per node: %.1f KiB "
-      "in %.1f blocks, %.1f descriptors, %.1f threads\n",
-      stage_names[scale.stage], (double)(sim_now - scale.stage_began) / S, scale.linked,
-      scale.count * LINKS, (unsigned long long)scale.connects, (unsigned long long)scale.failures,
-      (unsigned long long)scale.messages, (double)bytes / 1024 / scale.count,
-      (double)blocks / scale.count, (double)descriptors / scale.count,
-      (double)fibers / scale.count);
-  fflush(stdout);
-  scale.messages = scale.connects = scale.failures = 0;
-}
-
 /* During the churn a node dies every now and then; during the rolling restart, one after the other
  * in equal times. */
 static void on_churn(struct event *event) {
+  int64_t each = 100 * 60 * S / scale.count, rolling = ROLLING * 9 / 10 / scale.count;
   if (scale.stage == CHURN)
     kill_node(&scale.nodes[sim_below(scale.count)]);
-  else if (scale.stage == ROLL && scale.rolled < scale.count)
-    kill_node(&scale.nodes[scale.rolled++]);
+  else if (scale.stage == ROLL && rolled < scale.count && sim_now < scale.stage_began + ROLLING)
+    kill_node(&scale.nodes[rolled++]);
   else
     return;
-  int64_t each = (scale.stage == CHURN ? 100 * 60 * S : ROLLING * 9 / 10) / scale.count;
+  if (scale.stage == ROLL)
+    each = scale.directory && rolling < S / RESTARTS ? S / RESTARTS : rolling;
   event_schedule(event, sim_now + each, on_churn);
 }
 
+static void begin_stage(void) {
+  if (scale.stage == CHURN || scale.stage == ROLL)
+    event_schedule(&churn, sim_now, on_churn);
+  if (scale.stage == PARTITION) {
+    for (unsigned i = 0; i < scale.count; i++)
+      scale.nodes[i].host->side = i % 3 == 0;
+    net_partition(sim_now + stages[PARTITION].length);
+    sim_faults++;
+  }
+  if (scale.stage == OUTAGE) {
+    etcd_outage(sim_now + stages[OUTAGE].length, false);
+    sim_faults++;
+  }
+}
+
 static void on_stage(struct event *event) {
-  report_stage();
+  figures_stage(stages[scale.stage].name);
   if (scale.stage != PARTITION && scale.linked < scale.count * LINKS * 9 / 10)
     sim_fail("scale", "only %u of %u links at the end of a stage", scale.linked,
              scale.count * LINKS);
   scale.stage++;
+  if (scale.stage == OUTAGE && !scale.directory)
+    scale.stage = END;
   scale.stage_began = sim_now;
-  if (scale.stage == CHURN || scale.stage == ROLL)
-    event_schedule(&scale.churn, sim_now, on_churn);
-  if (scale.stage == PARTITION) {
-    for (unsigned i = 0; i < scale.count; i++)
-      scale.nodes[i].host->side = i % 3 == 0;
-    net_partition(sim_now + PARTED);
-    sim_faults++;
-  }
-  if (scale.stage != END)
-    event_schedule(event, sim_now + stage_lengths[scale.stage], on_stage);
+  begin_stage();
+  if (scale.stage == END)
+    figures_report();
+  else
+    event_schedule(event, sim_now + stages[scale.stage].length, on_stage);
 }
 
-void scale_start(unsigned nodes) {
+static void start_directory(void) {
+  json_object_seed(1); /* else it is drawn by the clock */
+  json_set_alloc_funcs(allocate_always, world_free);
+  etcd_plan = (struct etcd_plan){.members = 3, .service = MS, .progress = 600 * S};
+  etcd_start(scale.count);
+}
+
+void scale_start(unsigned nodes, bool directory) {
   scale.count = nodes;
+  scale.directory = directory;
   scale.nodes = calloc(nodes, sizeof *scale.nodes);
-  net.latency = 20 * US;
-  net.jitter = 10 * US;
-  net.picoseconds_a_byte = 320; /* 25 Gbit/s */
-  net.window = 1 << 20;
-  net.short_calls = net.refused_calls = 0;
+  net = (struct net){.latency = 20 * US,
+                     .jitter = 10 * US,
+                     .picoseconds_a_byte = 320, /* 25 Gbit/s */
+                     .window = 1 << 20,
+                     .backoff = 9}; /* up to two minutes, as by the kernel */
   sim_atomics_share = 1 << 20;
+  int64_t storm = directory ? (int64_t)nodes * S / STARTS : STORM;
   for (unsigned i = 0; i < nodes; i++) {
     scale.nodes[i].number = i;
     scale.nodes[i].host = host_create(i);
     net_add_host(scale.nodes[i].host);
-    event_schedule(&scale.nodes[i].restart, sim_between(0, 2 * S), on_restart);
+    event_schedule(&scale.nodes[i].restart, sim_between(0, storm), on_start);
   }
-  event_schedule(&scale.next, stage_lengths[JOIN], on_stage);
+  if (directory)
+    start_directory();
+  figures_start();
+  event_schedule(&next_stage, storm + stages[JOIN].length, on_stage);
 }
 
 bool scale_is_over(void) {

@@ -63,38 +63,52 @@ void sim_hash(uint64_t what, uint64_t value) {
   sim_hash_value = rotate(sim_hash_value ^ value, 31) * 0xbf58476d1ce4e5b9;
 }
 
-/* ---- Events: a binary heap ---- */
+/* ---- Events: a heap, four children each, whose keys lie together ---- */
 
-static struct event **heap; /* from 1 */
+static struct entry {
+  int64_t at;
+  uint64_t order;
+  struct event *event;
+} * heap; /* from 1 */
 static size_t events, room;
 static uint64_t orders;
 
-static bool is_before(const struct event *one, const struct event *other) {
+static bool is_before(const struct entry *one, const struct entry *other) {
   return one->at != other->at ? one->at < other->at : one->order < other->order;
 }
 
-static void heap_put(size_t place, struct event *event) {
-  heap[place] = event;
-  event->place = place;
+static size_t parent_of(size_t place) {
+  return (place + 2) / 4;
 }
 
-static void heap_rise(size_t place, struct event *event) {
-  while (place > 1 && is_before(event, heap[place / 2])) {
-    heap_put(place, heap[place / 2]);
-    place /= 2;
-  }
-  heap_put(place, event);
+static void heap_put(size_t place, struct entry entry) {
+  heap[place] = entry;
+  entry.event->place = place;
 }
 
-static void heap_sink(size_t place, struct event *event) {
-  for (size_t child; (child = place * 2) <= events; place = child) {
-    if (child < events && is_before(heap[child + 1], heap[child]))
-      child++;
-    if (!is_before(heap[child], event))
+static void heap_rise(size_t place, struct entry entry) {
+  for (; place > 1 && is_before(&entry, &heap[parent_of(place)]); place = parent_of(place))
+    heap_put(place, heap[parent_of(place)]);
+  heap_put(place, entry);
+}
+
+static size_t least_child(size_t place) {
+  size_t first = place * 4 - 2, child = first;
+  for (size_t i = first + 1; i < first + 4 && i <= events; i++)
+    if (is_before(&heap[i], &heap[child]))
+      child = i;
+  return child;
+}
+
+static void heap_sink(size_t place, struct entry entry) {
+  while (place * 4 - 2 <= events) {
+    size_t child = least_child(place);
+    if (!is_before(&heap[child], &entry))
       break;
     heap_put(place, heap[child]);
+    place = child;
   }
-  heap_put(place, event);
+  heap_put(place, entry);
 }
 
 void event_cancel(struct event *event) {
@@ -102,10 +116,10 @@ void event_cancel(struct event *event) {
   if (!place)
     return;
   event->place = 0;
-  struct event *last = heap[events--];
-  if (last == event)
+  struct entry last = heap[events--];
+  if (last.event == event)
     return;
-  if (place > 1 && is_before(last, heap[place / 2]))
+  if (place > 1 && is_before(&last, &heap[parent_of(place)]))
     heap_rise(place, last);
   else
     heap_sink(place, last);
@@ -117,10 +131,8 @@ void event_schedule(struct event *event, int64_t at, void (*happen)(struct event
     room = room ? room * 2 : 1024;
     heap = realloc(heap, room * sizeof *heap);
   }
-  event->at = at > sim_now ? at : sim_now;
   event->happen = happen;
-  event->order = ++orders;
-  heap_rise(++events, event);
+  heap_rise(++events, (struct entry){at > sim_now ? at : sim_now, ++orders, event});
 }
 
 /* ---- Switching ---- */
@@ -287,7 +299,9 @@ struct fiber *fiber_start(struct process *process, void *(*run)(void *argument),
   memcpy(fiber->locals, first_locals, locals_size);
   for (size_t i = 0; i < WAITERS; i++)
     list_init(&fiber->waiters[i].link);
-  void **top = (void **)(void *)((char *)fiber->stack + FIBER_STACK) - 3; /* aligned as by a call */
+  /* Aligned as by a call. At different places, or all stacks would share a few sets of the cache.
+   */
+  void **top = (void **)(void *)((char *)fiber->stack + FIBER_STACK - fiber->id % 32 * 256) - 3;
   *top = NULL;
   *--top = (void *)(uintptr_t)fiber_main;
   for (int i = 0; i < 6; i++)
@@ -326,7 +340,7 @@ void sim_point(int64_t cost) {
   if (!current)
     return;
   sim_now += cost;
-  if (sim_now >= quantum_end || (events && heap[1]->at <= sim_now))
+  if (sim_now >= quantum_end || (events && heap[1].at <= sim_now))
     leave();
 }
 
@@ -390,8 +404,8 @@ void queue_wake(struct list *queue, size_t most) {
 /* ---- The scheduler ---- */
 
 static void fire_events(void) {
-  while (events && heap[1]->at <= sim_now) {
-    struct event *event = heap[1];
+  while (events && heap[1].at <= sim_now) {
+    struct event *event = heap[1].event;
     event_cancel(event);
     event->happen(event);
   }
@@ -403,7 +417,7 @@ void sim_run(bool (*done)(void)) {
     if (runnable_count)
       enter(runnable[sim_below(runnable_count)]);
     else if (events)
-      sim_now = heap[1]->at;
+      sim_now = heap[1].at;
     else
       sim_fail("liveness", "nothing can happen any more");
   }

@@ -68,9 +68,7 @@ extern int64_t sim_now; /* nanoseconds since the run's start */
 /* Something that happens at a time. Zeroed: not scheduled. */
 struct event {
   void (*happen)(struct event *event);
-  int64_t at;
-  uint64_t order; /* among events of one time */
-  size_t place;   /* in the heap, from 1; 0: not scheduled */
+  size_t place; /* in the heap, from 1; 0: not scheduled */
 };
 
 void event_schedule(struct event *event, int64_t at, void (*happen)(struct event *event));
@@ -149,6 +147,7 @@ struct host {
 };
 
 struct block; /* of a heap */
+struct image; /* of the library's variables (process.c) */
 
 struct process {
   struct host *host;
@@ -157,13 +156,13 @@ struct process {
   unsigned life;
   bool dead, frozen;
   int64_t frozen_at, frozen_for; /* all pauses */
-  char *image;                   /* of the library's variables; NULL: it does not use them */
+  struct image *image;           /* of the library's variables; NULL: it does not use them */
   struct list fibers;
   struct list joining; /* fibers that wait for another's end */
   struct list blocks;
   size_t block_count, block_bytes;
   struct file **descriptors;
-  size_t descriptor_room, descriptor_count;
+  size_t descriptor_room, descriptor_count, descriptor_free; /* none is free below the last */
   struct mapping *mappings;
   size_t mapping_count, mapping_room;
   unsigned refuse_memory, refuse_descriptors; /* in a million */

@@ -31,7 +31,7 @@ static struct cut {
   int64_t until;
 } cuts[CUTS];
 static unsigned next_cut;
-static int64_t partition_until;
+static int64_t cuts_until, partition_until; /* cuts_until: of the longest cut */
 
 void net_draw(void) {
   net.latency = sim_between(2 * US, 300 * US);
@@ -55,15 +55,17 @@ int64_t net_arrival(const struct host *from, const struct host *to, size_t bytes
 bool net_is_cut(const struct host *from, const struct host *to) {
   if (from->side != to->side && partition_until > sim_now)
     return true;
-  for (unsigned i = 0; i < CUTS; i++)
+  for (unsigned i = 0; cuts_until > sim_now && i < CUTS; i++)
     if (cuts[i].until > sim_now && cuts[i].from == from->number && cuts[i].to == to->number)
       return true;
   return false;
 }
 
 void net_cut(unsigned from, unsigned to, int64_t until) {
-  if (from != to)
-    cuts[next_cut++ % CUTS] = (struct cut){from, to, until};
+  if (from == to)
+    return;
+  cuts[next_cut++ % CUTS] = (struct cut){from, to, until};
+  cuts_until = until > cuts_until ? until : cuts_until;
 }
 
 void net_partition(int64_t until) {
@@ -72,7 +74,7 @@ void net_partition(int64_t until) {
 
 void net_heal(void) {
   memset(cuts, 0, sizeof cuts);
-  partition_until = 0;
+  cuts_until = partition_until = 0;
 }
 
 /* ---- Sockets ---- */
@@ -120,6 +122,7 @@ struct socket {
   bool fin, read_shut, write_shut, blocked;
   struct event arrival, attempt, probe;
   unsigned attempts, lost_probes; /* probes: of TCP's keep-alive */
+  unsigned losses;                /* of the next item in flight, one after the other */
   int64_t probe_idle, probe_interval;
   struct list all; /* of the world */
 };
@@ -201,9 +204,12 @@ static struct host *host_of_peer(const struct socket *socket);
 static void on_arrival(struct event *event) {
   struct socket *socket = list_entry(event, struct socket, arrival);
   if (!is_unix(socket) && net_is_cut(host_of_peer(socket), socket->host)) {
-    event_schedule(event, sim_now + sim_between(50 * MS, 400 * MS), on_arrival);
+    int64_t wait = sim_between(50 * MS, 400 * MS) << socket->losses;
+    socket->losses += socket->losses < net.backoff;
+    event_schedule(event, sim_now + wait, on_arrival);
     return;
   }
+  socket->losses = 0;
   while (!list_empty(&socket->flight)) {
     struct item *item = list_entry(socket->flight.next, struct item, link);
     if (item->at > sim_now)

@@ -7,23 +7,32 @@
 struct store store;
 static bool uncommitted;
 
+/* All keys that ever were, sorted, with their last change, counted from 1. */
+static struct key {
+  char *name;
+  size_t last;
+} * keys;
+static size_t key_count, key_room;
+
+#define BUCKETS 4096 /* of leases; a power of two */
+static struct list buckets[BUCKETS];
+
 void store_start(void) {
   store.revision = 1;
   list_init(&store.changed);
+  list_init(&store.leases);
+  for (size_t i = 0; i < BUCKETS; i++)
+    list_init(&buckets[i]);
 }
 
 /* ---- Keys ---- */
 
-static bool is_within(const char *key, const char *from, const char *to) {
-  return to ? strcmp(key, from) >= 0 && strcmp(key, to) < 0 : strcmp(key, from) == 0;
-}
-
 /* Where the key is, or belongs. */
-static size_t place_of(const struct change **sorted, size_t count, const char *key) {
-  size_t low = 0;
+static size_t place_of(const char *name) {
+  size_t low = 0, count = key_count;
   while (low < count) {
     size_t middle = (low + count) / 2;
-    if (strcmp(sorted[middle]->key, key) < 0)
+    if (strcmp(keys[middle].name, name) < 0)
       low = middle + 1;
     else
       count = middle;
@@ -31,43 +40,57 @@ static size_t place_of(const struct change **sorted, size_t count, const char *k
   return low;
 }
 
+static bool is_at(size_t place, const char *name) {
+  return place < key_count && strcmp(keys[place].name, name) == 0;
+}
+
+/* The key's value at a revision; NULL: it was not there. */
+static const struct change *value_at(const struct key *key, int64_t revision) {
+  size_t at = key->last;
+  while (at && store.changes[at - 1].revision > revision)
+    at = store.changes[at - 1].previous;
+  return at && store.changes[at - 1].value ? &store.changes[at - 1] : NULL;
+}
+
 size_t store_range(const char *from, const char *to, int64_t revision,
                    const struct change ***found) {
-  const struct change **sorted = malloc((store.change_count + 1) * sizeof *sorted);
-  size_t count = 0;
-  for (size_t i = 0; i < store.change_count && store.changes[i].revision <= revision; i++) {
-    const struct change *change = &store.changes[i];
-    if (!is_within(change->key, from, to))
-      continue;
-    size_t at = place_of(sorted, count, change->key);
-    bool there = at < count && strcmp(sorted[at]->key, change->key) == 0;
-    size_t behind = count - at - there;
-    if (!change->value && there)
-      memmove(&sorted[at], &sorted[at + 1], behind * sizeof *sorted);
-    if (change->value && !there)
-      memmove(&sorted[at + 1], &sorted[at], behind * sizeof *sorted);
-    if (change->value)
-      sorted[at] = change;
-    count = at + behind + (change->value != NULL);
+  size_t first = place_of(from), end = to ? place_of(to) : first + is_at(first, from), count = 0;
+  *found = malloc((end > first ? end - first + 1 : 1) * sizeof(struct change *));
+  for (size_t i = first; i < end; i++) {
+    const struct change *change = value_at(&keys[i], revision);
+    if (change)
+      (*found)[count++] = change;
   }
-  *found = sorted;
   return count;
 }
 
-const struct change *store_find(const char *key) {
-  for (size_t i = store.change_count; i-- > 0;)
-    if (strcmp(store.changes[i].key, key) == 0)
-      return store.changes[i].value ? &store.changes[i] : NULL;
-  return NULL;
+const struct change *store_find(const char *name) {
+  size_t at = place_of(name);
+  return is_at(at, name) ? value_at(&keys[at], INT64_MAX) : NULL;
 }
 
-static void add(const char *key, const char *value, int64_t lease) {
-  const struct change *before = store_find(key);
+static struct key *key_made(const char *name) {
+  size_t at = place_of(name);
+  if (is_at(at, name))
+    return &keys[at];
+  if (key_count == key_room) {
+    key_room = key_room ? 2 * key_room : 256;
+    keys = realloc(keys, key_room * sizeof *keys);
+  }
+  memmove(&keys[at + 1], &keys[at], (key_count++ - at) * sizeof *keys);
+  keys[at] = (struct key){strdup(name), 0};
+  return &keys[at];
+}
+
+static void add(const char *name, const char *value, int64_t lease) {
+  struct key *key = key_made(name);
+  const struct change *before = value_at(key, INT64_MAX);
   struct change change = {.revision = store.revision + 1,
-                          .key = strdup(key),
+                          .key = key->name,
                           .value = value ? strdup(value) : NULL,
                           .lease = lease,
-                          .at = sim_now};
+                          .at = sim_now,
+                          .previous = key->last};
   change.created = before ? before->created : change.revision;
   change.version = before ? before->version + 1 : 1;
   if (store.change_count == store.room) {
@@ -75,8 +98,9 @@ static void add(const char *key, const char *value, int64_t lease) {
     store.changes = realloc(store.changes, store.room * sizeof *store.changes);
   }
   store.changes[store.change_count++] = change;
+  key->last = store.change_count;
   uncommitted = true;
-  sim_trace("etcd: revision %lld: %s %s", (long long)change.revision, key, value ? value : "gone");
+  sim_trace("etcd: revision %lld: %s %s", (long long)change.revision, name, value ? value : "gone");
 }
 
 void store_put(const char *key, const char *value, int64_t lease) {
@@ -86,12 +110,12 @@ void store_put(const char *key, const char *value, int64_t lease) {
 size_t store_delete(const char *from, const char *to) {
   const struct change **found;
   size_t count = store_range(from, to, INT64_MAX, &found);
-  char **keys = malloc((count + 1) * sizeof *keys); /* the changes move */
+  char **names = malloc((count + 1) * sizeof *names); /* the changes move */
   for (size_t i = 0; i < count; i++)
-    keys[i] = found[i]->key;
+    names[i] = found[i]->key;
   for (size_t i = 0; i < count; i++)
-    add(keys[i], NULL, 0);
-  free(keys);
+    add(names[i], NULL, 0);
+  free(names);
   free(found);
   return count;
 }
@@ -106,46 +130,53 @@ void store_commit(void) {
 
 /* ---- Leases ---- */
 
+static struct list *bucket_of(int64_t id) {
+  return &buckets[(size_t)id % BUCKETS];
+}
+
 struct lease *store_lease(int64_t id) {
-  for (size_t i = 0; i < store.lease_count; i++)
-    if (id && store.leases[i].id == id)
-      return &store.leases[i];
+  list_each(item, bucket_of(id)) {
+    struct lease *lease = list_entry(item, struct lease, same);
+    if (lease->id == id)
+      return lease;
+  }
   return NULL;
 }
 
 struct lease *store_grant(int64_t seconds) {
-  if (store.lease_count == store.lease_room) {
-    store.lease_room = store.lease_room ? 2 * store.lease_room : 64;
-    store.leases = realloc(store.leases, store.lease_room * sizeof *store.leases);
-  }
-  struct lease *lease = &store.leases[store.lease_count++];
+  struct lease *lease = calloc(1, sizeof *lease);
   seconds = seconds < 2 ? 2 : seconds; /* etcd's least */
-  *lease = (struct lease){(int64_t)(sim_random() >> 2) + 1, seconds, sim_now + seconds * S};
+  lease->id = (int64_t)(sim_random() >> 2) + 1;
+  lease->seconds = seconds;
+  lease->expires = sim_now + seconds * S;
+  list_append(&store.leases, &lease->link);
+  list_append(bucket_of(lease->id), &lease->same);
   return lease;
 }
 
 void store_revoke(struct lease *lease) {
-  const struct change **found;
-  size_t count = store_range("", "\x7f", INT64_MAX, &found), mine = 0;
-  char **keys = malloc((count + 1) * sizeof *keys);
-  for (size_t i = 0; i < count; i++)
-    if (found[i]->lease == lease->id)
-      keys[mine++] = found[i]->key;
-  for (size_t i = 0; i < mine; i++)
-    add(keys[i], NULL, 0);
-  free(keys);
-  free(found);
-  *lease = store.leases[--store.lease_count];
+  for (size_t i = 0; i < key_count; i++) { /* no new ones */
+    const struct change *change = &store.changes[keys[i].last - 1];
+    if (change->value && change->lease == lease->id)
+      add(keys[i].name, NULL, 0);
+  }
+  list_remove(&lease->link);
+  list_remove(&lease->same);
+  free(lease);
   store_commit();
 }
 
 void store_expire(void) {
-  for (size_t i = store.lease_count; i-- > 0;)
-    if (store.leases[i].expires <= sim_now)
-      store_revoke(&store.leases[i]);
+  list_each_safe(item, &store.leases) {
+    struct lease *lease = list_entry(item, struct lease, link);
+    if (lease->expires <= sim_now)
+      store_revoke(lease);
+  }
 }
 
 void store_extend_leases(void) {
-  for (size_t i = 0; i < store.lease_count; i++)
-    store.leases[i].expires = sim_now + store.leases[i].seconds * S;
+  list_each(item, &store.leases) {
+    struct lease *lease = list_entry(item, struct lease, link);
+    lease->expires = sim_now + lease->seconds * S;
+  }
 }

@@ -11,18 +11,20 @@
 struct change {
   int64_t revision, created, version, lease, at;
   char *key, *value; /* value NULL: the key was deleted */
+  size_t previous;   /* change of this key, counted from 1; 0: none */
 };
 
 struct lease {
-  int64_t id, seconds, expires; /* id 0: unused */
+  int64_t id, seconds, expires;
+  struct list link; /* in store.leases */
+  struct list same; /* of a bucket of store.c */
 };
 
 struct store {
   int64_t revision, compacted;
   struct change *changes; /* all of them, in order */
   size_t change_count, room;
-  struct lease *leases;
-  size_t lease_count, lease_room;
+  struct list leases;
   struct list changed; /* fibers that wait for a change */
 };
 extern struct store store;

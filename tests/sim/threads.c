@@ -15,7 +15,7 @@
 #include "calls.h"
 #include "sim.h"
 
-#define QUEUES 4096 /* a power of two */
+#define QUEUES 65536 /* a power of two */
 
 /* Fibers that sleep on an address; several addresses may share a queue. */
 static struct list queues[QUEUES];
@@ -30,7 +30,7 @@ static uint64_t key_of(const volatile void *address) {
 }
 
 static struct list *queue_of(uint64_t key) {
-  return &queues[(key * 0x9e3779b97f4a7c15) >> 52 & (QUEUES - 1)];
+  return &queues[(key * 0x9e3779b97f4a7c15) >> 48 & (QUEUES - 1)];
 }
 
 /* Sleeps until world_wake of the address. False: the time came. */

@@ -158,6 +158,30 @@ static void a_timer_may_set_itself_again(void **state) {
   loop_close(loop);
 }
 
+static void note_and_start_other(struct timer *timer) {
+  struct numbered *own = (struct numbered *)timer;
+  note(timer);
+  if (fired_count == 1)
+    loop_timer_start(own->loop, &own->other->timer, timer->at);
+}
+
+/* Also one that is due with it, which moves to the end of its time. */
+static void a_timer_may_start_another_that_is_due(void **state) {
+  (void)state;
+  static const int order[] = {0, 2, 1};
+  struct loop *loop = open_loop(false);
+  struct numbered timers[3];
+  make_timers(loop, timers, 3, note_and_start_other);
+  timers[0].other = &timers[1];
+  int64_t at = clock_now();
+  for (int i = 0; i < 3; i++)
+    set(loop, &timers[i], at);
+  run_all(loop, 5 * MS);
+  assert_int_equal(fired_count, 3);
+  assert_memory_equal(fired, order, sizeof order);
+  loop_close(loop);
+}
+
 /* ---- Descriptors ---- */
 
 struct seen {
@@ -930,6 +954,7 @@ int main(void) {
       cmocka_unit_test(a_timer_can_be_moved_and_stopped),
       cmocka_unit_test(a_timer_may_stop_one_that_is_due_with_it),
       cmocka_unit_test(a_timer_may_set_itself_again),
+      cmocka_unit_test(a_timer_may_start_another_that_is_due),
       cmocka_unit_test(ready_descriptors_are_dispatched),
       cmocka_unit_test(an_event_fetched_before_unwatch_is_dropped),
       cmocka_unit_test(an_event_does_not_reach_the_next_user_of_a_slot),

@@ -121,7 +121,7 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   combiner_unlock(&endpoint->combiner);
   jobs_end(&ended);
   rdma_end_rejected(endpoint);
-  if (posted && list_empty(&endpoint->timer.link))
+  if (posted && !timer_runs(&endpoint->timer))
     start_timer(endpoint);
   if (fences)
     rdma_fence_writes(endpoint);
