@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/sys.h"
+#include "node/dial.h"
 #include "node/message.h"
 
 /* ---- References ---- */
@@ -287,6 +288,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   atomic_store(&link->ended, code);
   list_remove(&peer->list);
   loop_timer_stop(&peer->timer);
+  dials_end(peer);
   transfers_abort(&node->transfers, NULL, link, code, link->ended_reason);
   link_stop(link, code);
   pthread_mutex_lock(&peer->send_lock);
