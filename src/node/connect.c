@@ -44,6 +44,7 @@ static struct dial *new_channel(struct haul_peer *peer, const struct transport *
   dial->descriptors = transport->descriptors;
   dial->plain = node->tls && !dial->address.local && transport->payload && node->config.plain_data;
   dial->reads = transport->payload;
+  dial->index = index;
   dial->until = until;
   init_hello(node, ROLE_CHANNEL, hello);
   memcpy(hello->token, peer->token, 16);
@@ -62,6 +63,24 @@ static int connect_channel(struct link *link, const struct transport *transport,
   int code = dial ? dial_wait(dial, &hello, &dialed) : haul_error_last()->code;
   *stream = code ? STREAM_NONE : dialed.stream;
   return code;
+}
+
+static void on_channel(struct dial *dial, int code) {
+  const struct endpoint *endpoint = dial->user;
+  endpoint->transport->dialed(dial->user, dial->index, code, dial->stream);
+}
+
+/* struct link's `dial_channel`. */
+static int dial_channel(struct link *link, const struct transport *transport, bool local,
+                        unsigned index, haul_deadline until) {
+  struct hello hello;
+  struct dial *dial = new_channel((struct haul_peer *)link, transport, local, index, until, &hello);
+  if (!dial)
+    return haul_error_last()->code;
+  dial->done = on_channel;
+  dial->user = link->endpoints[transport->index];
+  dial_start(dial, &hello);
+  return 0;
 }
 
 /* ---- Connections ---- */
@@ -110,6 +129,7 @@ int peer_connect(struct haul_node *node, const char *text, const uint8_t *id, ha
   }
   peer->base.initiator = true;
   peer->base.open_channel = connect_channel;
+  peer->base.dial_channel = dial_channel;
   peer->address = address;
   snprintf(peer->base.identity, sizeof peer->base.identity, "%s", dialed.identity);
   snprintf(peer->address_text, sizeof peer->address_text, "%s", text);
@@ -140,7 +160,7 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
   peer_unref(peer);
   if (code == 0) {
     link_connect(&peer->base, until);
-    code = control_send(peer, CONTROL_READY, 0, NULL, 0);
+    code = control_send_ready(peer);
     loop_lock(node->loop);
     peer->ready = true;
     loop_unlock(node->loop);

@@ -25,6 +25,7 @@ struct dial {
   struct address address;
   char text[160];         /* names the address in errors */
   struct haul_peer *peer; /* a channel's: the listener must have its identity; else NULL */
+  unsigned index;         /* of the channel */
   bool companion;         /* the address is the peer's companion socket */
   bool descriptors;       /* the channel may carry descriptors */
   bool plain, reads;      /* of stream_settle */

@@ -172,19 +172,24 @@ static void start_rail(struct tcp_rail *rail, struct stream stream) {
       atomic_store(&endpoint->base.no_zero_copy, true);
   }
   if (rail->index != TCP_EXPRESS) {
-    atomic_fetch_add(&endpoint->open_rails, 1);
+    unsigned open = atomic_fetch_add(&endpoint->open_rails, 1) + 1;
+    if (open > atomic_load(&endpoint->rails_expected))
+      atomic_store(&endpoint->rails_expected, open);
     atomic_store(&endpoint->base.open, true);
   }
+  if (!endpoint->base.link->initiator)
+    endpoint->dial.active = false;
+  tcp_advance(endpoint, NULL);
 }
 
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream) {
   struct link *link = endpoint->base.link;
   tune_socket(stream.fd, link);
-  if (index == 0 && endpoint->rail_count == 0 && !link->loopback)
-    endpoint->link_speed = tcp_link_speed(stream.fd);
   combiner_lock(&endpoint->combiner);
   int ended = atomic_load(&link->ended); /* stopped while connecting */
   int code = ended ? error_code(ended, link->name) : 0;
+  if (code == 0 && endpoint_is_closed(&endpoint->base))
+    code = error_set(HAUL_EPATH, 0, link->name, NULL, "%s", endpoint_reason(&endpoint->base));
   if (code == 0)
     code = make_rail(endpoint, index);
   struct tcp_rail *rail = endpoint->rails[index];
@@ -199,37 +204,6 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
   if (code)
     stream_close(&stream);
   return code;
-}
-
-static int connect_rail(struct tcp_endpoint *endpoint, unsigned index, haul_deadline until) {
-  struct link *link = endpoint->base.link;
-  struct stream stream;
-  int code = link->open_channel(link, &tcp_transport, link->local, index, until, &stream);
-  if (code)
-    return code;
-  loop_lock(link->fabric->loop);
-  code = rail_open(endpoint, index, stream);
-  loop_unlock(link->fabric->loop);
-  return code;
-}
-
-/* Without the express rail, works of the best rank take the others. */
-void tcp_connect_rails(struct endpoint *base, haul_deadline until) {
-  struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  struct link *link = base->link;
-  unsigned wanted = link->fabric->config->tcp_rails;
-  int code = 0;
-  if (wanted == 0)
-    wanted = link->loopback ? 1 : 2;
-  for (unsigned i = 0; i < wanted && i < TCP_RAILS_MAX && code == 0; i++)
-    code = connect_rail(endpoint, i, until);
-  if (atomic_load(&endpoint->open_rails) == 0) {
-    loop_lock(link->fabric->loop);
-    endpoint_failed(base, "no data connection: %.150s", haul_error_last()->text);
-    loop_unlock(link->fabric->loop);
-  } else if (code == 0) {
-    connect_rail(endpoint, TCP_EXPRESS, until);
-  }
 }
 
 /* ---- Closing ---- */
@@ -320,6 +294,8 @@ void rail_close(struct tcp_rail *rail, int code) {
   drop_payloads(rail);
   /* tcp is the path of last resort: without it the peer has usually ended. */
   if (code == HAUL_EPATH) {
+    if (rail->index != TCP_EXPRESS)
+      atomic_fetch_sub(&endpoint->rails_expected, 1);
     if (!last)
       atomic_fetch_add(&endpoint->base.rails_lost, 1);
     if (begun) {
@@ -330,10 +306,5 @@ void rail_close(struct tcp_rail *rail, int code) {
     }
   }
   error_set(code, 0, link->name, "read the peer's log", "the connection to the peer ended");
-  for (struct list *item; (item = list_take(&works));) {
-    struct work *work = list_entry(item, struct work, link);
-    work->state = NULL;
-    work->done(work, code);
-  }
-  loop_notify(link->fabric->loop);
+  tcp_end_works(endpoint, &works, code);
 }

@@ -101,9 +101,6 @@ static inline bool rail_is_open(const struct tcp_rail *rail) {
 
 /* ---- rails.c: with the loop's lock unless stated otherwise ---- */
 
-/* Initiator: connects the configured rails, then the express rail. Blocks until `until`, without
- * locks; the transport's `connect`. */
-void tcp_connect_rails(struct endpoint *base, haul_deadline until);
 /* Takes over the stream, also on failure. */
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream);
 /* Ends the rail's works with `code` and drops its responses. An outstanding request that modifies

@@ -132,11 +132,6 @@ static struct tcp_rail *choose_rail(const struct tcp_endpoint *endpoint, const s
 static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct tcp_rail *rail) {
   uint64_t request;
   work->state = NULL;
-  if (!rail) {
-    work->done(work, error_set(HAUL_EPATH, 0, endpoint->base.link->name, NULL,
-                               "no data connection is left"));
-    return;
-  }
   struct tcp_slot *slot = slot_new(endpoint, &request);
   struct tx_frame *frame = tx_request(work, request);
   if (!frame) {
@@ -161,8 +156,6 @@ static bool may_start(const struct tcp_endpoint *endpoint, const struct work *wo
   unsigned staged = 0; /* sources that wait for engines or bounce buffers */
   if (endpoint->busy_slots >= endpoint->base.link->window || endpoint->abandoned > 0)
     return false;
-  if (!rail) /* the start fails at once */
-    return true;
   if (!work->region->memory.view)
     list_each(item, &endpoint->staged_sends) staged++;
   return rail->tx.queued < TCP_QUEUE && staged < 2 * TCP_BOUNCES;
@@ -175,7 +168,9 @@ static unsigned start_works(struct tcp_endpoint *endpoint) {
   while (count < WORK_BATCH && (first = backlog_first(&endpoint->pending))) {
     struct work *work = list_entry(first, struct work, link);
     struct tcp_rail *rail = choose_rail(endpoint, work);
-    if (!may_start(endpoint, work, rail))
+    if (!rail)
+      tcp_want_rails(endpoint);
+    if (!rail || !may_start(endpoint, work, rail))
       break;
     backlog_take(&endpoint->pending);
     start_work(endpoint, work, rail);
@@ -198,6 +193,15 @@ bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns) {
     rail->tx.turn = 0;
   }
   return more;
+}
+
+void tcp_end_works(struct tcp_endpoint *endpoint, struct list *works, int code) {
+  for (struct list *item; (item = list_take(works));) {
+    struct work *work = list_entry(item, struct work, link);
+    work->state = NULL;
+    work->done(work, code);
+  }
+  loop_notify(endpoint->base.link->fabric->loop);
 }
 
 static void tcp_admit(struct combiner *combiner, struct list *works) {
@@ -298,6 +302,8 @@ static bool poll_endpoint(struct poller *poller) {
   int64_t spin_ns = endpoint->base.link->fabric->config->spin_ns;
   bool moved = false, sends = false, receives = false, unread = false;
   bool young = work_batch_is_young(&endpoint->work_batch);
+  if (atomic_load(&endpoint->dial.due))
+    tcp_dial(endpoint);
   if (!list_empty(&endpoint->staged_receives))
     moved |= staged_receives_poll(endpoint, &receives);
   if (!young) { /* taking the lock admits the batch */
@@ -343,6 +349,9 @@ static int tcp_create(struct link *link, struct endpoint **out) {
                     loop);
   staging_user_init(staging, &endpoint->rx_staging, STAGING_RECEIVE, TCP_BOUNCES,
                     loop_wake_callback, loop);
+  if (!link->loopback)
+    endpoint->link_speed = tcp_link_speed(link->socket);
+  tcp_dial_init(endpoint);
   timer_init(&endpoint->stall, on_stall_timer);
   loop_poller_start(loop, &endpoint->poller, poll_endpoint);
   loop_timer_start(loop, &endpoint->stall, clock_now() + link->fabric->config->liveness_ns / 2);
@@ -357,15 +366,27 @@ static void tcp_adopt(struct endpoint *base, unsigned index, struct stream strea
     rail_open((struct tcp_endpoint *)base, index, stream);
 }
 
+/* Works that wait for a rail. */
+static void end_pending(struct tcp_endpoint *endpoint, int code) {
+  struct list works = LIST_INIT(works);
+  combiner_lock(&endpoint->combiner);
+  backlog_empty(&endpoint->pending, &works);
+  atomic_store(&endpoint->base.open, false);
+  combiner_unlock(&endpoint->combiner);
+  error_code(code, endpoint->base.link->name);
+  tcp_end_works(endpoint, &works, code);
+}
+
 static void tcp_stop(struct endpoint *base, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   each_rail(rail, endpoint) rail_close(rail, code);
   staging_cancel_wait(&endpoint->tx_staging);
   staging_cancel_wait(&endpoint->rx_staging);
   loop_timer_stop(&endpoint->stall);
+  loop_timer_stop(&endpoint->dial.timer);
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
+  end_pending(endpoint, code);
   /* Ends deferred works; tcp_post ends later ones. */
-  atomic_store(&base->open, false);
   combiner_drain(&endpoint->combiner);
 }
 
@@ -387,8 +408,12 @@ const struct transport tcp_transport = {
     .payload = true,
     .checks = tcp_checks,
     .create = tcp_create,
-    .connect = tcp_connect_rails,
+    .connect = tcp_connect,
     .adopt = tcp_adopt,
+    .dialed = tcp_dialed,
+    .expect = tcp_expect,
+    .requested = tcp_requested,
+    .refused = tcp_refused,
     .stop = tcp_stop,
     .forked = tcp_forked,
     .destroy = tcp_destroy,
