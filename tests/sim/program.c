@@ -176,8 +176,10 @@ static void publish_again(struct program *program) {
       region_reset(program);
     }
     if (program->region &&
-        haul_region_publish(program->region, "memory", HAUL_READ | HAUL_WRITE) == 0)
-      break;
+        haul_region_publish(program->region, "memory", HAUL_READ | HAUL_WRITE) == 0) {
+      program->withdrawing = false;
+      return;
+    }
     pause_for(sim_between(MS, 20 * MS)); /* memory is short */
   }
 }
@@ -207,7 +209,6 @@ static void withdraw_once(struct program *program) {
   if (sim_chance(500000))
     publish_others(program);
   publish_again(program);
-  program->withdrawing = false;
 }
 
 /* At times again and again, amid the lookups of those who lost the memory. */
