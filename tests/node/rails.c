@@ -372,7 +372,7 @@ static void a_failed_dial_is_tried_again(void **state) {
   close(rail);
 }
 
-/* The peer asks for rails that nobody needs here. */
+/* The peer asks for rails; this side needs none. */
 static void the_peer_may_ask_for_them(void **state) {
   struct hello hello;
   uint8_t body[8];

@@ -38,9 +38,13 @@ static void give_up(struct tcp_endpoint *endpoint, int code) {
   backlog_empty(&endpoint->pending, &works);
   if (!is_shortage(code)) {
     atomic_store(&base->open, false);
+    if (endpoint->had_rails) /* first, as in close_path (rails.c) */
+      atomic_store(&base->link->failing, HAUL_EPEER);
     endpoint_failed(base, "no data connection: %.150s", error.text);
   }
   combiner_unlock(&endpoint->combiner);
+  if (!is_shortage(code) && endpoint->had_rails)
+    base->link->last_path_lost(base->link);
   if (is_shortage(code))
     error_restore(&error);
   else
@@ -67,10 +71,22 @@ static bool is_wanted(struct tcp_endpoint *endpoint) {
   return wanted;
 }
 
-/* Failures that no further attempt can mend. */
+/* Failures that another attempt does not change. */
 static bool is_final(int code) {
   return code == HAUL_EAUTH || code == HAUL_EINSECURE || code == HAUL_EPROTO ||
          code == HAUL_EVERSION || code == HAUL_EADDRESS;
+}
+
+/* The path goes on with the rails that are open. */
+static void do_without(struct tcp_endpoint *endpoint, unsigned open) {
+  combiner_lock(&endpoint->combiner);
+  each_rail(rail, endpoint) {
+    if (rail->stream.fd < 0)
+      rail->parking = RAIL_IN_USE;
+  }
+  endpoint->retired = 0;
+  atomic_store(&endpoint->rails_expected, open);
+  combiner_unlock(&endpoint->combiner);
 }
 
 /* With the failure's detail. */
@@ -81,7 +97,7 @@ static void dial_failed(struct tcp_endpoint *endpoint, int code) {
   unsigned open = atomic_load(&endpoint->open_rails);
   bool ended = atomic_load(&link->ended) || !atomic_load(&endpoint->base.open);
   if (open > 0)
-    atomic_store(&endpoint->rails_expected, open);
+    do_without(endpoint, open);
   if (ended || open > 0 || !is_wanted(endpoint)) {
     dial->active = false;
   } else if (is_shortage(code) || is_final(code) || next >= dial->until) {
@@ -96,15 +112,26 @@ static void dial_failed(struct tcp_endpoint *endpoint, int code) {
   }
 }
 
+static unsigned index_of(unsigned next, unsigned wanted) {
+  return next < wanted ? next : TCP_EXPRESS;
+}
+
+/* Never opened, or parked; a rail that was lost stays closed until all are. */
+static bool is_missing(const struct tcp_endpoint *endpoint, unsigned index) {
+  return !endpoint->rails[index] || endpoint->rails[index]->parking == RAIL_PARKED;
+}
+
 static void dial_next(struct tcp_endpoint *endpoint) {
   struct link *link = endpoint->base.link;
   struct tcp_dial *dial = &endpoint->dial;
   unsigned wanted = wanted_rails(link);
+  while (dial->next <= wanted && !is_missing(endpoint, index_of(dial->next, wanted)))
+    dial->next++;
   if (dial->next > wanted) {
     dial->active = false;
     return;
   }
-  unsigned index = dial->next < wanted ? dial->next : TCP_EXPRESS;
+  unsigned index = index_of(dial->next, wanted);
   int code = link->dial_channel(link, &tcp_transport, link->local, index, dial->until);
   if (code)
     dial_failed(endpoint, code);
@@ -136,8 +163,13 @@ void tcp_dial(struct tcp_endpoint *endpoint) {
   struct link *link = base->link;
   struct tcp_dial *dial = &endpoint->dial;
   atomic_store(&dial->due, false);
-  if (dial->active || atomic_load(&endpoint->open_rails) > 0 || !atomic_load(&base->open))
+  bool missing = atomic_load(&endpoint->open_rails) == 0 || (link->initiator && endpoint->retired);
+  if (dial->active || endpoint->asking > 0)
+    return; /* which looks again at its end */
+  if (!missing || !atomic_load(&base->open)) {
+    dial->asked = false;
     return;
+  }
   dial->active = true;
   dial->next = 0;
   if (link->initiator) {
@@ -172,7 +204,7 @@ void tcp_requested(struct endpoint *base) {
   struct link *link = base->link;
   if (!atomic_load(&base->open)) {
     link->refuse_channels(link, &tcp_transport, HAUL_EPATH, endpoint_reason(base));
-  } else if (atomic_load(&endpoint->open_rails) == 0) {
+  } else if (atomic_load(&endpoint->open_rails) == 0 || endpoint->asking > 0) {
     endpoint->dial.asked = true;
     tcp_dial(endpoint);
   }

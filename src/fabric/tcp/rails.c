@@ -102,6 +102,45 @@ void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound) {
     link->fail(link, HAUL_EPEER, "it stopped in the middle of a payload");
   else if (stuck)
     link->fail(link, HAUL_EPEER, "it does not read from its data connection");
+  else if (rail->parking == RAIL_ASKED && now - rail->tx.moved > bound)
+    link->fail(link, HAUL_EPEER, "it does not say whether a data connection may be parked");
+}
+
+/* ---- Descriptors and frames ---- */
+
+static void close_pipe(struct tcp_rail *rail) {
+  if (rail->tx.pipe[0] >= 0) {
+    close(rail->tx.pipe[0]);
+    close(rail->tx.pipe[1]);
+  }
+  rail->tx.pipe[0] = rail->tx.pipe[1] = -1;
+}
+
+static void close_descriptors(struct tcp_rail *rail) {
+  loop_unwatch(rail->endpoint->base.link->fabric->loop, &rail->watch);
+  stream_close(&rail->stream);
+  close_pipe(rail);
+  rail->tx.in_pipe = 0;
+  rail->tx.corked = false;
+  rail->rx.inbox_start = rail->rx.inbox_end = 0;
+}
+
+/* With the endpoint's lock. */
+static void drop_frames(struct tcp_rail *rail, struct list *frames) {
+  list_each_safe(item, frames) {
+    struct tx_frame *frame = list_entry(item, struct tx_frame, link);
+    if (frame->rail != rail)
+      continue;
+    rail->endpoint->outstanding -= tx_is_response(frame);
+    tx_drop(frame);
+  }
+}
+
+/* Closes a parked rail; with both locks. Its frames tell at most that it is parked. */
+static void retire(struct tcp_rail *rail) {
+  close_descriptors(rail);
+  drop_frames(rail, &rail->tx.queue);
+  rail->endpoint->retired++;
 }
 
 /* ---- Opening ---- */
@@ -138,6 +177,10 @@ static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
     return 0;
   if (index != endpoint->rail_count && index != TCP_EXPRESS)
     return error_set(HAUL_EPROTO, 0, NULL, NULL, "tcp rail %u out of order", index);
+  if (!endpoint->slots)
+    endpoint->slots = alloc_zero(TCP_WINDOW, sizeof *endpoint->slots);
+  if (!endpoint->slots)
+    return error_memory("tcp requests");
   struct tcp_rail *rail = alloc_zero(1, sizeof *rail);
   if (rail) {
     rail->tx.checksum.state = XXH3_createState();
@@ -163,6 +206,9 @@ static void start_rail(struct tcp_rail *rail, struct stream stream) {
   bool encrypted = stream.protection >= STREAM_PROCESS; /* nothing is spliced */
   rail->stream = stream;
   rail->broken = rail->rx.blocked = false;
+  endpoint->retired -= rail->parking == RAIL_PARKED;
+  rail->parking = RAIL_IN_USE;
+  endpoint->had_rails = true;
   rail->rx.idle_polls = POLL_PATIENCE; /* no polls before its first event */
   rail->tx.may_splice = !atomic_load(&endpoint->base.no_zero_copy) && !encrypted;
   rail->rx.moved = rail->tx.moved = clock_now();
@@ -193,6 +239,8 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
   if (code == 0)
     code = make_rail(endpoint, index);
   struct tcp_rail *rail = endpoint->rails[index];
+  if (code == 0 && rail->stream.fd >= 0 && rail->parking == RAIL_PARKED)
+    retire(rail); /* its end is on its way */
   if (code == 0 && rail->stream.fd >= 0)
     code = error_set(HAUL_EPROTO, 0, NULL, NULL, "tcp rail %u is open already", index);
   if (code == 0)
@@ -201,6 +249,8 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
     start_rail(rail, stream);
   combiner_unlock(&endpoint->combiner);
   loop_poller_resume(link->fabric->loop, &endpoint->poller); /* the stream may hold bytes already */
+  if (code == 0)
+    tcp_start_stall_timer(endpoint);
   if (code)
     stream_close(&stream);
   return code;
@@ -208,29 +258,10 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
 
 /* ---- Closing ---- */
 
-static void close_pipe(struct tcp_rail *rail) {
-  if (rail->tx.pipe[0] >= 0) {
-    close(rail->tx.pipe[0]);
-    close(rail->tx.pipe[1]);
-  }
-  rail->tx.pipe[0] = rail->tx.pipe[1] = -1;
-}
-
 void rail_forked(struct tcp_rail *rail) {
   if (rail->stream.fd >= 0)
     close(rail->stream.fd);
   close_pipe(rail);
-}
-
-/* With the endpoint's lock. */
-static void drop_frames(struct tcp_rail *rail, struct list *frames) {
-  list_each_safe(item, frames) {
-    struct tx_frame *frame = list_entry(item, struct tx_frame, link);
-    if (frame->rail != rail)
-      continue;
-    rail->endpoint->outstanding -= tx_is_response(frame);
-    tx_drop(frame);
-  }
 }
 
 /* Of payloads that are arriving or staged. */
@@ -254,15 +285,6 @@ static void drop_payloads(struct tcp_rail *rail) {
   combiner_unlock(&endpoint->combiner);
 }
 
-static void close_descriptors(struct tcp_rail *rail) {
-  loop_unwatch(rail->endpoint->base.link->fabric->loop, &rail->watch);
-  stream_close(&rail->stream);
-  close_pipe(rail);
-  rail->tx.in_pipe = 0;
-  rail->tx.corked = false;
-  rail->rx.inbox_start = rail->rx.inbox_end = 0;
-}
-
 /* The last rail closes the path. With the endpoint's lock. */
 static void close_path(struct tcp_endpoint *endpoint, int code, struct list *works) {
   backlog_empty(&endpoint->pending, works);
@@ -281,10 +303,16 @@ void rail_close(struct tcp_rail *rail, int code) {
   if (rail->stream.fd < 0)
     return;
   combiner_lock(&endpoint->combiner);
+  if (rail->parking == RAIL_PARKED) {
+    retire(rail);
+    combiner_unlock(&endpoint->combiner);
+    return;
+  }
   close_descriptors(rail);
   bool begun = slots_drop(rail, &works);
   drop_frames(rail, &endpoint->staged_sends);
   drop_frames(rail, &rail->tx.queue);
+  rail_parking_lost(rail);
   bool last = rail->index != TCP_EXPRESS && atomic_fetch_sub(&endpoint->open_rails, 1) == 1;
   if (last)
     close_path(endpoint, code, &works);

@@ -57,6 +57,8 @@ bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct wo
   struct tcp_slot *slot = slot_find(rail, request, data);
   bool found = slot != NULL;
   *work = found ? slot->work : NULL;
+  if (*work)
+    (*work)->state = NULL; /* a late cancel finds no slot */
   if (found) {
     slot_free(endpoint, slot);
     tcp_advance(endpoint, NULL);
@@ -70,6 +72,8 @@ bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct wo
 static struct work *take_work(struct tcp_slot *slot) {
   struct work *work = slot->work;
   slot->work = NULL;
+  if (work)
+    work->state = NULL;
   if (work && slot->spliced)
     atomic_store(&work->region->exported, true);
   return work;
@@ -119,11 +123,11 @@ bool slots_drop(struct tcp_rail *rail, struct list *works) {
  * the least payload queued. NULL: none is open. */
 static struct tcp_rail *choose_rail(const struct tcp_endpoint *endpoint, const struct work *work) {
   struct tcp_rail *best = NULL, *express = endpoint->rails[TCP_EXPRESS];
-  if (work->rank == 0 && express && rail_is_open(express))
+  if (work->rank == 0 && express && rail_takes_works(express))
     return express;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct tcp_rail *rail = endpoint->rails[i];
-    if (rail_is_open(rail) && (!best || rail->tx.queued < best->tx.queued))
+    if (rail_takes_works(rail) && (!best || rail->tx.queued < best->tx.queued))
       best = rail;
   }
   return best;
@@ -168,7 +172,7 @@ static unsigned start_works(struct tcp_endpoint *endpoint) {
   while (count < WORK_BATCH && (first = backlog_first(&endpoint->pending))) {
     struct work *work = list_entry(first, struct work, link);
     struct tcp_rail *rail = choose_rail(endpoint, work);
-    if (!rail)
+    if (!rail || (endpoint->retired > 0 && endpoint->base.link->initiator))
       tcp_want_rails(endpoint);
     if (!rail || !may_start(endpoint, work, rail))
       break;
@@ -317,18 +321,28 @@ static bool poll_endpoint(struct poller *poller) {
   each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);
   tcp_staging_leave_queue(endpoint);
   each_rail(rail, endpoint) unread |= !rail->rx.blocked && stream_holds(&rail->stream);
+  tcp_free_rails(endpoint);
   poller->urgent = sends || receives || unread || work_batch_pending(&endpoint->work_batch);
   poller->rests = !moved && !poller->urgent && is_idle(endpoint, spin_ns);
   return moved;
 }
 
+void tcp_start_stall_timer(struct tcp_endpoint *endpoint) {
+  const struct link *link = endpoint->base.link;
+  const struct haul_node_config *config = link->fabric->config;
+  int64_t wait = config->liveness_ns / 2;
+  if (link->initiator && rail_after(endpoint, NULL) && config->idle_rails_ns / 4 < wait)
+    wait = config->idle_rails_ns / 4;
+  loop_timer_start(link->fabric->loop, &endpoint->stall, clock_now() + wait);
+}
+
 static void on_stall_timer(struct timer *timer) {
   struct tcp_endpoint *endpoint = list_entry(timer, struct tcp_endpoint, stall);
-  struct fabric *fabric = endpoint->base.link->fabric;
-  int64_t now = clock_now(), bound = fabric->config->liveness_ns;
+  int64_t now = clock_now(), bound = endpoint->base.link->fabric->config->liveness_ns;
   each_rail(rail, endpoint) rail_check_stall(rail, now, bound);
   tcp_staging_expire(endpoint, now);
-  loop_timer_start(fabric->loop, timer, now + bound / 2);
+  tcp_park_if_idle(endpoint, now);
+  tcp_start_stall_timer(endpoint);
 }
 
 static int tcp_create(struct link *link, struct endpoint **out) {
@@ -354,7 +368,7 @@ static int tcp_create(struct link *link, struct endpoint **out) {
   tcp_dial_init(endpoint);
   timer_init(&endpoint->stall, on_stall_timer);
   loop_poller_start(loop, &endpoint->poller, poll_endpoint);
-  loop_timer_start(loop, &endpoint->stall, clock_now() + link->fabric->config->liveness_ns / 2);
+  tcp_start_stall_timer(endpoint);
   *out = &endpoint->base;
   return 0;
 }
@@ -399,6 +413,7 @@ static void tcp_destroy(struct endpoint *base) {
   for (unsigned i = 0; i < TCP_RAILS; i++)
     rail_free(endpoint->rails[i]);
   combiner_destroy(&endpoint->combiner);
+  alloc_free(endpoint->slots);
   alloc_free(endpoint);
 }
 

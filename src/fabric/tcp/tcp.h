@@ -10,6 +10,7 @@
  *   receive.c   the state machine that reads a rail, and the handlers of its frames
  *   rails.c     the life of a rail: opened, watched, polled, closed
  *   dial.c      when rails are opened, and by whom
+ *   park.c      idle rails are closed, by agreement
  *   estimate.c  cost estimates, and checks of this host
  *
  * Locks: the combiner's lock, "the endpoint's lock", guards the sending side: slots, pending works,
@@ -70,7 +71,7 @@ struct tcp_endpoint {
   struct combiner combiner;          /* the endpoint's lock; submitted works */
   struct tcp_rail *rails[TCP_RAILS]; /* allocated when first opened; both locks to change */
   unsigned rail_count;               /* allocated, without the express rail; no gaps */
-  _Atomic unsigned open_rails;       /* without the express rail */
+  _Atomic unsigned open_rails;       /* not parked; without the express rail */
   _Atomic unsigned rails_expected;   /* the same, once those that are wanted are open */
   _Atomic int protection;            /* enum protection, of the rails */
   size_t splice_min;                 /* payload bytes from which on pages are spliced; constant */
@@ -82,7 +83,7 @@ struct tcp_endpoint {
 
   /* The endpoint's lock. */
   struct backlog pending; /* works that wait for a slot, for room on a rail, or for `abandoned` */
-  struct tcp_slot slots[TCP_WINDOW];
+  struct tcp_slot *slots; /* TCP_WINDOW; allocated with the first rail */
   uint32_t busy_slots, next_slot;
   /* Abandoned slots, and rails that ended with begun requests. Until it is 0 no work begins here,
    * nor a write over another path, as it could be overwritten. */
@@ -90,6 +91,11 @@ struct tcp_endpoint {
   uint32_t outstanding;     /* requests of the peer */
   struct list staged_sends; /* tx_frames whose source waits for, or is copied to, a bounce buffer */
   struct staging_user tx_staging;
+
+  /* Both locks to change. */
+  unsigned asking;  /* rails whose answer to PARK has not come: no dial begins */
+  unsigned retired; /* rails that were closed because they were parked */
+  bool had_rails;
 
   /* The loop's lock. */
   struct list staged_receives;
@@ -117,6 +123,8 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct tcp_slot *slot, 
  * the peer's memory, and `abandoned` counts the rail from now on. With the endpoint's lock. */
 bool slots_drop(struct tcp_rail *rail, struct list *works);
 
+/* The next look for rails that stall or are idle. With the loop's lock. */
+void tcp_start_stall_timer(struct tcp_endpoint *endpoint);
 /* Ends works that are in no queue with the code, whose detail the thread has. Without the
  * endpoint's lock. */
 void tcp_end_works(struct tcp_endpoint *endpoint, struct list *works, int code);
