@@ -194,12 +194,15 @@ struct haul_node_config {
   unsigned max_lookups;    /* regions known to one peer, at most 1,048,576; default UINT_MAX: all */
   size_t peer_bytes; /* bytes in flight over tcp from a peer: 1 to 128 MiB (default), whole MiB */
   const char *directory_login; /* file with the login for etcd (haul.conf(5)); default none */
+  int64_t idle_rails_ns;       /* close rails of a tcp peer that are unused this long, if this side
+                                  connected; they are opened again on use; at least 1 ms; default 60 s;
+                                  INT64_MAX: never */
 };
 
 #define HAUL_NODE_CONFIG_INIT                                                                      \
   {                                                                                                \
     sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0,   \
-        0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL                                    \
+        0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0                                 \
   }
 
 /* Opens a node. `config` may be NULL; its strings are copied. A field that is 0 is read from the

@@ -7,7 +7,6 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,7 +237,7 @@ static int take_inherited(const struct address *address, int *descriptor) {
   return 0;
 }
 
-static int open_socket(const struct address *address, const char *object, int *descriptor) {
+int sock_open(const struct address *address, const char *object, int *descriptor) {
   int fd =
       sys_ops.socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
@@ -255,7 +254,7 @@ int sock_listen(struct address *address, int *descriptor) {
   if (address->inherited)
     return take_inherited(address, descriptor);
   address_format(address, text, sizeof text);
-  int fd = -1, code = open_socket(address, text, &fd); /* accepted sockets inherit its options */
+  int fd = -1, code = sock_open(address, text, &fd); /* accepted sockets inherit its options */
   if (code)
     return code;
   int one = 1;
@@ -278,24 +277,7 @@ int sock_listen(struct address *address, int *descriptor) {
   return 0;
 }
 
-int sock_wait(int fd, short events, int64_t until) {
-  for (;;) {
-    int64_t left = until - clock_now();
-    if (left < 0)
-      left = 0;
-    struct timespec span = {left / 1000000000, left % 1000000000};
-    struct pollfd pollfd = {.fd = fd, .events = events};
-    int ready = ppoll(&pollfd, 1, until == HAUL_FOREVER ? NULL : &span, NULL);
-    if (ready > 0)
-      return 0;
-    if (ready == 0)
-      return ETIMEDOUT;
-    if (errno != EINTR)
-      return errno;
-  }
-}
-
-static int connect_error(int system, const char *object) {
+int sock_connect_error(int system, const char *object) {
   if (system == ETIMEDOUT)
     return error_set(HAUL_ETIMEDOUT, system, object,
                      "check that the host is up and the port open: ping; ss -lt on the host",
@@ -308,40 +290,21 @@ static int connect_error(int system, const char *object) {
                    strerror(system));
 }
 
-int sock_connect(const struct address *address, const char *object, int64_t until,
-                 int *descriptor) {
-  if (address->inherited)
-    return error_set(HAUL_EADDRESS, 0, object, NULL, "a listening socket is nothing to connect to");
-  int fd = -1, code = open_socket(address, object, &fd);
-  if (code)
-    return code;
+int sock_connect_start(int fd, const struct address *address) {
+  if (connect(fd, (const struct sockaddr *)&address->storage, address->length) == 0) {
+    sock_tune(fd);
+    return 0;
+  }
+  return errno == EINTR ? EINPROGRESS : errno;
+}
+
+int sock_connect_end(int fd) {
   int system = 0;
-  while (connect(fd, (const struct sockaddr *)&address->storage, address->length) != 0) {
-    if (errno == EAGAIN && address->local) { /* the Unix listener's queue is full */
-      if (clock_now() >= until) {
-        system = ETIMEDOUT;
-        break;
-      }
-      nanosleep(&(struct timespec){0, 1000000}, NULL);
-      continue;
-    }
-    if (errno != EINPROGRESS && errno != EINTR) {
-      system = errno;
-      break;
-    }
-    system = sock_wait(fd, POLLOUT, until);
-    socklen_t size = sizeof system;
-    if (system == 0)
-      getsockopt(fd, SOL_SOCKET, SO_ERROR, &system, &size);
-    break;
-  }
-  if (system) {
-    close(fd);
-    return connect_error(system, object);
-  }
-  sock_tune(fd);
-  *descriptor = fd;
-  return 0;
+  socklen_t size = sizeof system;
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &system, &size);
+  if (system == 0)
+    sock_tune(fd);
+  return system;
 }
 
 int sock_accept(int listener) {

@@ -35,9 +35,15 @@ void address_abstract(const char *name, struct address *address);
 /* A non-blocking listening descriptor. Replaces a stale Unix socket file. Sets *address to the
  * bound address. HAUL_EADDRINUSE, HAUL_EADDRESS. */
 int sock_listen(struct address *address, int *descriptor);
-/* A connected, non-blocking descriptor, by `until`. HAUL_ECONNECT, HAUL_ETIMEDOUT. `object` names
- * the address in errors. */
-int sock_connect(const struct address *address, const char *object, int64_t until, int *descriptor);
+/* A non-blocking socket for the address; 0 or a code with the detail. `object` names the address in
+ * errors. */
+int sock_open(const struct address *address, const char *object, int *descriptor);
+/* Connects it: 0 or an errno. EINPROGRESS: call sock_connect_end when it becomes writable. EAGAIN:
+ * a Unix listener's queue is full; call it again later. */
+int sock_connect_start(int descriptor, const struct address *address);
+int sock_connect_end(int descriptor); /* 0 or an errno */
+/* The code for an errno of these, with the detail: HAUL_ECONNECT or HAUL_ETIMEDOUT. */
+int sock_connect_error(int system, const char *object);
 /* The next connection, non-blocking; -1 when there is none now, with errno. */
 int sock_accept(int listener);
 
@@ -57,9 +63,6 @@ void sock_take_descriptors(int descriptor);
 ssize_t sock_receive(int descriptor, struct msghdr *message);
 /* Shuts the connection down, so that the peer sees its end at once, and closes it. */
 void sock_close(int descriptor);
-
-/* Waits for poll(2)'s events: 0 or an errno; ETIMEDOUT at the deadline. */
-int sock_wait(int descriptor, short events, int64_t until);
 
 #define SOCK_DESCRIPTORS_MAX 4
 

@@ -57,13 +57,6 @@ static inline int stream_flush(const struct stream *stream) {
  * passed descriptor is an error (-EPROTO) and goes to close_foreign. */
 ssize_t stream_take(const struct stream *stream, struct msghdr *message);
 
-/* Transfer all `length` bytes by `until`, for handshakes. HAUL_ETIMEDOUT, HAUL_EPEER with `object`.
- */
-int stream_send_all(const struct stream *stream, const char *object, const void *bytes,
-                    size_t length, int64_t until);
-int stream_receive_all(const struct stream *stream, const char *object, void *bytes, size_t length,
-                       int64_t until);
-
 /* Called after one record each way. The following bytes are plain (`plain`), or encrypted by the
  * kernel if it can, else here. `updates`: the peer accepts KeyUpdate; `reads`: read ahead
  * (tls_buffer). HAUL_ENOMEM. */

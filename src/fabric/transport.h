@@ -71,6 +71,8 @@ struct link {
   bool local;             /* the control channel is a Unix socket */
   bool loopback;          /* or a loopback connection */
   bool initiator;         /* this side connected */
+  bool tls;               /* the control channel is encrypted, and so is each channel over TCP */
+  int socket;             /* the control channel's; valid during `create` */
   uint16_t window;        /* outstanding requests that the peer allows to this side */
   uint16_t own_window;    /* outstanding requests that this side allows to the peer */
   _Atomic int64_t heard;  /* when bytes last came from the peer */
@@ -89,6 +91,18 @@ struct link {
    * 0 or a code with the detail. */
   int (*open_channel)(struct link *link, const struct transport *transport, bool local,
                       unsigned index, haul_deadline until, struct stream *stream);
+  /* The same in the loop, for `local` as above; the initiator's endpoint gets the outcome by
+   * `dialed`, perhaps before this returns. 0, or a code with the detail and no `dialed`. With the
+   * lock. */
+  int (*dial_channel)(struct link *link, const struct transport *transport, bool local,
+                      unsigned index, haul_deadline until);
+  /* Acceptor: asks the peer to open the channels of the transport; its endpoint gets `requested`.
+   * 0 or a code with the detail. With the lock. */
+  int (*request_channels)(struct link *link, const struct transport *transport);
+  /* Initiator: tells the peer that it cannot open them; its endpoint gets `refused`. With the lock.
+   */
+  void (*refuse_channels)(struct link *link, const struct transport *transport, int code,
+                          const char *reason);
   /* The peer broke the protocol, or its connection ended: the node drops it soon, with this reason.
    * With or without the lock, never blocks. */
   void (*fail)(struct link *link, int code, const char *reason);
@@ -106,6 +120,7 @@ struct endpoint {
   const struct transport *transport;
   struct link *link;
   _Atomic bool open; /* works may be posted */
+  unsigned channels; /* initiator: that it opens on demand. The acceptor gets them by `expect` */
   /* Set once, by endpoint_close, after `close_reason` and before `open` becomes false. This release
    * pairs with the acquire in endpoint_reason: any thread reads the text without a lock. */
   _Atomic bool closed;
@@ -249,6 +264,16 @@ struct transport {
   void (*connect)(struct endpoint *endpoint, haul_deadline until);
   /* Takes over the stream of a channel that arrived. With the lock. */
   void (*adopt)(struct endpoint *endpoint, unsigned index, struct stream stream);
+  /* The end of link.dial_channel: 0 and the stream, or a code with the detail. With the lock. */
+  void (*dialed)(struct endpoint *endpoint, unsigned index, int code, struct stream stream);
+  /* Acceptor, once: the channels that the peer will open on demand. HAUL_EPROTO: impossible. With
+   * the lock. */
+  int (*expect)(struct endpoint *endpoint, unsigned channels);
+  /* Initiator: the peer asks for the channels. Acceptor: they cannot be opened, for this reason of
+   * the peer; HAUL_EPROTO: not with this code. With the lock. NULL: a peer that sends this breaks
+   * the protocol. */
+  void (*requested)(struct endpoint *endpoint);
+  int (*refused)(struct endpoint *endpoint, int code, const char *reason);
   /* The peer left or the node closes: ends all works with `code` and closes the channels; no work
    * is posted afterwards. With the lock. */
   void (*stop)(struct endpoint *endpoint, int code);

@@ -12,9 +12,10 @@
 #include "node/message.h"
 #include "node/peer.h"
 
-#define MAGIC   0x4c544348u /* "HCTL" */
-#define READS   4           /* at most, in a turn, beyond what TLS has decrypted already */
-#define TURN_NS 1000000     /* after which no further frame of the peer is begun */
+#define MAGIC              0x4c544348u /* "HCTL" */
+#define READS              4       /* at most, in a turn, beyond what TLS has decrypted already */
+#define TURN_NS            1000000 /* after which no further frame of the peer is begun */
+#define CHANNEL_REASON_MAX 160     /* bytes, with the final zero */
 
 /* A frame on its way out. */
 struct outgoing {
@@ -160,7 +161,7 @@ static int queue_frame(struct haul_peer *peer, struct outgoing *frame) {
 
 static bool is_response(enum control_type type) {
   return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
-         type == CONTROL_TRACED;
+         type == CONTROL_TRACED || type == CONTROL_REFUSED;
 }
 
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
@@ -183,6 +184,39 @@ int control_send(struct haul_peer *peer, enum control_type type, uint32_t reques
   if (flooded)
     peer_fail(peer, HAUL_EPROTO, "the peer sends requests and does not read the responses");
   return code;
+}
+
+int control_send_ready(struct haul_peer *peer) {
+  uint8_t body[TRANSPORTS_MAX * 32];
+  struct wire wire = wire_over(body, sizeof body);
+  for (size_t i = 0; transport_at(i); i++) {
+    unsigned channels = peer->base.endpoints[i]->channels;
+    if (channels == 0)
+      continue;
+    wire_put_string(&wire, transport_at(i)->name);
+    wire_put8(&wire, (uint8_t)channels);
+  }
+  return control_send(peer, CONTROL_READY, 0, body, sizeof body - wire_left(&wire));
+}
+
+int control_request_channels(struct link *link, const struct transport *transport) {
+  uint8_t body[32];
+  struct wire wire = wire_over(body, sizeof body);
+  wire_put_string(&wire, transport->name);
+  return control_send((struct haul_peer *)link, CONTROL_DIAL, 0, body,
+                      sizeof body - wire_left(&wire));
+}
+
+void control_refuse_channels(struct link *link, const struct transport *transport, int code,
+                             const char *reason) {
+  uint8_t body[32 + CHANNEL_REASON_MAX];
+  char text[CHANNEL_REASON_MAX];
+  struct wire wire = wire_over(body, sizeof body);
+  snprintf(text, sizeof text, "%s", reason);
+  wire_put_string(&wire, transport->name);
+  wire_put32(&wire, (uint32_t)code);
+  wire_put_string(&wire, text);
+  control_send((struct haul_peer *)link, CONTROL_REFUSED, 0, body, sizeof body - wire_left(&wire));
 }
 
 int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes, size_t length) {
@@ -285,16 +319,55 @@ static int on_credit(struct haul_peer *peer, struct wire *in) {
   return sane ? 0 : HAUL_EPROTO;
 }
 
+/* Entries until the end: transport, channels. */
+static int on_ready(struct haul_peer *peer, struct wire *in) {
+  char name[16];
+  if (peer->base.initiator || peer->ready)
+    return HAUL_EPROTO;
+  while (wire_left(in) > 0) {
+    wire_get_string(in, name, sizeof name);
+    unsigned channels = wire_get8(in);
+    const struct transport *transport = in->failed ? NULL : transport_named(name);
+    if (!transport || !transport->expect ||
+        transport->expect(peer->base.endpoints[transport->index], channels) != 0)
+      return HAUL_EPROTO;
+  }
+  peer->ready = true;
+  message_queue_event(peer, &peer->joined);
+  return 0;
+}
+
+static int on_dial(struct haul_peer *peer, struct wire *in) {
+  char name[16];
+  wire_get_string(in, name, sizeof name);
+  const struct transport *transport = wire_is_read(in) ? transport_named(name) : NULL;
+  if (!peer->base.initiator || !transport || !transport->requested)
+    return HAUL_EPROTO;
+  transport->requested(peer->base.endpoints[transport->index]);
+  return 0;
+}
+
+static int on_refused(struct haul_peer *peer, struct wire *in) {
+  char name[16], reason[CHANNEL_REASON_MAX];
+  wire_get_string(in, name, sizeof name);
+  int code = (int32_t)wire_get32(in);
+  wire_get_string(in, reason, sizeof reason);
+  const struct transport *transport = wire_is_read(in) ? transport_named(name) : NULL;
+  if (peer->base.initiator || !transport || !transport->refused)
+    return HAUL_EPROTO;
+  return transport->refused(peer->base.endpoints[transport->index], code, reason);
+}
+
 static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
                     const uint8_t *body) {
   struct wire in = wire_over(body, frame->length);
   switch (frame->type) {
   case CONTROL_READY:
-    if (peer->base.initiator || peer->ready)
-      return HAUL_EPROTO;
-    peer->ready = true;
-    message_queue_event(peer, &peer->joined);
-    return 0;
+    return on_ready(peer, &in);
+  case CONTROL_DIAL:
+    return on_dial(peer, &in);
+  case CONTROL_REFUSED:
+    return on_refused(peer, &in);
   case CONTROL_GOODBYE:
     peer_fail(peer, HAUL_EPEER, "the peer closed the connection");
     return 0;

@@ -15,9 +15,11 @@
            */
 
 struct haul_peer;
+struct link;
+struct transport;
 
 enum control_type {
-  CONTROL_READY = 1,   /* the initiator has opened its channels */
+  CONTROL_READY = 1,   /* the initiator has opened its channels, or opens them on demand */
   CONTROL_PING = 2,    /* `request` is PING_REQUEST or PING_RESPONSE */
   CONTROL_GOODBYE = 3, /* the sender closes the connection */
   CONTROL_LOOKUP = 4,
@@ -29,9 +31,11 @@ enum control_type {
   CONTROL_STATS = 10,
   CONTROL_STATE = 11, /* response to STATS */
   CONTROL_TRACE = 12,
-  CONTROL_TRACED = 13 /* response to TRACE */
+  CONTROL_TRACED = 13, /* response to TRACE */
+  CONTROL_DIAL = 14,   /* the acceptor needs the channels of a transport */
+  CONTROL_REFUSED = 15 /* the initiator cannot open them */
 };
-#define CONTROL_LAST CONTROL_TRACED
+#define CONTROL_LAST CONTROL_REFUSED
 
 #define PING_RESPONSE 0u
 #define PING_REQUEST  1u
@@ -67,6 +71,13 @@ int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes
  * HAUL_ETIMEDOUT, HAUL_ECLOSED or the reason why the peer ended. */
 int control_request(struct request *request, enum control_type type, const void *body,
                     size_t length, haul_deadline until);
+
+/* struct link's `request_channels` and `refuse_channels`. */
+int control_request_channels(struct link *link, const struct transport *transport);
+void control_refuse_channels(struct link *link, const struct transport *transport, int code,
+                             const char *reason);
+/* Tells the acceptor that its channels are open, or are opened on demand. */
+int control_send_ready(struct haul_peer *peer);
 
 /* Handlers of peers' requests, with the loop's lock: of published regions (regions.c), of
  * statistics and trace events (stats.c). They read the request from `in` and write the response, of

@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROTOCOL_LOWEST  4
-#define PROTOCOL_HIGHEST 4
+#define PROTOCOL_LOWEST  5
+#define PROTOCOL_HIGHEST 5
 #define HANDSHAKE_HEAD   16u
 #define HANDSHAKE_MAX    512u
 

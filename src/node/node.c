@@ -16,6 +16,7 @@
 #include "core/tls/keys.h"
 #include "memory/staging.h"
 #include "node/config.h"
+#include "node/dial.h"
 #include "node/directory.h"
 #include "node/listen.h"
 #include "node/message.h"
@@ -189,6 +190,7 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **o
   node->opened_at = clock_now();
   list_init(&node->listeners);
   list_init(&node->handshakes);
+  list_init(&node->dials);
   list_init(&node->peers);
   for (size_t i = 0; i < TOKEN_LISTS; i++)
     list_init(&node->tokens[i]);
@@ -249,6 +251,7 @@ bool node_is_closed(struct haul_node *node) {
  * refer to the parent's objects: only descriptors are closed. */
 static void close_in_child(struct haul_node *node) {
   listen_forked(node);
+  dials_forked(node);
   list_each(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
     close(peer->stream.fd);
@@ -314,6 +317,7 @@ HAUL_API void haul_node_close(haul_node *node) {
     listen_stop(node);
     withdraw_all(node);
     drop_all(node);
+    dials_stop(node);
     loop_poller_stop(node->loop, &node->poller);
     loop_timer_stop(&node->import_expiry);
     loop_timer_stop(&node->trace_expiry);

@@ -4,6 +4,7 @@
  *   node.c      open, close and progress
  *   config.h    settings and where their values come from
  *   listen.h    listeners, and accepted connections until their handshake is complete
+ *   dial.h      connections that this node makes until their handshake is complete
  *   peer.h      peers: connecting, liveness, dropping
  *   control.h   frames and requests on a peer's control connection, handlers of peers' requests
  *   message.h   messages and peer events
@@ -38,7 +39,7 @@ struct haul_node {
   pthread_t thread;
   bool has_thread;
   char companion[64]; /* name of the abstract socket that takes channels only; "": none */
-  struct list listeners, handshakes, peers;
+  struct list listeners, handshakes, dials, peers;
   struct list tokens[TOKEN_LISTS]; /* peers that connected here, by their tokens (peer.c) */
   unsigned handshake_count;        /* in `handshakes` */
   unsigned tls_count;              /* of those, TLS sessions that await the peer's proof */

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/sys.h"
+#include "node/dial.h"
 #include "node/message.h"
 
 /* ---- References ---- */
@@ -200,6 +201,8 @@ static void init_link(struct link *link, struct haul_node *node, const struct pe
   link->own_window = node_window(node);
   link->fail = link_fail;
   link->last_path_lost = link_leaves;
+  link->request_channels = control_request_channels;
+  link->refuse_channels = control_refuse_channels;
   link->retain = link_retain;
   link->put = link_put;
   list_init(&link->writes);
@@ -212,6 +215,8 @@ int peer_new(struct haul_node *node, const struct stream *stream, const struct p
   if (!peer)
     return error_memory("peer");
   init_link(&peer->base, node, info);
+  peer->base.tls = stream->tls || stream->protection != STREAM_BARE;
+  peer->base.socket = stream->fd;
   peer->node = node;
   node_retain(node);
   atomic_store(&peer->refs, 1);
@@ -296,6 +301,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   list_remove(&peer->list);
   list_remove(&peer->same_token);
   loop_timer_stop(&peer->timer);
+  dials_end(peer);
   transfers_abort(&node->transfers, NULL, link, code, link->ended_reason);
   link_stop(link, code);
   pthread_mutex_lock(&peer->send_lock);

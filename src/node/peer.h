@@ -3,7 +3,7 @@
  * keep a connection that this side initiated. The node holds a reference while it lists the peer.
  *
  *   peer.c     references, liveness, dropping
- *   connect.c  connecting to nodes, opening channels */
+ *   connect.c  connecting to nodes, opening channels; dial.c makes the connections */
 #ifndef HAUL_NODE_PEER_H
 #define HAUL_NODE_PEER_H
 

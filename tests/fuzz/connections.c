@@ -35,14 +35,22 @@ static void drop_peers(void) {
     haul_message_release(&message);
 }
 
+static void connect_to_node(int *fd) {
+  RIG_ASSERT(sock_open(&address, "node", fd) == 0);
+  if (sock_connect_start(*fd, &address) == 0)
+    return;
+  close(*fd);
+  *fd = -1;
+}
+
 static void step(int *fds, struct wire *wire) {
   uint8_t head = wire_get8(wire);
   size_t length = wire_get16(wire);
   int *fd = &fds[head % CONNECTIONS];
   length = length < wire_left(wire) ? length : wire_left(wire);
   const uint8_t *bytes = wire_take(wire, length);
-  if (*fd < 0 && sock_connect(&address, "node", HAUL_NO_WAIT, fd) != 0)
-    *fd = -1;
+  if (*fd < 0)
+    connect_to_node(fd);
   if (*fd >= 0 && bytes)
     rig_send(*fd, bytes, length);
   if (*fd >= 0 && (head & ENDS)) {

@@ -281,6 +281,15 @@ static void controls(void) {
   put_control(&wire, CONTROL_GOODBYE, 0, NULL, 0);
   seed_save("control", "asking", &wire);
   wire = seed_begin();
+  wire_put8(&wire, 0);
+  put_control(&wire, CONTROL_READY, 0, "\3\0tcp\2", 6);
+  put_control(&wire, CONTROL_REFUSED, 0, "\3\0tcp\376\377\377\377\2\0no", 13);
+  seed_save("control", "on-demand", &wire);
+  wire = seed_begin();
+  wire_put8(&wire, 1);
+  put_control(&wire, CONTROL_DIAL, 0, "\3\0tcp", 5);
+  seed_save("control", "dial", &wire);
+  wire = seed_begin();
   wire_put8(&wire, 1);
   put_control(&wire, CONTROL_FOUND, 1, body, found_body(body));
   seed_save("control", "found", &wire);

@@ -10,6 +10,7 @@
 
 #include "support/names.h"
 #include "support/owner.h"
+#include "support/rails.h"
 
 #define LENGTH ((size_t)256 << 10)
 
@@ -38,6 +39,7 @@ static int set_up(void **state) {
   assert_works(haul_peer_connect(t.node, t.owner.address, soon(), &t.peer));
   assert_works(haul_peer_lookup(t.peer, "memory", soon(), &t.remote));
   t.first = region_make(t.node, KIND_WRAPPED, LENGTH);
+  open_rails(t.remote, t.first);
   t.second = region_make(t.node, KIND_HOST, LENGTH);
   region_fill(t.node, t.first, 0, LENGTH, 1);
   region_fill(t.node, t.second, 0, LENGTH, 2);

@@ -13,6 +13,7 @@
 
 #include "node/node.h"
 #include "support/owner.h"
+#include "support/rails.h"
 #include "support/raw.h"
 
 #define BOUND (20 * S)
@@ -200,6 +201,19 @@ static void cut_unix_sockets(void) {
   }
 }
 
+/* A transfer over tcp, which opens its rails. */
+static void first_transfer(struct haul_node *node, struct haul_node *other, haul_peer *peer) {
+  struct haul_region *here = region_make(other, KIND_HOST, 4096);
+  struct haul_region *there = region_make(node, KIND_HOST, 4096);
+  struct haul_remote *remote;
+  assert_works(haul_region_publish(there, "there", HAUL_READ));
+  assert_works(haul_peer_lookup(peer, "there", haul_deadline_in(BOUND), &remote));
+  open_rails(remote, here);
+  haul_remote_release(remote);
+  haul_region_release(here);
+  haul_region_release(there);
+}
+
 static haul_peer *pair_with(unsigned rails, struct haul_node **node, struct haul_node **other) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   haul_peer *peer;
@@ -223,6 +237,7 @@ static void a_rail_that_is_lost(void **state) {
   struct haul_node *node, *other;
   (void)state;
   haul_peer *peer = pair_with(4, &node, &other);
+  first_transfer(node, other, peer);
   cut_rail(address_of(node));
   assert_said("rail_lost peer=guest path=tcp reason=1 data connections ended, others go on");
   assert_works(haul_peer_status(peer));
@@ -240,12 +255,13 @@ static void a_path_that_is_lost(void **state) {
   end_pair(peer, node, other);
 }
 
-/* A peer that takes the control connection, and no other. */
+/* A peer that takes the control connection and answers a lookup, and takes no other connection. */
 static void *takes_one(void *user) {
   int listener = *(int *)user, fds[2];
   struct hello hello;
   fds[0] = raw_accept(listener);
   assert_true(fds[0] >= 0 && raw_welcome(fds[0], false, &hello));
+  raw_found(fds[0], 77, 4096);
   fds[1] = raw_accept(listener);
   close(fds[1]);
   close(listener);
@@ -260,15 +276,27 @@ static void a_path_that_cannot_be_opened(void **state) {
   socklen_t length = sizeof own;
   haul_peer *peer;
   pthread_t thread;
+  struct haul_remote *remote;
+  struct haul_piece piece = {0, 0, 1};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   (void)state;
+  liveness_ns = 2 * S; /* for so long it is tried */
   struct haul_node *node = server(HAUL_LOG_WARNING);
+  liveness_ns = 0;
+  struct haul_region *region = region_make(node, KIND_HOST, 4096);
   int listener = raw_listen("tcp://127.0.0.1:0");
+  options.only = "tcp";
   getsockname(listener, (struct sockaddr *)&own, &length);
   snprintf(address, sizeof address, "tcp://127.0.0.1:%u", ntohs(own.sin_port));
   pthread_create(&thread, NULL, takes_one, &listener);
   assert_works(haul_peer_connect(node, address, haul_deadline_in(BOUND), &peer));
+  assert_works(haul_peer_lookup(peer, "there", haul_deadline_in(BOUND), &remote));
+  assert_fails(HAUL_ENOPATH, haul_read(region, remote, &piece, 1, &options, NULL));
+  assert_non_null(strstr(haul_error_last()->hint, "not tcp: no data connection: "));
   assert_said("path_failed peer=");
   assert_said("path=tcp reason=no data connection: ");
+  haul_remote_release(remote);
+  haul_region_release(region);
   haul_peer_close(peer);
   haul_node_close(node);
   pthread_join(thread, NULL);

@@ -26,7 +26,7 @@ struct life {
   struct haul_peer *peer;
   struct haul_remote *remotes[2];
   const char *address;
-  int64_t patience;      /* of the one who connects */
+  int64_t patience;      /* of connects, and of transfers, which open connections */
   unsigned joined, left; /* events that the owner has read */
 };
 
@@ -36,7 +36,7 @@ static int one_transfer(struct life *life, unsigned i, const char *only, bool wr
   struct haul_transfer *transfer;
   options.only = only;
   options.flags = HAUL_CHECKSUM;
-  options.deadline = haul_deadline_in(PATIENCE);
+  options.deadline = haul_deadline_in(life->patience);
   int code = write ? haul_write(life->remotes[i], life->local, pieces, 2, &options, &transfer)
                    : haul_read(life->local, life->remotes[i], pieces, 2, &options, &transfer);
   if (code)
@@ -50,7 +50,7 @@ static int one_atomic(struct life *life, struct haul_region *result, const char 
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_transfer *transfer;
   options.only = only;
-  options.deadline = haul_deadline_in(PATIENCE);
+  options.deadline = haul_deadline_in(life->patience);
   int code = haul_fetch_add(result, 0, life->remotes[0], 8, 1, &options, &transfer);
   if (code)
     return code;
@@ -257,7 +257,8 @@ static int highest_descriptor(void) {
   return fd;
 }
 
-/* Who connects to a node without a descriptor waits in its queue until it has one. */
+/* Who connects to a node without a descriptor waits in its queue until it has one. So do transfers,
+ * whose data connections are opened by the first. */
 static void every_lack_of_descriptors_is_survived(void **state) {
   struct rlimit before, limit;
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -22,6 +22,7 @@
 #include "fabric/tcp/frame.h"
 #include "support/names.h"
 #include "support/owner.h"
+#include "support/rails.h"
 #include "support/raw.h"
 
 #define BOUND  (20 * S)
@@ -47,6 +48,9 @@ static void *connect_node(void *argument) {
   (void)argument;
   assert_works(haul_peer_connect(at.node, own_socket(), soon(), &at.peer));
   assert_works(haul_peer_lookup(at.peer, "region", soon(), &at.remote));
+  struct haul_region *region = region_make(at.node, KIND_HOST, 4096);
+  open_rails(at.remote, region);
+  haul_region_release(region);
   return NULL;
 }
 
@@ -121,6 +125,18 @@ static void respond_to_map_request(void) {
   assert_int_equal(sock_send_record(at.channel, record, sizeof record, NULL, 0), 0);
 }
 
+/* It opened the rails. */
+static void respond_to_first_read(void) {
+  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT], data[FRAME_HEADER + 1 + FRAME_TRAILER] = {0};
+  struct frame frame;
+  const char *what;
+  assert_true(raw_receive(at.rails[0], bytes, sizeof bytes));
+  assert_int_equal(frame_parse(bytes, &frame, &what), 0);
+  frame_pack(&(struct frame){.type = FRAME_DATA, .request = frame.request, .payload = 1}, data);
+  frame_pack_trailer(&(struct frame_trailer){0, 0}, data + FRAME_HEADER + 1);
+  assert_true(raw_send(at.rails[0], data, sizeof data));
+}
+
 static unsigned rails;
 
 static void start_over(bool same_host) {
@@ -137,12 +153,13 @@ static void start_over(bool same_host) {
     at.channel = accept_connection(same_host);
     greet();
   }
-  for (unsigned i = 0; i < rails; i++)
-    at.rails[i] = accept_connection(same_host);
-  at.express = accept_connection(same_host);
   raw_found(at.control, HANDLE, LENGTH);
   if (same_host)
     respond_to_map_request();
+  for (unsigned i = 0; i < rails; i++)
+    at.rails[i] = accept_connection(same_host);
+  at.express = accept_connection(same_host);
+  respond_to_first_read();
   pthread_join(thread, NULL);
 }
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "support/owner.h"
+#include "support/rails.h"
 
 #define BOUND  (20 * S)
 #define LENGTH (1 << 20)
@@ -37,6 +38,7 @@ static void connect_user(void) {
   assert_works(haul_peer_connect(t.user, address, soon(), &t.peer));
   assert_works(haul_peer_lookup(t.peer, "target", soon(), &t.remote));
   t.source = region_make(t.user, KIND_HOST, LENGTH);
+  open_rails(t.remote, t.source);
 }
 
 static int set_up(void **state) {

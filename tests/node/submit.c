@@ -11,6 +11,7 @@
 #include "core/sys.h"
 #include "support/names.h"
 #include "support/owner.h"
+#include "support/rails.h"
 #include "support/seams.h"
 
 #define LENGTH ((uint64_t)16 << 20)
@@ -47,6 +48,7 @@ static void open_all(int progress, unsigned most) {
     ((uint8_t *)haul_region_address(t.from))[i] = (uint8_t)(i * 31 + i / SMALL);
   assert_works(haul_peer_connect(t.node, address, soon(), &t.peer));
   assert_works(haul_peer_lookup(t.peer, "to", soon(), &t.remote));
+  open_rails(t.remote, t.from);
 }
 
 static int set_up(void **state) {

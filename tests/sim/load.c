@@ -138,6 +138,7 @@ void load_draw(bool may_have_tls) {
   if (sim_chance(200000))
     draw_patience();
   draw_tls(may_have_tls);
+  plan.idle_rails = sim_chance(500000) ? sim_between(2 * MS, 300 * MS) : 0;
 }
 
 /* "programs=2": a field of the plan that replaces what the seed drew. */

@@ -47,7 +47,8 @@ struct plan {
   unsigned operations, faults; /* bits by enum */
   int64_t faulty_for, fault_interval;
   int64_t liveness;
-  int64_t silent; /* until a silent peer is noticed; 0: none falls silent */
+  int64_t idle_rails; /* 0: the default */
+  int64_t silent;     /* until a silent peer is noticed; 0: none falls silent */
   bool private_memory, wraps, caller_progress;
   bool device_memory, device_local;     /* at the emulated accelerator: what is served; buffers */
   uint64_t device_rate, device_latency; /* its bytes per second, 0: unlimited; nanoseconds */

@@ -346,6 +346,7 @@ static int open_node(struct program *program) {
   config.insecure = 1;
   config.progress = plan.caller_progress ? HAUL_PROGRESS_CALLER : HAUL_PROGRESS_THREAD;
   config.liveness_ns = plan.liveness;
+  config.idle_rails_ns = plan.idle_rails;
   config.tcp_rails = plan.rails;
   config.copy_threads = plan.copy_threads;
   config.pool_bytes = plan.pool;

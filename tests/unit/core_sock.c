@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Addresses, listeners, stale socket files, whole buffers, records with descriptors. */
+ * Addresses, listeners, stale socket files, records with descriptors. */
 #include "support/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +16,12 @@
 #include <unistd.h>
 
 #include "core/sock.h"
-#include "core/stream.h"
 #include "core/sys.h"
 #include "support/names.h"
 #include "support/seams.h"
 
-#define MS    ((int64_t)1000000)
-#define SOON  (clock_now() + 10000 * MS)
-#define LATER (clock_now() + 10 * MS)
+#define MS   ((int64_t)1000000)
+#define SOON (clock_now() + 10000 * MS)
 
 /* ---- Addresses ---- */
 
@@ -141,19 +139,32 @@ static void in_folder(const char *name, struct address *address) {
   assert_works(address_parse(text, SOON, address));
 }
 
+static int connect_now(const struct address *address, const char *object, int *fd) {
+  assert_works(sock_open(address, object, fd));
+  int system = sock_connect_start(*fd, address);
+  if (system == EINPROGRESS) {
+    assert_int_equal(poll(&(struct pollfd){.fd = *fd, .events = POLLOUT}, 1, 10000), 1);
+    system = sock_connect_end(*fd);
+  }
+  if (system)
+    close(*fd);
+  return system ? sock_connect_error(system, object) : 0;
+}
+
 static void meets(struct address *address, const char *object) {
   int listener, client, server;
   char byte = 0;
   assert_works(sock_listen(address, &listener));
   assert_int_equal(sock_accept(listener), -1);
   assert_int_equal(errno, EAGAIN);
-  assert_works(sock_connect(address, object, SOON, &client));
+  assert_works(connect_now(address, object, &client));
   server = sock_accept(listener);
   assert_true(server >= 0);
   assert_true(fcntl(client, F_GETFL) & O_NONBLOCK && fcntl(server, F_GETFL) & O_NONBLOCK);
   assert_true(fcntl(client, F_GETFD) & FD_CLOEXEC && fcntl(server, F_GETFD) & FD_CLOEXEC);
-  assert_works(stream_send_all(&(struct stream){.fd = client}, "there", "x", 1, SOON));
-  assert_works(stream_receive_all(&(struct stream){.fd = server}, "there", &byte, 1, SOON));
+  assert_int_equal(write(client, "x", 1), 1);
+  assert_int_equal(poll(&(struct pollfd){.fd = server, .events = POLLIN}, 1, 10000), 1);
+  assert_int_equal(read(server, &byte, 1), 1);
   assert_int_equal(byte, 'x');
   close(client);
   close(server);
@@ -176,7 +187,7 @@ static void loopback_is_not_paced(void **state) {
   assert_works(address_parse("tcp://127.0.0.1:0", SOON, &address));
   assert_works(sock_listen(&address, &listener));
   assert_string_equal(congestion_of(listener), "reno");
-  assert_works(sock_connect(&address, "there", SOON, &client));
+  assert_works(connect_now(&address, "there", &client));
   assert_string_equal(congestion_of(client), "reno");
   close(client);
   close(listener);
@@ -209,7 +220,7 @@ static void the_bound_port_is_reported(void **state) {
   int second;
   assert_fails(HAUL_EADDRINUSE, sock_listen(&again, &second));
   close(listener);
-  assert_fails(HAUL_ECONNECT, sock_connect(&address, text, SOON, &second));
+  assert_fails(HAUL_ECONNECT, connect_now(&address, text, &second));
 }
 
 static void a_stale_socket_file_is_replaced(void **state) {
@@ -231,7 +242,7 @@ static void a_socket_file_in_use_is_kept(void **state) {
   in_folder("living", &address);
   assert_works(sock_listen(&address, &listener));
   assert_fails(HAUL_EADDRINUSE, sock_listen(&address, &other));
-  assert_works(sock_connect(&address, "living", SOON, &client));
+  assert_works(connect_now(&address, "living", &client));
   close(client);
   close(listener);
 }
@@ -271,100 +282,36 @@ static void a_refused_connection_fails_at_once(void **state) {
   int fd;
   unsigned before = open_descriptors();
   in_folder("nobody", &address);
-  assert_fails(HAUL_ECONNECT, sock_connect(&address, "nobody", SOON, &fd));
+  assert_fails(HAUL_ECONNECT, connect_now(&address, "nobody", &fd));
   assert_works(address_parse(own_socket(), SOON, &address));
-  assert_fails(HAUL_ECONNECT, sock_connect(&address, "nobody", SOON, &fd));
+  assert_fails(HAUL_ECONNECT, connect_now(&address, "nobody", &fd));
   assert_int_equal(open_descriptors(), before);
 }
 
-/* A listener with a full queue that accepts nothing. */
-static void a_full_listener_costs_no_more_than_the_deadline(void **state) {
+/* Its clients try again later (tests/node/dial.c). */
+static void a_full_listener_says_so(void **state) {
   (void)state;
   struct address address;
-  int clients[8], count = 0, code = 0;
+  int clients[8], count = 0, system = 0;
   assert_works(address_parse(own_socket(), SOON, &address));
   int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_int_equal(bind(listener, (struct sockaddr *)&address.storage, address.length), 0);
   assert_int_equal(listen(listener, 1), 0);
-  int64_t began = clock_now();
-  while (count < 8 && (code = sock_connect(&address, "full", LATER, &clients[count])) == 0)
-    count++;
-  assert_true(count < 8);
-  assert_fails(HAUL_ETIMEDOUT, code);
-  assert_true(clock_now() - began < 5000 * MS);
+  while (count < 8 && system == 0) {
+    assert_works(sock_open(&address, "full", &clients[count]));
+    system = sock_connect_start(clients[count++], &address);
+  }
+  assert_int_equal(system, EAGAIN);
   while (count > 0)
     close(clients[--count]);
   close(listener);
 }
 
-/* ---- Whole buffers ---- */
+/* ---- Records ---- */
 
 static void pair(int ends[2]) {
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
 }
-
-static void a_silent_peer_times_out(void **state) {
-  (void)state;
-  int ends[2];
-  char bytes[4096] = {0};
-  pair(ends);
-  assert_fails(HAUL_ETIMEDOUT,
-               stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes, 1, LATER));
-  assert_fails(HAUL_ETIMEDOUT, stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes,
-                                                  1, HAUL_NO_WAIT));
-  assert_works(stream_send_all(&(struct stream){.fd = ends[1]}, "there", "abc", 3, HAUL_NO_WAIT));
-  assert_fails(HAUL_ETIMEDOUT,
-               stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes, 4, LATER));
-  int code = 0;
-  for (int i = 0; i < 10000 && code == 0; i++) /* until the socket is full */
-    code = stream_send_all(&(struct stream){.fd = ends[1]}, "there", bytes, sizeof bytes, LATER);
-  assert_fails(HAUL_ETIMEDOUT, code);
-  close(ends[0]);
-  close(ends[1]);
-}
-
-static void a_closed_connection_is_peer_gone(void **state) {
-  (void)state;
-  int ends[2];
-  char bytes[8];
-  pair(ends);
-  assert_works(stream_send_all(&(struct stream){.fd = ends[1]}, "there", "abc", 3, SOON));
-  close(ends[1]);
-  assert_fails(HAUL_EPEER,
-               stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes, 4, SOON));
-  assert_fails(HAUL_EPEER, stream_send_all(&(struct stream){.fd = ends[0]}, "there", bytes, 4,
-                                           SOON)); /* and no SIGPIPE */
-  close(ends[0]);
-}
-
-#define LARGE ((size_t)4 << 20)
-
-static void *send_large(void *end) {
-  uint8_t *bytes = malloc(LARGE);
-  pattern_fill(bytes, LARGE, 5);
-  int code = stream_send_all(&(struct stream){.fd = *(int *)end}, "there", bytes, LARGE, SOON);
-  free(bytes);
-  return (void *)(intptr_t)code;
-}
-
-static void large_buffers_are_sent_in_parts(void **state) {
-  (void)state;
-  int ends[2];
-  pthread_t thread;
-  void *code;
-  uint8_t *bytes = malloc(LARGE);
-  pair(ends);
-  assert_int_equal(pthread_create(&thread, NULL, send_large, &ends[1]), 0);
-  assert_works(stream_receive_all(&(struct stream){.fd = ends[0]}, "there", bytes, LARGE, SOON));
-  pthread_join(thread, &code);
-  assert_null(code);
-  pattern_check(bytes, LARGE, 5);
-  free(bytes);
-  close(ends[0]);
-  close(ends[1]);
-}
-
-/* ---- Records ---- */
 
 static void check_same_file(int a, int b) {
   struct stat first, second;
@@ -499,10 +446,7 @@ int main(void) {
       cmocka_unit_test(other_files_are_kept),
       cmocka_unit_test(a_failed_bind_has_its_reason),
       cmocka_unit_test(a_refused_connection_fails_at_once),
-      cmocka_unit_test(a_full_listener_costs_no_more_than_the_deadline),
-      cmocka_unit_test(a_silent_peer_times_out),
-      cmocka_unit_test(a_closed_connection_is_peer_gone),
-      cmocka_unit_test(large_buffers_are_sent_in_parts),
+      cmocka_unit_test(a_full_listener_says_so),
       cmocka_unit_test(records_carry_descriptors),
       cmocka_unit_test(too_many_descriptors_are_refused_and_closed),
       cmocka_unit_test(no_data_and_end_of_stream_differ),

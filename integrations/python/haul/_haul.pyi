@@ -72,6 +72,7 @@ class Node(_Object):
         max_peers_each: int | None = None,
         max_lookups: int | None = None,
         peer_bytes: int | None = None,
+        idle_rails: float = 0,
     ) -> Self: ...
     @property
     def addresses(self) -> list[str]: ...

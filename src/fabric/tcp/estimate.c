@@ -72,7 +72,7 @@ void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *bin
                   struct estimate *estimate) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   enum protection protection = (enum protection)atomic_load(&endpoint->protection);
-  unsigned rails = atomic_load(&endpoint->open_rails);
+  unsigned rails = atomic_load(&endpoint->rails_expected);
   unsigned staged = (local->view ? 0u : 1u) + (is_staged(key->place) ? 1u : 0u);
   bool encrypted = protection >= STREAM_PROCESS;
   bool splices = operation == HAUL_OP_WRITE && tcp_may_splice(local) && !encrypted;

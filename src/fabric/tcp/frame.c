@@ -50,6 +50,11 @@ static int check_header(const struct frame *frame, const char **reason) {
     bool fits = frame->count == 2 && frame->payload == 8 && frame->flags == 0 && frame->status == 0;
     return fits ? 0 : malformed(reason, "a malformed atomic operation");
   }
+  if (frame_is_parking(frame)) {
+    bool empty = !frame->flags && !frame->count && !frame->request && !frame->handle &&
+                 !frame->payload && !frame->status;
+    return empty ? 0 : malformed(reason, "a frame about parking with contents");
+  }
   if (frame->count > FRAME_SEGMENTS_MAX || has_segments != (frame->count > 0))
     return malformed(reason, "a frame with an invalid number of segments");
   if (frame->payload > FRAME_PAYLOAD_MAX)
@@ -73,7 +78,7 @@ int frame_parse(const uint8_t bytes[FRAME_HEADER], struct frame *frame, const ch
   frame->status = (int32_t)wire_get32(&wire);
   if (magic != MAGIC)
     return malformed(reason, "a frame with a wrong magic number");
-  if (frame->type < FRAME_WRITE || frame->type > FRAME_COMPARE_SWAP)
+  if (frame->type < FRAME_WRITE || frame->type > FRAME_UNPARKED)
     return malformed(reason, "a frame of an unknown type");
   if (frame->flags & ~FRAME_CHECKSUM)
     return malformed(reason, "a frame with unknown flags");

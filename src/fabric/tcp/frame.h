@@ -13,6 +13,7 @@
  *   FETCH_ADD, COMPARE_SWAP  change 8 bytes; their response is as for a READ
  *   ACK    the status of a WRITE, or the rejection of another request
  *   DATA   the bytes of a READ, or the 8 bytes before a FETCH_ADD or COMPARE_SWAP
+ *   PARK, PARKED, UNPARKED  whether the rail may be closed (park.c); the rest of the header is 0
  *
  * A sender that cannot complete a payload fills it with zeros and sets the trailer's status. The
  * requester chooses `request`; a response repeats it. */
@@ -38,7 +39,10 @@ enum frame_type {
   FRAME_ACK = 3,
   FRAME_DATA = 4,
   FRAME_FETCH_ADD = 5,
-  FRAME_COMPARE_SWAP = 6
+  FRAME_COMPARE_SWAP = 6,
+  FRAME_PARK = 7,
+  FRAME_PARKED = 8,
+  FRAME_UNPARKED = 9
 };
 
 struct frame { /* the header */
@@ -58,7 +62,11 @@ struct frame_trailer {
 };
 
 static inline bool frame_is_atomic(const struct frame *frame) {
-  return frame->type >= FRAME_FETCH_ADD;
+  return frame->type == FRAME_FETCH_ADD || frame->type == FRAME_COMPARE_SWAP;
+}
+
+static inline bool frame_is_parking(const struct frame *frame) {
+  return frame->type >= FRAME_PARK;
 }
 
 void frame_pack(const struct frame *frame, uint8_t bytes[FRAME_HEADER]);

@@ -102,6 +102,45 @@ void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound) {
     link->fail(link, HAUL_EPEER, "it stopped in the middle of a payload");
   else if (stuck)
     link->fail(link, HAUL_EPEER, "it does not read from its data connection");
+  else if (rail->parking == RAIL_ASKED && now - rail->tx.moved > bound)
+    link->fail(link, HAUL_EPEER, "it does not say whether a data connection may be parked");
+}
+
+/* ---- Descriptors and frames ---- */
+
+static void close_pipe(struct tcp_rail *rail) {
+  if (rail->tx.pipe[0] >= 0) {
+    close(rail->tx.pipe[0]);
+    close(rail->tx.pipe[1]);
+  }
+  rail->tx.pipe[0] = rail->tx.pipe[1] = -1;
+}
+
+static void close_descriptors(struct tcp_rail *rail) {
+  loop_unwatch(rail->endpoint->base.link->fabric->loop, &rail->watch);
+  stream_close(&rail->stream);
+  close_pipe(rail);
+  rail->tx.in_pipe = 0;
+  rail->tx.corked = false;
+  rail->rx.inbox_start = rail->rx.inbox_end = 0;
+}
+
+/* With the endpoint's lock. */
+static void drop_frames(struct tcp_rail *rail, struct list *frames) {
+  list_each_safe(item, frames) {
+    struct tx_frame *frame = list_entry(item, struct tx_frame, link);
+    if (frame->rail != rail)
+      continue;
+    rail->endpoint->outstanding -= tx_is_response(frame);
+    tx_drop(frame);
+  }
+}
+
+/* Closes a parked rail; with both locks. Its frames tell at most that it is parked. */
+static void retire(struct tcp_rail *rail) {
+  close_descriptors(rail);
+  drop_frames(rail, &rail->tx.queue);
+  rail->endpoint->retired++;
 }
 
 /* ---- Opening ---- */
@@ -138,6 +177,10 @@ static int make_rail(struct tcp_endpoint *endpoint, unsigned index) {
     return 0;
   if (index != endpoint->rail_count && index != TCP_EXPRESS)
     return error_set(HAUL_EPROTO, 0, NULL, NULL, "tcp rail %u out of order", index);
+  if (!endpoint->slots)
+    endpoint->slots = alloc_zero(TCP_WINDOW, sizeof *endpoint->slots);
+  if (!endpoint->slots)
+    return error_memory("tcp requests");
   struct tcp_rail *rail = alloc_zero(1, sizeof *rail);
   if (rail) {
     rail->tx.checksum.state = XXH3_createState();
@@ -163,6 +206,9 @@ static void start_rail(struct tcp_rail *rail, struct stream stream) {
   bool encrypted = stream.protection >= STREAM_PROCESS; /* nothing is spliced */
   rail->stream = stream;
   rail->broken = rail->rx.blocked = false;
+  endpoint->retired -= rail->parking == RAIL_PARKED;
+  rail->parking = RAIL_IN_USE;
+  endpoint->had_rails = true;
   rail->rx.idle_polls = POLL_PATIENCE; /* no polls before its first event */
   rail->tx.may_splice = !atomic_load(&endpoint->base.no_zero_copy) && !encrypted;
   rail->rx.moved = rail->tx.moved = clock_now();
@@ -172,22 +218,29 @@ static void start_rail(struct tcp_rail *rail, struct stream stream) {
       atomic_store(&endpoint->base.no_zero_copy, true);
   }
   if (rail->index != TCP_EXPRESS) {
-    atomic_fetch_add(&endpoint->open_rails, 1);
+    unsigned open = atomic_fetch_add(&endpoint->open_rails, 1) + 1;
+    if (open > atomic_load(&endpoint->rails_expected))
+      atomic_store(&endpoint->rails_expected, open);
     atomic_store(&endpoint->base.open, true);
   }
+  if (!endpoint->base.link->initiator)
+    endpoint->dial.active = false;
+  tcp_advance(endpoint, NULL);
 }
 
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream) {
   struct link *link = endpoint->base.link;
   tune_socket(stream.fd, link);
-  if (index == 0 && endpoint->rail_count == 0 && !link->loopback)
-    endpoint->link_speed = tcp_link_speed(stream.fd);
   combiner_lock(&endpoint->combiner);
   int ended = atomic_load(&link->ended); /* stopped while connecting */
   int code = ended ? error_code(ended, link->name) : 0;
+  if (code == 0 && endpoint_is_closed(&endpoint->base))
+    code = error_set(HAUL_EPATH, 0, link->name, NULL, "%s", endpoint_reason(&endpoint->base));
   if (code == 0)
     code = make_rail(endpoint, index);
   struct tcp_rail *rail = endpoint->rails[index];
+  if (code == 0 && rail->stream.fd >= 0 && rail->parking == RAIL_PARKED)
+    retire(rail); /* its end is on its way */
   if (code == 0 && rail->stream.fd >= 0)
     code = error_set(HAUL_EPROTO, 0, NULL, NULL, "tcp rail %u is open already", index);
   if (code == 0)
@@ -196,67 +249,19 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
     start_rail(rail, stream);
   combiner_unlock(&endpoint->combiner);
   loop_poller_resume(link->fabric->loop, &endpoint->poller); /* the stream may hold bytes already */
+  if (code == 0)
+    tcp_start_stall_timer(endpoint);
   if (code)
     stream_close(&stream);
   return code;
 }
 
-static int connect_rail(struct tcp_endpoint *endpoint, unsigned index, haul_deadline until) {
-  struct link *link = endpoint->base.link;
-  struct stream stream;
-  int code = link->open_channel(link, &tcp_transport, link->local, index, until, &stream);
-  if (code)
-    return code;
-  loop_lock(link->fabric->loop);
-  code = rail_open(endpoint, index, stream);
-  loop_unlock(link->fabric->loop);
-  return code;
-}
-
-/* Without the express rail, works of the best rank take the others. */
-void tcp_connect_rails(struct endpoint *base, haul_deadline until) {
-  struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
-  struct link *link = base->link;
-  unsigned wanted = link->fabric->config->tcp_rails;
-  int code = 0;
-  if (wanted == 0)
-    wanted = link->loopback ? 1 : 2;
-  for (unsigned i = 0; i < wanted && i < TCP_RAILS_MAX && code == 0; i++)
-    code = connect_rail(endpoint, i, until);
-  if (atomic_load(&endpoint->open_rails) == 0) {
-    loop_lock(link->fabric->loop);
-    endpoint_failed(base, "no data connection: %.150s", haul_error_last()->text);
-    loop_unlock(link->fabric->loop);
-  } else if (code == 0) {
-    connect_rail(endpoint, TCP_EXPRESS, until);
-  }
-}
-
 /* ---- Closing ---- */
-
-static void close_pipe(struct tcp_rail *rail) {
-  if (rail->tx.pipe[0] >= 0) {
-    close(rail->tx.pipe[0]);
-    close(rail->tx.pipe[1]);
-  }
-  rail->tx.pipe[0] = rail->tx.pipe[1] = -1;
-}
 
 void rail_forked(struct tcp_rail *rail) {
   if (rail->stream.fd >= 0)
     close(rail->stream.fd);
   close_pipe(rail);
-}
-
-/* With the endpoint's lock. */
-static void drop_frames(struct tcp_rail *rail, struct list *frames) {
-  list_each_safe(item, frames) {
-    struct tx_frame *frame = list_entry(item, struct tx_frame, link);
-    if (frame->rail != rail)
-      continue;
-    rail->endpoint->outstanding -= tx_is_response(frame);
-    tx_drop(frame);
-  }
 }
 
 /* Of payloads that are arriving or staged. */
@@ -280,15 +285,6 @@ static void drop_payloads(struct tcp_rail *rail) {
   combiner_unlock(&endpoint->combiner);
 }
 
-static void close_descriptors(struct tcp_rail *rail) {
-  loop_unwatch(rail->endpoint->base.link->fabric->loop, &rail->watch);
-  stream_close(&rail->stream);
-  close_pipe(rail);
-  rail->tx.in_pipe = 0;
-  rail->tx.corked = false;
-  rail->rx.inbox_start = rail->rx.inbox_end = 0;
-}
-
 /* The last rail closes the path. With the endpoint's lock. */
 static void close_path(struct tcp_endpoint *endpoint, int code, struct list *works) {
   backlog_empty(&endpoint->pending, works);
@@ -307,10 +303,16 @@ void rail_close(struct tcp_rail *rail, int code) {
   if (rail->stream.fd < 0)
     return;
   combiner_lock(&endpoint->combiner);
+  if (rail->parking == RAIL_PARKED) {
+    retire(rail);
+    combiner_unlock(&endpoint->combiner);
+    return;
+  }
   close_descriptors(rail);
   bool begun = slots_drop(rail, &works);
   drop_frames(rail, &endpoint->staged_sends);
   drop_frames(rail, &rail->tx.queue);
+  rail_parking_lost(rail);
   bool last = rail->index != TCP_EXPRESS && atomic_fetch_sub(&endpoint->open_rails, 1) == 1;
   if (last)
     close_path(endpoint, code, &works);
@@ -320,6 +322,8 @@ void rail_close(struct tcp_rail *rail, int code) {
   drop_payloads(rail);
   /* tcp is the path of last resort: without it the peer has usually ended. */
   if (code == HAUL_EPATH) {
+    if (rail->index != TCP_EXPRESS)
+      atomic_fetch_sub(&endpoint->rails_expected, 1);
     if (!last)
       atomic_fetch_add(&endpoint->base.rails_lost, 1);
     if (begun) {
@@ -330,10 +334,5 @@ void rail_close(struct tcp_rail *rail, int code) {
     }
   }
   error_set(code, 0, link->name, "read the peer's log", "the connection to the peer ended");
-  for (struct list *item; (item = list_take(&works));) {
-    struct work *work = list_entry(item, struct work, link);
-    work->state = NULL;
-    work->done(work, code);
-  }
-  loop_notify(link->fabric->loop);
+  tcp_end_works(endpoint, &works, code);
 }

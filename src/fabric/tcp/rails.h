@@ -73,11 +73,18 @@ struct rail_rx {
   unsigned idle_polls;
 };
 
+enum rail_parking {
+  RAIL_IN_USE,
+  RAIL_ASKED, /* PARK was sent, and its answer has not come */
+  RAIL_PARKED /* PARKED was sent, or has come: the end of the stream is normal */
+};
+
 struct tcp_rail {
   struct tcp_endpoint *endpoint;
   unsigned index;
-  struct stream stream; /* fd -1: closed */
-  _Atomic bool broken;  /* the socket failed; the loop will close the rail */
+  struct stream stream;      /* fd -1: closed */
+  _Atomic bool broken;       /* the socket failed; the loop will close the rail */
+  enum rail_parking parking; /* both locks to change */
   struct watch watch;
   struct rail_tx tx;
   struct rail_rx rx;
@@ -99,11 +106,13 @@ static inline bool rail_is_open(const struct tcp_rail *rail) {
   return rail->stream.fd >= 0 && !rail->broken;
 }
 
+/* Whether works may start on it; with a lock. */
+static inline bool rail_takes_works(const struct tcp_rail *rail) {
+  return rail_is_open(rail) && rail->parking == RAIL_IN_USE;
+}
+
 /* ---- rails.c: with the loop's lock unless stated otherwise ---- */
 
-/* Initiator: connects the configured rails, then the express rail. Blocks until `until`, without
- * locks; the transport's `connect`. */
-void tcp_connect_rails(struct endpoint *base, haul_deadline until);
 /* Takes over the stream, also on failure. */
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream);
 /* Ends the rail's works with `code` and drops its responses. An outstanding request that modifies
@@ -139,6 +148,7 @@ static inline bool tx_is_response(const struct tx_frame *frame) {
  * over the reference to the region. */
 struct tx_frame *tx_request(const struct work *work, uint64_t request);
 struct tx_frame *tx_ack(uint64_t request, int32_t status);
+struct tx_frame *tx_parking(enum frame_type type);
 struct tx_frame *tx_data(const struct frame *request, const struct frame_segment *segments,
                          struct haul_region *region);
 /* The DATA of an atomic operation. Its old value, 8 bytes, is in the head at TX_OLD_VALUE, as the
@@ -170,6 +180,17 @@ void rail_pump(struct tcp_rail *rail);
 void rail_uncork(struct tcp_rail *rail);
 /* Whether the system splices pages here: 0, or the errno. Without the lock. */
 int tcp_probe_splice(void);
+
+/* ---- park.c: with the loop's lock unless stated otherwise ---- */
+
+/* Initiator: asks to park the rails if they have been idle for long enough. */
+void tcp_park_if_idle(struct tcp_endpoint *endpoint, int64_t now);
+/* A frame PARK, PARKED or UNPARKED came. */
+void rail_on_parking(struct tcp_rail *rail);
+/* The rail ended and was not parked; with both locks. */
+void rail_parking_lost(struct tcp_rail *rail);
+/* Frees the rails if all are closed, and some were parked. No rail is in use by the caller. */
+void tcp_free_rails(struct tcp_endpoint *endpoint);
 
 /* ---- receive.c: with the loop's lock ---- */
 

@@ -329,6 +329,10 @@ static bool take_head(struct tcp_rail *rail) {
   if (buffered(rx) < FRAME_HEADER)
     return false;
   int code = frame_parse(at, &rx->frame, &reason);
+  if (rail->parking == RAIL_PARKED) {
+    code = HAUL_EPROTO;
+    reason = "a frame on a parked rail";
+  }
   size_t head = FRAME_HEADER + (size_t)rx->frame.count * FRAME_SEGMENT;
   if (code == 0 && buffered(rx) < head)
     return false;
@@ -346,6 +350,8 @@ static bool take_head(struct tcp_rail *rail) {
     on_ack(rail);
   else if (rx->frame.type == FRAME_DATA)
     on_data(rail);
+  else if (frame_is_parking(&rx->frame))
+    rail_on_parking(rail);
   else
     on_request(rail);
   return true;

@@ -121,6 +121,10 @@ struct tx_frame *tx_ack(uint64_t request, int32_t status) {
   return tx_new(&(struct frame){.type = FRAME_ACK, .request = request, .status = status}, 0, 0);
 }
 
+struct tx_frame *tx_parking(enum frame_type type) {
+  return tx_new(&(struct frame){.type = (uint8_t)type}, 0, 0);
+}
+
 struct tx_frame *tx_atomic_data(uint64_t request) {
   const struct frame header = {.type = FRAME_DATA, .request = request, .payload = 8};
   struct tx_frame *frame = tx_new(&header, 8 + FRAME_TRAILER, 0);

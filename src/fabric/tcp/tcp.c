@@ -57,6 +57,8 @@ bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct wo
   struct tcp_slot *slot = slot_find(rail, request, data);
   bool found = slot != NULL;
   *work = found ? slot->work : NULL;
+  if (*work)
+    (*work)->state = NULL; /* a late cancel finds no slot */
   if (found) {
     slot_free(endpoint, slot);
     tcp_advance(endpoint, NULL);
@@ -70,6 +72,8 @@ bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct wo
 static struct work *take_work(struct tcp_slot *slot) {
   struct work *work = slot->work;
   slot->work = NULL;
+  if (work)
+    work->state = NULL;
   if (work && slot->spliced)
     atomic_store(&work->region->exported, true);
   return work;
@@ -119,11 +123,11 @@ bool slots_drop(struct tcp_rail *rail, struct list *works) {
  * the least payload queued. NULL: none is open. */
 static struct tcp_rail *choose_rail(const struct tcp_endpoint *endpoint, const struct work *work) {
   struct tcp_rail *best = NULL, *express = endpoint->rails[TCP_EXPRESS];
-  if (work->rank == 0 && express && rail_is_open(express))
+  if (work->rank == 0 && express && rail_takes_works(express))
     return express;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct tcp_rail *rail = endpoint->rails[i];
-    if (rail_is_open(rail) && (!best || rail->tx.queued < best->tx.queued))
+    if (rail_takes_works(rail) && (!best || rail->tx.queued < best->tx.queued))
       best = rail;
   }
   return best;
@@ -132,11 +136,6 @@ static struct tcp_rail *choose_rail(const struct tcp_endpoint *endpoint, const s
 static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct tcp_rail *rail) {
   uint64_t request;
   work->state = NULL;
-  if (!rail) {
-    work->done(work, error_set(HAUL_EPATH, 0, endpoint->base.link->name, NULL,
-                               "no data connection is left"));
-    return;
-  }
   struct tcp_slot *slot = slot_new(endpoint, &request);
   struct tx_frame *frame = tx_request(work, request);
   if (!frame) {
@@ -161,8 +160,6 @@ static bool may_start(const struct tcp_endpoint *endpoint, const struct work *wo
   unsigned staged = 0; /* sources that wait for engines or bounce buffers */
   if (endpoint->busy_slots >= endpoint->base.link->window || endpoint->abandoned > 0)
     return false;
-  if (!rail) /* the start fails at once */
-    return true;
   if (!work->region->memory.view)
     list_each(item, &endpoint->staged_sends) staged++;
   return rail->tx.queued < TCP_QUEUE && staged < 2 * TCP_BOUNCES;
@@ -175,7 +172,9 @@ static unsigned start_works(struct tcp_endpoint *endpoint) {
   while (count < WORK_BATCH && (first = backlog_first(&endpoint->pending))) {
     struct work *work = list_entry(first, struct work, link);
     struct tcp_rail *rail = choose_rail(endpoint, work);
-    if (!may_start(endpoint, work, rail))
+    if (!rail || (endpoint->retired > 0 && endpoint->base.link->initiator))
+      tcp_want_rails(endpoint);
+    if (!rail || !may_start(endpoint, work, rail))
       break;
     backlog_take(&endpoint->pending);
     start_work(endpoint, work, rail);
@@ -198,6 +197,15 @@ bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns) {
     rail->tx.turn = 0;
   }
   return more;
+}
+
+void tcp_end_works(struct tcp_endpoint *endpoint, struct list *works, int code) {
+  for (struct list *item; (item = list_take(works));) {
+    struct work *work = list_entry(item, struct work, link);
+    work->state = NULL;
+    work->done(work, code);
+  }
+  loop_notify(endpoint->base.link->fabric->loop);
 }
 
 static void tcp_admit(struct combiner *combiner, struct list *works) {
@@ -298,6 +306,8 @@ static bool poll_endpoint(struct poller *poller) {
   int64_t spin_ns = endpoint->base.link->fabric->config->spin_ns;
   bool moved = false, sends = false, receives = false, unread = false;
   bool young = work_batch_is_young(&endpoint->work_batch);
+  if (atomic_load(&endpoint->dial.due))
+    tcp_dial(endpoint);
   if (!list_empty(&endpoint->staged_receives))
     moved |= staged_receives_poll(endpoint, &receives);
   if (!young) { /* taking the lock admits the batch */
@@ -311,18 +321,28 @@ static bool poll_endpoint(struct poller *poller) {
   each_rail(rail, endpoint) moved |= rail_poll(rail, spin_ns);
   tcp_staging_leave_queue(endpoint);
   each_rail(rail, endpoint) unread |= !rail->rx.blocked && stream_holds(&rail->stream);
+  tcp_free_rails(endpoint);
   poller->urgent = sends || receives || unread || work_batch_pending(&endpoint->work_batch);
   poller->rests = !moved && !poller->urgent && is_idle(endpoint, spin_ns);
   return moved;
 }
 
+void tcp_start_stall_timer(struct tcp_endpoint *endpoint) {
+  const struct link *link = endpoint->base.link;
+  const struct haul_node_config *config = link->fabric->config;
+  int64_t wait = config->liveness_ns / 2;
+  if (link->initiator && rail_after(endpoint, NULL) && config->idle_rails_ns / 4 < wait)
+    wait = config->idle_rails_ns / 4;
+  loop_timer_start(link->fabric->loop, &endpoint->stall, clock_now() + wait);
+}
+
 static void on_stall_timer(struct timer *timer) {
   struct tcp_endpoint *endpoint = list_entry(timer, struct tcp_endpoint, stall);
-  struct fabric *fabric = endpoint->base.link->fabric;
-  int64_t now = clock_now(), bound = fabric->config->liveness_ns;
+  int64_t now = clock_now(), bound = endpoint->base.link->fabric->config->liveness_ns;
   each_rail(rail, endpoint) rail_check_stall(rail, now, bound);
   tcp_staging_expire(endpoint, now);
-  loop_timer_start(fabric->loop, timer, now + bound / 2);
+  tcp_park_if_idle(endpoint, now);
+  tcp_start_stall_timer(endpoint);
 }
 
 static int tcp_create(struct link *link, struct endpoint **out) {
@@ -343,9 +363,12 @@ static int tcp_create(struct link *link, struct endpoint **out) {
                     loop);
   staging_user_init(staging, &endpoint->rx_staging, STAGING_RECEIVE, TCP_BOUNCES,
                     loop_wake_callback, loop);
+  if (!link->loopback)
+    endpoint->link_speed = tcp_link_speed(link->socket);
+  tcp_dial_init(endpoint);
   timer_init(&endpoint->stall, on_stall_timer);
   loop_poller_start(loop, &endpoint->poller, poll_endpoint);
-  loop_timer_start(loop, &endpoint->stall, clock_now() + link->fabric->config->liveness_ns / 2);
+  tcp_start_stall_timer(endpoint);
   *out = &endpoint->base;
   return 0;
 }
@@ -357,15 +380,27 @@ static void tcp_adopt(struct endpoint *base, unsigned index, struct stream strea
     rail_open((struct tcp_endpoint *)base, index, stream);
 }
 
+/* Works that wait for a rail. */
+static void end_pending(struct tcp_endpoint *endpoint, int code) {
+  struct list works = LIST_INIT(works);
+  combiner_lock(&endpoint->combiner);
+  backlog_empty(&endpoint->pending, &works);
+  atomic_store(&endpoint->base.open, false);
+  combiner_unlock(&endpoint->combiner);
+  error_code(code, endpoint->base.link->name);
+  tcp_end_works(endpoint, &works, code);
+}
+
 static void tcp_stop(struct endpoint *base, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   each_rail(rail, endpoint) rail_close(rail, code);
   staging_cancel_wait(&endpoint->tx_staging);
   staging_cancel_wait(&endpoint->rx_staging);
   loop_timer_stop(&endpoint->stall);
+  loop_timer_stop(&endpoint->dial.timer);
   loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
+  end_pending(endpoint, code);
   /* Ends deferred works; tcp_post ends later ones. */
-  atomic_store(&base->open, false);
   combiner_drain(&endpoint->combiner);
 }
 
@@ -378,6 +413,7 @@ static void tcp_destroy(struct endpoint *base) {
   for (unsigned i = 0; i < TCP_RAILS; i++)
     rail_free(endpoint->rails[i]);
   combiner_destroy(&endpoint->combiner);
+  alloc_free(endpoint->slots);
   alloc_free(endpoint);
 }
 
@@ -387,8 +423,12 @@ const struct transport tcp_transport = {
     .payload = true,
     .checks = tcp_checks,
     .create = tcp_create,
-    .connect = tcp_connect_rails,
+    .connect = tcp_connect,
     .adopt = tcp_adopt,
+    .dialed = tcp_dialed,
+    .expect = tcp_expect,
+    .requested = tcp_requested,
+    .refused = tcp_refused,
     .stop = tcp_stop,
     .forked = tcp_forked,
     .destroy = tcp_destroy,

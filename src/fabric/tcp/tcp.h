@@ -9,6 +9,8 @@
  *   send.c      frames to send, and the pump that sends them
  *   receive.c   the state machine that reads a rail, and the handlers of its frames
  *   rails.c     the life of a rail: opened, watched, polled, closed
+ *   dial.c      when rails are opened, and by whom
+ *   park.c      idle rails are closed, by agreement
  *   estimate.c  cost estimates, and checks of this host
  *
  * Locks: the combiner's lock, "the endpoint's lock", guards the sending side: slots, pending works,
@@ -53,22 +55,35 @@ struct tcp_slot {
   bool spliced;      /* pages of its source were spliced (send.c) */
 };
 
+/* The opening of rails; the loop's lock. */
+struct tcp_dial {
+  bool active;   /* a dial or the pause after one; acceptor: the peer was asked */
+  bool asked;    /* the peer has works that wait */
+  unsigned next; /* the rail to dial; the one past the last is the express rail */
+  int64_t until; /* no attempt begins after it */
+  int64_t pause; /* after the next failure */
+  struct timer timer;
+  _Atomic bool due; /* works wait for the first rail; from any thread */
+};
+
 struct tcp_endpoint {
   struct endpoint base;
   struct combiner combiner;          /* the endpoint's lock; submitted works */
   struct tcp_rail *rails[TCP_RAILS]; /* allocated when first opened; both locks to change */
   unsigned rail_count;               /* allocated, without the express rail; no gaps */
-  _Atomic unsigned open_rails;       /* without the express rail */
+  _Atomic unsigned open_rails;       /* not parked; without the express rail */
+  _Atomic unsigned rails_expected;   /* the same, once those that are wanted are open */
   _Atomic int protection;            /* enum protection, of the rails */
   size_t splice_min;                 /* payload bytes from which on pages are spliced; constant */
-  double link_speed; /* bytes/ns of the interface, 0: unknown; constant once a rail is open */
-  struct work_batch work_batch; /* submitted works that are not admitted yet */
+  double link_speed;                 /* bytes/ns of the interface, 0: unknown; constant */
+  struct work_batch work_batch;      /* submitted works that are not admitted yet */
   struct poller poller;
   struct timer stall;
+  struct tcp_dial dial;
 
   /* The endpoint's lock. */
   struct backlog pending; /* works that wait for a slot, for room on a rail, or for `abandoned` */
-  struct tcp_slot slots[TCP_WINDOW];
+  struct tcp_slot *slots; /* TCP_WINDOW; allocated with the first rail */
   uint32_t busy_slots, next_slot;
   /* Abandoned slots, and rails that ended with begun requests. Until it is 0 no work begins here,
    * nor a write over another path, as it could be overwritten. */
@@ -76,6 +91,11 @@ struct tcp_endpoint {
   uint32_t outstanding;     /* requests of the peer */
   struct list staged_sends; /* tx_frames whose source waits for, or is copied to, a bounce buffer */
   struct staging_user tx_staging;
+
+  /* Both locks to change. */
+  unsigned asking;  /* rails whose answer to PARK has not come: no dial begins */
+  unsigned retired; /* rails that were closed because they were parked */
+  bool had_rails;
 
   /* The loop's lock. */
   struct list staged_receives;
@@ -102,6 +122,25 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct tcp_slot *slot, 
 /* The rail ends: frees its slots and moves their works to `works`. True: a begun request modifies
  * the peer's memory, and `abandoned` counts the rail from now on. With the endpoint's lock. */
 bool slots_drop(struct tcp_rail *rail, struct list *works);
+
+/* The next look for rails that stall or are idle. With the loop's lock. */
+void tcp_start_stall_timer(struct tcp_endpoint *endpoint);
+/* Ends works that are in no queue with the code, whose detail the thread has. Without the
+ * endpoint's lock. */
+void tcp_end_works(struct tcp_endpoint *endpoint, struct list *works, int code);
+
+/* ---- dial.c: with the loop's lock unless stated otherwise ---- */
+
+void tcp_dial_init(struct tcp_endpoint *endpoint);
+/* A work waits and no rail is open; with the endpoint's lock. Has the poller call tcp_dial. */
+void tcp_want_rails(struct tcp_endpoint *endpoint);
+void tcp_dial(struct tcp_endpoint *endpoint);
+/* The transport's `connect`, without the lock; `dialed`, `expect`, `requested` and `refused`. */
+void tcp_connect(struct endpoint *base, haul_deadline until);
+void tcp_dialed(struct endpoint *base, unsigned index, int code, struct stream stream);
+int tcp_expect(struct endpoint *base, unsigned channels);
+void tcp_requested(struct endpoint *base);
+int tcp_refused(struct endpoint *base, int code, const char *reason);
 
 /* ---- estimate.c ---- */
 

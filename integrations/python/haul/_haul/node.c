@@ -43,6 +43,7 @@ static const struct setting {
     SETTING("max_peers_each", COUNT, max_peers_each, 0),
     SETTING("max_lookups", COUNT, max_lookups, UINT_MAX),
     SETTING("peer_bytes", BYTES, peer_bytes, 0),
+    SETTING("idle_rails", SECONDS, idle_rails_ns, 0),
 #undef SETTING
 };
 enum { NUMBERS = sizeof settings / sizeof *settings, FILES = 5 };
@@ -154,18 +155,18 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
                           "certificate", "private_key",    "authority",     "directory_login",
                           "plain_data",  "process_tls",    "any_user",      "any_observer",
                           "handshake",   "max_peers_each", "max_lookups",   "peer_bytes",
-                          NULL};
+                          "idle_rails",  NULL};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   PyObject *n[NUMBERS] = {NULL}; /* as in settings[] */
   PyObject *paths[FILES] = {NULL}, *files[FILES] = {NULL}, *node = NULL;
   const char *progress = "thread";
-  if (PyArg_ParseTupleAndKeywords(args, keywords, "|z$OspOOOOpOOOOOOOzpOOOOOOppppOOOO", names,
+  if (PyArg_ParseTupleAndKeywords(args, keywords, "|z$OspOOOOpOOOOOOOzpOOOOOOppppOOOOO", names,
                                   &config.name, &n[0], &progress, &config.insecure, &n[1], &n[2],
                                   &n[3], &n[4], &config.peer_events, &n[5], &n[6], &n[7], &n[8],
                                   &n[9], &n[10], &n[11], &config.paths, &config.estimates_only,
                                   &n[12], &paths[0], &paths[1], &paths[2], &paths[3], &paths[4],
                                   &config.plain_data, &config.process_tls, &config.any_user,
-                                  &config.any_observer, &n[13], &n[14], &n[15], &n[16]) &&
+                                  &config.any_observer, &n[13], &n[14], &n[15], &n[16], &n[17]) &&
       read_settings(n, progress, &config) && read_paths(paths, files)) {
     double timeout = n[0] && n[0] != Py_None ? PyFloat_AsDouble(n[0]) : DEFAULT_TIMEOUT;
     if (!PyErr_Occurred())
