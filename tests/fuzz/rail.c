@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * A rail of tcp: any bytes that a peer may send over it, while a write, a read and a fetch-add of
- * this side are in flight. The first byte chooses the size of the chunks, and who connected. */
+ * this side are in flight. The first byte chooses the size of the chunks and the side of the node.
+ */
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
