@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * A rail of tcp: any bytes that a peer may send over it, in chunks whose size the first byte
- * chooses, while a write, a read and a fetch-add of this side are in flight. */
+ * A rail of tcp: any bytes that a peer may send over it, while a write, a read and a fetch-add of
+ * this side are in flight. The first byte chooses the size of the chunks and the side of the node.
+ */
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -36,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
                            .rights = HAUL_READ | HAUL_WRITE};
   if (length < 2 || length > RIG_INPUT)
     return 0;
-  struct haul_peer *peer = rig_peer(true, &end);
+  struct haul_peer *peer = rig_peer(bytes[0] % 4 != 1, &end);
   rig_channel(peer, "tcp", &rail);
   RIG_ASSERT(
       remote_open(&rig_node()->transfers, &peer->base, &key, "remote", HAUL_NO_WAIT, &remote) == 0);

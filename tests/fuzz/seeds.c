@@ -106,6 +106,9 @@ static const struct {
      {{RIG_BYTES - 4, 8}, {0, 5}}},
     {"data-of-add", {FRAME_DATA, 0, 0, 0, RIG_REQUEST + 2, 0, 8}, {{0}}},
     {"ack-of-add", {FRAME_ACK, 0, 0, HAUL_ENOTSUP, RIG_REQUEST + 2, 0, 0}, {{0}}},
+    {"park", {FRAME_PARK, 0, 0, 0, 0, 0, 0}, {{0}}},
+    {"parked", {FRAME_PARKED, 0, 0, 0, 0, 0, 0}, {{0}}},
+    {"unparked", {FRAME_UNPARKED, 0, 0, 0, 0, 0, 0}, {{0}}},
 };
 #define FRAMES (sizeof frames / sizeof frames[0])
 
@@ -115,12 +118,21 @@ static void rails(void) {
     put_frame(&wire, &frames[i].frame, frames[i].pieces);
     seed_save("frame", frames[i].name, &wire);
     wire = seed_begin();
-    wire_put8(&wire, i % 2 ? 61 : 0); /* in parts, or whole */
+    wire_put8(&wire, i % 2 ? 61 : 0); /* in parts to an acceptor, or whole to an initiator */
     put_frame(&wire, &frames[i].frame, frames[i].pieces);
     put_frame(&wire, &frames[FRAMES - 1 - i].frame, frames[FRAMES - 1 - i].pieces);
     put_frame(&wire, &frames[(i + 5) % FRAMES].frame, frames[(i + 5) % FRAMES].pieces);
     seed_save("rail", frames[i].name, &wire);
   }
+  /* An acceptor whose requests are answered parks the rail; then comes one frame too many. */
+  struct wire wire = seed_begin();
+  static const char *const answers[] = {"ack-write", "data", "data-of-add", "park", "park"};
+  wire_put8(&wire, 61);
+  for (size_t k = 0; k < sizeof answers / sizeof answers[0]; k++)
+    for (size_t i = 0; i < FRAMES; i++)
+      if (strcmp(frames[i].name, answers[k]) == 0)
+        put_frame(&wire, &frames[i].frame, frames[i].pieces);
+  seed_save("rail", "parked-for-good", &wire);
 }
 
 /* ---- Handshakes ---- */

@@ -16,6 +16,9 @@ static const struct frame good[] = {
     {FRAME_DATA, 0, 0, 0, 9, 3, FRAME_PAYLOAD_MAX},
     {FRAME_FETCH_ADD, 0, 2, 0, 9, 3, 8},
     {FRAME_COMPARE_SWAP, 0, 2, 0, UINT64_MAX, 3, 8},
+    {FRAME_PARK, 0, 0, 0, 0, 0, 0},
+    {FRAME_PARKED, 0, 0, 0, 0, 0, 0},
+    {FRAME_UNPARKED, 0, 0, 0, 0, 0, 0},
 };
 
 static int parse(const uint8_t *bytes, struct frame *frame) {
@@ -47,7 +50,13 @@ static void each_invalid_field_is_rejected(void **state) {
   (void)state;
   const struct frame bad[] = {
       {0, 0, 1, 0, 7, 7, 1},
-      {7, 0, 1, 0, 7, 7, 1},
+      {10, 0, 1, 0, 7, 7, 1},
+      {FRAME_PARK, FRAME_CHECKSUM, 0, 0, 0, 0, 0},
+      {FRAME_PARK, 0, 1, 0, 0, 0, 1},
+      {FRAME_PARKED, 0, 0, HAUL_EPEER, 0, 0, 0},
+      {FRAME_PARKED, 0, 0, 0, 1, 0, 0},
+      {FRAME_UNPARKED, 0, 0, 0, 0, 1, 0},
+      {FRAME_UNPARKED, 0, 0, 0, 0, 0, 1},
       {255, 0, 1, 0, 7, 7, 1},
       {FRAME_WRITE, 2, 1, 0, 7, 7, 1},
       {FRAME_WRITE, 0xff, 1, 0, 7, 7, 1},
