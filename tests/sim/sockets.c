@@ -117,7 +117,7 @@ struct socket {
   struct list arrived; /* unread data */
   size_t flight_bytes, arrived_bytes, window;
   int low_water, error;
-  bool fin, read_shut, write_shut, blocked;
+  bool fin, read_shut, write_shut;
   struct event arrival, attempt, probe;
   unsigned attempts, lost_probes; /* probes: of TCP's keep-alive */
   int64_t probe_idle, probe_interval;
@@ -588,6 +588,11 @@ static size_t free_window(const struct socket *socket) {
   return used < socket->window ? socket->window - used : 0;
 }
 
+/* As the kernel's, a connection with a third of its window free is writable. */
+static bool is_full(const struct socket *socket) {
+  return free_window(socket) * 3 < socket->window;
+}
+
 uint32_t socket_ready(struct file *file) {
   const struct socket *socket = (const struct socket *)file;
   uint32_t ready = 0;
@@ -604,7 +609,7 @@ uint32_t socket_ready(struct file *file) {
     ready |= EPOLLRDHUP;
   if (ended && socket->write_shut)
     ready |= EPOLLHUP;
-  if (socket->write_shut || !socket->peer || free_window(socket) * 3 >= socket->window)
+  if (socket->write_shut || !is_full(socket))
     ready |= EPOLLOUT;
   return ready;
 }
@@ -723,10 +728,8 @@ static ssize_t send_message(struct socket *socket, const struct msghdr *message)
   if (refuses_memory())
     return fail(ENOBUFS);
   size_t taken = accepted(socket, length);
-  if (taken == 0 && length > 0) {
-    socket->blocked = true;
+  if (taken == 0 && length > 0)
     return fail(EAGAIN);
-  }
   struct item *item = item_new(DATA, taken);
   error = attach_files(item, message);
   if (error) {
@@ -734,7 +737,6 @@ static ssize_t send_message(struct socket *socket, const struct msghdr *message)
     return fail(error);
   }
   gather(item, message);
-  socket->blocked = taken < length;
   send_data(socket, item);
   return (ssize_t)taken;
 }
@@ -878,12 +880,11 @@ static ssize_t receive_message(struct socket *socket, struct msghdr *message, in
     sim_faults++;
     return fail(EINTR);
   }
+  bool was_full = socket->peer && is_full(socket->peer);
   ssize_t got = take_bytes(socket, message, flags & MSG_PEEK);
   sim_now += got / 10;
-  if (socket->peer && socket->peer->blocked && free_window(socket->peer) * 3 >= socket->window) {
-    socket->peer->blocked = false;
+  if (was_full && !is_full(socket->peer))
     file_changed(&socket->peer->file);
-  }
   return got;
 }
 
@@ -1058,10 +1059,8 @@ ssize_t world_splice(int from, off_t *from_at, int to, off_t *to_at, size_t leng
   if (error)
     return fail(error);
   size_t taken = socket->peer ? accepted(socket, length) : length;
-  if (taken == 0) {
-    socket->blocked = true;
+  if (taken == 0)
     return fail(EAGAIN);
-  }
   if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0)
     return -1;
   ssize_t moved = splice(pipe_real(file), NULL, pipe[1], NULL, taken, SPLICE_F_NONBLOCK);
@@ -1075,7 +1074,6 @@ ssize_t world_splice(int from, off_t *from_at, int to, off_t *to_at, size_t leng
   struct item *item = item_new(DATA, 0);
   item->pages = pipe[0];
   item->length = (size_t)moved;
-  socket->blocked = (size_t)moved < length;
   send_data(socket, item);
   return moved;
 }
