@@ -8,6 +8,7 @@
 
 #include "calls.h"
 #include "net.h"
+#include "node/message.h"
 
 #define QUIET_LIMIT (90 * S + 2 * plan.liveness) /* for all to reach all once faults have ended */
 #define STOP_LIMIT  (90 * S + 2 * plan.liveness) /* for all to close */
@@ -132,7 +133,10 @@ void load_draw(bool may_have_tls) {
   plan.withdraws = sim_chance(300000);
   plan.peer_bytes = sim_chance(400000) ? (size_t)sim_between(1, 3) << 20 : 0;
   plan.message_most = sim_chance(400000) ? HAUL_MESSAGE_MAX : 4096;
+  plan.message_window = ((plan.message_most + MESSAGE_OVERHEAD) * 4 / 3 + 1)
+                        << (sim_chance(500000) ? 0 : sim_below(8));
   plan.calm_for = sim_chance(500000) ? sim_between(1 * S, 4 * S) : 0;
+  plan.shrinks = sim_chance(400000) ? 0 : (unsigned)sim_between(100000, 900000);
   plan.silent = plan.liveness;
   if (sim_chance(200000))
     draw_patience();
@@ -167,6 +171,8 @@ bool plan_set(const char *text) {
     net.short_calls = net.refused_calls = (unsigned)value;
   else if (strcmp(name, "lane") == 0 && value > 0)
     plan.lane = (size_t)value;
+  else if (strcmp(name, "shrinks") == 0)
+    plan.shrinks = (unsigned)value;
   else if (strcmp(name, "tls") == 0)
     plan.tls = value;
   else if (strcmp(name, "stranger") == 0 && value < STRANGERS)
@@ -182,11 +188,26 @@ bool plan_set(const char *text) {
 void plan_print(FILE *to) {
   fprintf(to,
           "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u lane=%zu "
-          "tls=%d "
-          "stranger=%d\n",
+          "shrinks=%u tls=%d stranger=%d\n",
           plan.programs, plan.hosts, plan.operations, plan.faults,
           (long long)(plan.faulty_for / MS), sim_atomics_share, net.short_calls, plan.lane,
-          plan.tls, (int)plan.stranger);
+          plan.shrinks, plan.tls, (int)plan.stranger);
+}
+
+/* ---- Bounds of the library (core/shrinkable.h) ---- */
+
+unsigned sim_shrink(const char *name, unsigned value, unsigned least);
+
+/* The same for each call and process of a run. Of the smaller values all sizes are as likely. */
+unsigned sim_shrink(const char *name, unsigned value, unsigned least) {
+  uint64_t mixed = sim_seed * 0x9e3779b97f4a7c15;
+  for (; *name; name++)
+    mixed = (mixed ^ (uint8_t)*name) * 0x100000001b3;
+  mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9;
+  if ((mixed >> 20) % 1000000 >= plan.shrinks)
+    return value;
+  unsigned bits = 32 - (unsigned)__builtin_clz(value), shrunk = value >> (mixed >> 50) % bits;
+  return shrunk > least ? shrunk : least;
 }
 
 /* ---- Faults ---- */

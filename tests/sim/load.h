@@ -56,12 +56,14 @@ struct plan {
   const char *paths;
   bool tls, plain_data, process_tls;
   enum stranger stranger;
-  uint64_t key_lasts;  /* bytes until a session changes its key */
-  bool withdraws;      /* programs withdraw their memory, and publish the same or new memory */
-  size_t peer_bytes;   /* bounds the requests in flight; 0: the default */
-  size_t message_most; /* bytes of a message */
-  int64_t calm_for;    /* span without any failure at the end; 0: none */
-  bool solo;           /* in calm one client acts at a time, and its node has no other events */
+  uint64_t key_lasts;    /* bytes until a session changes its key */
+  bool withdraws;        /* programs withdraw their memory, and publish the same or new memory */
+  size_t peer_bytes;     /* bounds the requests in flight; 0: the default */
+  size_t message_most;   /* bytes of a message */
+  size_t message_window; /* unread bytes of a peer; the largest message fits at any time */
+  int64_t calm_for;      /* span without any failure at the end; 0: none */
+  bool solo;             /* in calm one client acts at a time, and its node has no other events */
+  unsigned shrinks;      /* of the library's bounds, in a million: core/shrinkable.h */
 };
 extern struct plan plan;
 

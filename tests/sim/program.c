@@ -345,6 +345,7 @@ static int open_node(struct program *program) {
   config.plain_data = plan.tls && plan.plain_data;
   config.process_tls = plan.tls && plan.process_tls;
   config.peer_bytes = plan.peer_bytes;
+  config.message_window = plan.message_window;
   program->written = program->read = program->seen_out = program->seen_in = 0;
   watch_log(program);
   return haul_node_open(&config, &program->node);

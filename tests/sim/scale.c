@@ -199,6 +199,7 @@ void scale_start(unsigned nodes) {
   net.window = 1 << 20;
   net.short_calls = net.refused_calls = 0;
   sim_atomics_share = 1 << 20;
+  plan.shrinks = 0;
   for (unsigned i = 0; i < nodes; i++) {
     scale.nodes[i].number = i;
     scale.nodes[i].host = host_create(i);
