@@ -39,6 +39,9 @@ enum stranger { NO_STRANGER, OTHER_SECRET, OTHER_NAME, NO_KEY, OTHER_FIRST, STRA
 
 enum phase { FAULTY, QUIET, STOPPING };
 
+/* What a client does. Some faults wait until one of the program, or of its clients, does it. */
+enum amid { AMID_CONNECT, AMID_LOOKUP, AMID_OPERATION, AMIDS };
+
 struct plan {
   unsigned programs, hosts;
   size_t lane;                 /* bytes */
@@ -64,6 +67,7 @@ struct plan {
   int64_t calm_for;      /* span without any failure at the end; 0: none */
   bool solo;             /* in calm one client acts at a time, and its node has no other events */
   unsigned shrinks;      /* of the library's bounds, in a million: core/shrinkable.h */
+  size_t zero_copy;      /* bytes from which on pages are spliced; 0: the default */
 };
 extern struct plan plan;
 
@@ -103,7 +107,8 @@ struct link {
   /* When the connection ended, and when a call said so (watch.c); the process's pauses until then.
    */
   int64_t down_at, down_frozen, epeer_at, epeer_frozen;
-  int code; /* of the last operation */
+  int64_t gone_at, gone_frozen; /* the same since the connected life of `to` has ended */
+  int code;                     /* of the last operation */
   /* The last connection, if it was closed in calm: each of its messages has to come. */
   uint64_t closed_connection, closed_sequence;
 };
@@ -127,6 +132,9 @@ struct program {
   /* Increased once the memory is withdrawn. What it held then; NULL: never withdrawn. */
   unsigned publication;
   bool withdrawing;
+  int64_t hot_until;      /* its clients hardly pause: the memory is about to be withdrawn */
+  struct list withdrawal; /* waits until a client does what `amid` says */
+  enum amid amid;
   uint8_t *withdrawn;
   uint64_t written, read; /* bytes of completed transfers of this node */
   uint64_t seen_out, seen_in;
@@ -148,6 +156,12 @@ void load_start(void);
 bool load_is_over(void);
 void faults_start(void);
 void faults_stop(void);
+/* Some lives begin short of memory or descriptors. */
+void shortage_at_start(struct program *program);
+
+void call_begins(const struct link *link, enum amid what);
+/* Up to some milliseconds, mostly much shorter: the length of a call. */
+int64_t draw_moment(void);
 
 /* The lanes that failed writes of a program that died have touched may change for a while. */
 void loosen_lanes(struct program *target, unsigned writer);

@@ -478,10 +478,12 @@ int world_accept4(int descriptor, struct sockaddr *address, socklen_t *length, i
   server->file.nonblocking = flags & SOCK_NONBLOCK;
   if (address)
     name_to(&server->peer_name, address, length);
-  unsigned refusing = process_current()->refuse_descriptors;
-  process_current()->refuse_descriptors = 0;
+  struct process *process = process_current();
+  unsigned refusing = process->refuse_descriptors, next = process->next_descriptor;
+  process->refuse_descriptors = process->next_descriptor = 0;
   int got = file_install(&server->file);
-  process_current()->refuse_descriptors = refusing;
+  process->refuse_descriptors = refusing;
+  process->next_descriptor = next;
   return got;
 }
 
