@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "core/backlog.h"
 
+#include "core/shrinkable.h"
+
 /* The rank to serve next; BACKLOG_RANKS: the backlog is empty. */
 static unsigned next_rank(const struct backlog *backlog) {
   unsigned best = BACKLOG_RANKS;
   for (unsigned rank = BACKLOG_RANKS; rank-- > 0;) {
     if (list_empty(&backlog->queues[rank]))
       continue;
-    if (backlog->passed[rank] >= BACKLOG_PATIENCE)
+    if (backlog->passed[rank] >= shrinkable(BACKLOG_PATIENCE, 1))
       return rank;
     best = rank;
   }

@@ -9,7 +9,7 @@
  * in a child. Points to a constant 1 until the first node is opened. */
 extern const volatile unsigned char *fork_mark;
 
-/* Maps the page on the first call; 0 or an errno. */
+/* Maps the page, once; 0 or an errno. After a failure a later call tries again. */
 int fork_watch(void);
 
 static inline bool fork_is_child(void) {

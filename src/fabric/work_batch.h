@@ -4,6 +4,7 @@
 #ifndef HAUL_FABRIC_WORK_BATCH_H
 #define HAUL_FABRIC_WORK_BATCH_H
 
+#include "core/shrinkable.h"
 #include "fabric/transport.h"
 
 /* Zeroed: empty. */
@@ -21,7 +22,7 @@ static inline bool work_batch_add(struct work_batch *work_batch, const struct wo
     return false;
   uint64_t bytes = atomic_fetch_add(&work_batch->bytes, work->bytes) + work->bytes;
   uint32_t before = atomic_fetch_add(&work_batch->works, 1);
-  if (before + 1 >= WORK_BATCH || bytes >= WORK_BATCH_BYTES)
+  if (before + 1 >= shrinkable(WORK_BATCH, 1) || bytes >= WORK_BATCH_BYTES)
     return false;
   if (before == 0) {
     atomic_store(&work_batch->since, clock_now());

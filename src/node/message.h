@@ -4,12 +4,13 @@
 #define HAUL_NODE_MESSAGE_H
 
 #include "core/list.h"
+#include "core/shrinkable.h"
 #include "haul/haul.h"
 
 #define MESSAGE_OVERHEAD   64u        /* bytes that a message counts besides its payload */
 #define MESSAGE_WINDOW_MAX (1u << 30) /* bytes; the same limit applies to what a peer announces */
 /* The largest message fits although up to a quarter of the window is not returned as credit yet. */
-#define MESSAGE_WINDOW_MIN ((size_t)(HAUL_MESSAGE_MAX + MESSAGE_OVERHEAD) * 4 / 3 + 1)
+#define MESSAGE_WINDOW_MIN ((size_t)(shrunk(HAUL_MESSAGE_MAX, 4096) + MESSAGE_OVERHEAD) * 4 / 3 + 1)
 
 struct haul_node;
 struct haul_peer;

@@ -18,6 +18,7 @@
 #include <pthread.h>
 
 #include "core/error.h"
+#include "core/shrinkable.h"
 #include "core/tls/tls.h"
 #include "fabric/exports.h"
 #include "transfer/transfer.h"
@@ -81,7 +82,8 @@ static inline int node_enter(const char *call, bool valid, const char *mistake) 
 /* The number of requests of up to 1 MiB that a peer may have outstanding here: `peer_bytes`. */
 static inline uint16_t node_window(const struct haul_node *node) {
   size_t requests = node->config.peer_bytes >> 20;
-  return (uint16_t)(requests < REQUESTS_MAX ? requests : REQUESTS_MAX);
+  size_t most = shrinkable(REQUESTS_MAX, 1);
+  return (uint16_t)(requests < most ? requests : most);
 }
 
 #endif

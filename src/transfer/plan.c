@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
+#include "core/shrinkable.h"
 #include "transfer/transfer.h"
 
+#define PIECES     shrinkable(WORK_PIECES_MAX, 8)
 #define SLICE_MIN  (WORK_BYTES_MAX >> (TUNE_WAYS - 1))
 #define FEW_SLICES ((uint64_t)8 * WORK_BYTES_MAX) /* bytes; more keep the pipeline full */
 
@@ -10,8 +12,12 @@ static bool is_slice_tuned(uint64_t bytes) {
   return bytes >= (uint64_t)2 * SLICE_MIN && bytes < FEW_SLICES;
 }
 
+struct slice slice_whole(void) {
+  return (struct slice){.bytes = shrinkable(WORK_BYTES_MAX, 1024)};
+}
+
 struct slice slice_choose(struct tune *tune, uint64_t bytes, bool measures) {
-  struct slice slice = {.bytes = WORK_BYTES_MAX};
+  struct slice slice = slice_whole();
   if (!is_slice_tuned(bytes))
     return slice;
   slice.tune = measures ? tune : NULL;
@@ -33,7 +39,7 @@ size_t plan_pieces(size_t count, uint64_t bytes, uint32_t slice) {
 
 /* A work ends when its bytes or its pieces are full, or as the last one. */
 size_t plan_works(size_t count, uint64_t bytes, uint32_t slice) {
-  return plan_pieces(count, bytes, slice) / WORK_PIECES_MAX + (size_t)(bytes / slice) + 1;
+  return plan_pieces(count, bytes, slice) / PIECES + (size_t)(bytes / slice) + 1;
 }
 
 /* Adds as much of the piece as fits, and returns the bytes added. */
@@ -45,7 +51,7 @@ static uint64_t add_piece(struct work *work, struct haul_piece *end, const struc
       end[-1].remote + end[-1].length == piece->remote) {
     end[-1].length += length;
   } else {
-    if (work->count == WORK_PIECES_MAX)
+    if (work->count == PIECES)
       return 0;
     *end = (struct haul_piece){piece->local, piece->remote, length};
     work->count++;

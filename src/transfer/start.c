@@ -129,7 +129,7 @@ static void post_all(struct haul_transfer *transfer) {
 static struct slice slice_of(const struct transfer_request *request, bool alone) {
   struct tune *slices = route_slices(request->route, request->path);
   if (!slices || !alone)
-    return (struct slice){.bytes = WORK_BYTES_MAX};
+    return slice_whole();
   return slice_choose(slices, request->bytes, !(request->options.flags & HAUL_CHECKSUM));
 }
 

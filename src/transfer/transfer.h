@@ -32,6 +32,8 @@ struct slice {
   unsigned way;      /* of `tune` */
 };
 
+/* Of transfers whose slices are not tuned. */
+struct slice slice_whole(void);
 /* `measures`: the time of the transfer is recorded, so other sizes may be tried. */
 struct slice slice_choose(struct tune *tune, uint64_t bytes, bool measures);
 /* The best known size. */

@@ -127,9 +127,11 @@ void do_scatter(struct link *link) {
     return;
   span.stride = 1 + sim_below(3);
   size_t made = (span.length + span.stride - 1) / span.stride;
-  if (made > SCATTER_MOST) {
-    span.length = SCATTER_MOST * span.stride;
-    made = SCATTER_MOST;
+  /* A device copies one segment after the other, in milliseconds each. */
+  size_t most = plan.device_latency ? SCATTER_MOST / 10 : SCATTER_MOST;
+  if (made > most) {
+    span.length = most * span.stride;
+    made = most;
   }
   struct haul_transfer_options options = draw_options(&span);
   struct haul_piece *pieces = malloc(made * sizeof *pieces);

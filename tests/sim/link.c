@@ -389,8 +389,13 @@ static int send_message(struct link *link, const struct span *span, int64_t unti
   return code;
 }
 
+/* At times many in a row, also while each that finds no memory fails. */
 static void do_message(struct link *link) {
+  bool many = sim_chance(100000);
   proven(link, MESSAGE, send_message(link, NULL, draw_deadline(MS, 3 * S), link->peer));
+  while ((many || process_current()->refuse_memory > 0) && load.phase == FAULTY &&
+         sim_chance(900000) && !peer_has_ended(link->peer))
+    count(link, MESSAGE, send_message(link, NULL, draw_deadline(0, 20 * MS), link->peer));
 }
 
 /* A message comes after the data of a write that began before it. */
@@ -435,6 +440,7 @@ static int look_up(struct link *link) {
   int64_t until = draw_deadline(10 * MS, 4 * S);
   link->publication = link->to->publication;
   struct limit limit = limit_begin("haul_peer_lookup", until);
+  call_begins(link, AMID_LOOKUP);
   int code = haul_peer_lookup(link->peer, "memory", until, &link->remote);
   limit_end(&limit);
   check_code("haul_peer_lookup", code);
@@ -460,6 +466,7 @@ static int open_connection(struct link *link) {
   bool rejected = address == link->to->addresses[0] && !share_keys(link->from, link->to);
   int64_t until = draw_deadline(10 * MS, 5 * S);
   struct limit limit = limit_begin("haul_peer_connect", until);
+  call_begins(link, AMID_CONNECT);
   int code = haul_peer_connect(link->from->node, address, until, &link->peer);
   limit_end(&limit);
   if (rejected && code == 0)
@@ -497,7 +504,8 @@ static void close_connection(struct link *link) {
   link->bytes = NULL;
   haul_peer *peer = link->peer;
   link->peer = NULL; /* watch.c */
-  link->down_at = link->epeer_at = 0;
+  link->down_at = link->epeer_at = link->gone_at = 0;
+  link->life = 0;
   bool calm = plan.calm_for > 0 && load.phase != FAULTY && sim_now >= load.calm_at;
   if (peer && calm && !peer_has_ended(peer)) {
     for (uint64_t i = sim_below(4); i > 0; i--) /* which come although it closes */
@@ -532,6 +540,10 @@ static bool goes_on(const struct link *link) {
   return load.phase != STOPPING && !link->from->leaves;
 }
 
+static bool is_hot(const struct link *link) {
+  return sim_now < link->to->hot_until && !solo_link();
+}
+
 static void look_again(struct link *link) {
   haul_remote_release(link->remote);
   link->remote = NULL;
@@ -540,7 +552,7 @@ static void look_again(struct link *link) {
   if (code == 0)
     link->stale = false;
   else
-    pause_for(sim_between(0, 20 * MS));
+    pause_for(is_hot(link) ? draw_moment() : sim_between(0, 20 * MS));
 }
 
 /* All is proven, and nothing happens until calm begins. */
@@ -588,17 +600,30 @@ static void check_prompt(const struct link *link, enum operation operation) {
 /* In calm all succeeds, within a time that no timer of a patient node bounds. */
 static void check_calm(const struct link *link, enum operation operation,
                        const struct moment *begin) {
-  if (!begin->calm || load.phase != QUIET)
+  if (!begin->calm)
     return;
-  if (sim_now - begin->at > CALM_LIMIT)
+  if (sim_now - begin->at > CALM_LIMIT) /* also if the run is about to end */
     sim_fail("calm", "%s took %.3f s although nothing disturbs", name_of(operation),
              (double)(sim_now - begin->at) / S);
+  if (load.phase != QUIET)
+    return;
   bool excused = !share_keys(link->from, link->to) || link->code == HAUL_ENOPATH ||
                  link->code == HAUL_ENAME || link->code == HAUL_ESTALE ||
                  link->code == HAUL_ECANCELED;
   if (link->code && !excused)
     sim_fail("calm", "%s: %s (%s) although nothing disturbs", name_of(operation),
              haul_error_name(link->code), haul_error_last()->text);
+}
+
+static void rest_after(const struct link *link) {
+  if (is_hot(link)) {
+    pause_for(sim_between(0, 20 * US));
+    return;
+  }
+  if (link->code && !solo_link())
+    pause_for(sim_between(0, 3 * MS));
+  if (!solo_link() && sim_chance(load.phase == QUIET ? 1000000 : plan.pause_share))
+    pause_for(sim_between(0, plan.pause));
 }
 
 static void use_connection(struct link *link) {
@@ -617,6 +642,8 @@ static void use_connection(struct link *link) {
     if (rests(link))
       continue;
     link->code = 0;
+    if (operation != LOOKUP)
+      call_begins(link, AMID_OPERATION);
     if (operation == LOOKUP) {
       look_again(link);
     } else if (operation == DROP) {
@@ -628,10 +655,7 @@ static void use_connection(struct link *link) {
     }
     check_prompt(link, operation);
     check_calm(link, operation, &begin);
-    if (link->code && !solo_link())
-      pause_for(sim_between(0, 3 * MS));
-    if (!solo_link() && sim_chance(load.phase == QUIET ? 1000000 : plan.pause_share))
-      pause_for(sim_between(0, plan.pause));
+    rest_after(link);
   }
 }
 
@@ -643,6 +667,7 @@ void *link_main(void *argument) {
     int code = open_connection(link);
     link->busy = false;
     link->code = code;
+    check_prompt(link, LOOKUP);
     check_calm(link, LOOKUP, &begin);
     if (code == 0)
       use_connection(link);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * The plan of a run, the faults, and the run's phases: faults happen; then none, and all programs
- * must reach each other; then all close. */
+ * The plan of a run, and its phases: faults happen (faults.c); then none, and all programs must
+ * reach each other; then all close. */
 #include "load.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "calls.h"
+#include "fields.h"
 #include "net.h"
+#include "node/message.h"
 
 #define QUIET_LIMIT (90 * S + 2 * plan.liveness) /* for all to reach all once faults have ended */
 #define STOP_LIMIT  (90 * S + 2 * plan.liveness) /* for all to close */
@@ -18,11 +20,6 @@
 
 struct plan plan;
 struct load load;
-
-const char *const fault_names[FAULTS] = {
-    "kills",        "power losses", "freezes",          "cuts",
-    "one-way cuts", "resets",       "memory shortages", "descriptor shortages",
-    "closes"};
 
 /* ---- The plan ---- */
 
@@ -108,6 +105,7 @@ void load_draw(bool may_have_tls) {
   net_draw();
   sim_atomics_share = 1 << sim_between(3, 14);
   sim_preempt_share = sim_chance(400000) ? 0 : (unsigned)sim_between(1000, 40000);
+  sim_copy_share = sim_chance(500000) ? 0 : (unsigned)sim_between(1000, 200000);
   plan.lane = (size_t)1 << (sim_chance(80000) ? 17 : sim_between(6, 13));
   plan.programs = (unsigned)sim_between(2, plan.lane > 8192 ? 3 : 5);
   plan.hosts = (unsigned)sim_between(1, plan.programs);
@@ -133,7 +131,11 @@ void load_draw(bool may_have_tls) {
   plan.withdraws = sim_chance(300000);
   plan.peer_bytes = sim_chance(400000) ? (size_t)sim_between(1, 3) << 20 : 0;
   plan.message_most = sim_chance(400000) ? HAUL_MESSAGE_MAX : 4096;
+  plan.message_window = ((plan.message_most + MESSAGE_OVERHEAD) * 4 / 3 + 1)
+                        << (sim_chance(500000) ? 0 : sim_below(8));
   plan.calm_for = sim_chance(500000) ? sim_between(1 * S, 4 * S) : 0;
+  plan.shrinks = sim_chance(400000) ? 0 : (unsigned)sim_between(100000, 900000);
+  plan.zero_copy = sim_chance(500000) ? 0 : 4096;
   plan.silent = plan.liveness;
   if (sim_chance(200000))
     draw_patience();
@@ -141,39 +143,24 @@ void load_draw(bool may_have_tls) {
   plan.idle_rails = sim_chance(500000) ? sim_between(2 * MS, 300 * MS) : 0;
 }
 
-/* "programs=2": a field of the plan that replaces what the seed drew. */
+static const struct field fields[] = {
+    FIELD("programs", plan.programs, 1, 2, PROGRAMS),
+    FIELD("hosts", plan.hosts, 1, 1, PROGRAMS),
+    FIELD("operations", plan.operations, 1, 1, UINT32_MAX),
+    FIELD("faults", plan.faults, 1, 0, UINT32_MAX),
+    FIELD("faulty", plan.faulty_for, MS, 0, INT32_MAX),
+    FIELD("atomics", sim_atomics_share, 1, 1, INT32_MAX),
+    FIELD("calls", net.short_calls, 1, 0, 1000000),
+    FIELD("calls", net.refused_calls, 1, 0, 1000000),
+    FIELD("lane", plan.lane, 1, 1, 1u << 20),
+    FIELD("shrinks", plan.shrinks, 1, 0, 1000000),
+    FIELD("tls", plan.tls, 1, 0, 1),
+    FIELD("stranger", plan.stranger, 1, 0, STRANGERS - 1),
+};
+#define FIELDS (sizeof fields / sizeof fields[0])
+
 bool plan_set(const char *text) {
-  unsigned long long value;
-  char name[16], *end;
-  const char *equals = strchr(text, '=');
-  if (!equals || (size_t)(equals - text) >= sizeof name)
-    return false;
-  memcpy(name, text, (size_t)(equals - text));
-  name[equals - text] = '\0';
-  value = strtoull(equals + 1, &end, 0);
-  if (!equals[1] || *end)
-    return false;
-  if (strcmp(name, "programs") == 0 && value >= 2 && value <= PROGRAMS)
-    plan.programs = (unsigned)value;
-  else if (strcmp(name, "hosts") == 0 && value >= 1)
-    plan.hosts = (unsigned)value;
-  else if (strcmp(name, "operations") == 0 && value > 0)
-    plan.operations = (unsigned)value;
-  else if (strcmp(name, "faults") == 0)
-    plan.faults = (unsigned)value;
-  else if (strcmp(name, "faulty") == 0)
-    plan.faulty_for = (int64_t)value * MS;
-  else if (strcmp(name, "atomics") == 0 && value > 0)
-    sim_atomics_share = (int)value;
-  else if (strcmp(name, "calls") == 0)
-    net.short_calls = net.refused_calls = (unsigned)value;
-  else if (strcmp(name, "lane") == 0 && value > 0)
-    plan.lane = (size_t)value;
-  else if (strcmp(name, "tls") == 0)
-    plan.tls = value;
-  else if (strcmp(name, "stranger") == 0 && value < STRANGERS)
-    plan.stranger = (enum stranger)value;
-  else
+  if (!fields_set(fields, FIELDS, text))
     return false;
   keep_two_alike();
   if (plan.hosts > plan.programs)
@@ -182,134 +169,23 @@ bool plan_set(const char *text) {
 }
 
 void plan_print(FILE *to) {
-  fprintf(to,
-          "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u lane=%zu "
-          "tls=%d "
-          "stranger=%d\n",
-          plan.programs, plan.hosts, plan.operations, plan.faults,
-          (long long)(plan.faulty_for / MS), sim_atomics_share, net.short_calls, plan.lane,
-          plan.tls, (int)plan.stranger);
+  fields_print(fields, FIELDS, to);
 }
 
-/* ---- Faults ---- */
+/* ---- Bounds of the library (core/shrinkable.h) ---- */
 
-static struct event next_fault, end_of_pause[PROGRAMS], end_of_shortage[PROGRAMS],
-    restart_at[PROGRAMS];
+unsigned sim_shrink(const char *name, unsigned value, unsigned least);
 
-static void on_restart(struct event *event) {
-  program_start(&load.programs[event - restart_at]);
-}
-
-static void on_pause_end(struct event *event) {
-  struct process *process = load.programs[event - end_of_pause].process;
-  if (process)
-    process_thaw(process);
-}
-
-static void on_shortage_end(struct event *event) {
-  struct process *process = load.programs[event - end_of_shortage].process;
-  if (process)
-    process->refuse_memory = process->refuse_descriptors = 0;
-}
-
-static void kill_program(struct program *program, bool silent) {
-  unsigned number = program->number;
-  for (unsigned i = 0; i < plan.programs; i++)
-    program->links[i].bytes = NULL, program->links[i].peer = NULL;
-  for (unsigned i = 0; i < plan.programs; i++)
-    if (i != number)
-      loosen_lanes(&load.programs[i], number);
-  process_kill(program->process, silent);
-  program->process = NULL;
-  program->memory = NULL;
-  program->serves = false;
-  event_cancel(&end_of_pause[number]);
-  event_cancel(&end_of_shortage[number]);
-  event_schedule(&restart_at[number], sim_now + sim_between(MS, 3 * S), on_restart);
-}
-
-/* From milliseconds to some seconds, shorter ones more often. */
-static int64_t draw_length(void) {
-  return MS << sim_below(14);
-}
-
-static void cut(bool both) {
-  unsigned one = (unsigned)sim_below(plan.hosts), other = (unsigned)sim_below(plan.hosts);
-  int64_t until = sim_now + draw_length();
-  net_cut(one, other, until);
-  if (both)
-    net_cut(other, one, until);
-}
-
-static void inject(enum fault fault) {
-  unsigned number = (unsigned)sim_below(plan.programs);
-  struct program *program = &load.programs[number];
-  struct process *process = program->process;
-  if (!process)
-    return;
-  sim_faults++;
-  load.injected[fault]++;
-  sim_trace("fault: %s, program %u", fault_names[fault], number);
-  sim_instant(fault_names[fault]);
-  switch (fault) {
-  case KILL:
-  case POWER:
-    kill_program(program, fault == POWER);
-    break;
-  case FREEZE:
-    process_freeze(process);
-    event_schedule(&end_of_pause[number], sim_now + draw_length(), on_pause_end);
-    break;
-  case CUT:
-  case CUT_ONE_WAY:
-    cut(fault == CUT);
-    break;
-  case RESET:
-    net_reset(program->host, load.programs[sim_below(plan.programs)].host);
-    break;
-  case CLOSE:
-    program->leaves |= program->serves;
-    break;
-  case MEMORY:
-    process->refuse_memory = (unsigned)sim_between(1000, 300000);
-    event_schedule(&end_of_shortage[number], sim_now + draw_length(), on_shortage_end);
-    break;
-  default:
-    process->refuse_descriptors = (unsigned)sim_between(10000, 900000);
-    event_schedule(&end_of_shortage[number], sim_now + draw_length(), on_shortage_end);
-  }
-}
-
-static enum fault draw_fault(void) {
-  for (;;) {
-    unsigned drawn = (unsigned)sim_below(FAULTS);
-    if (plan.faults >> drawn & 1)
-      return (enum fault)drawn;
-  }
-}
-
-static void on_fault(struct event *event) {
-  if (!plan.faults)
-    return;
-  inject(draw_fault());
-  event_schedule(event, sim_now + sim_between(0, 2 * plan.fault_interval), on_fault);
-}
-
-void faults_start(void) {
-  event_schedule(&next_fault, sim_now + plan.fault_interval, on_fault);
-}
-
-void faults_stop(void) {
-  event_cancel(&next_fault);
-  net_heal();
-  net.short_calls /= 4;
-  net.refused_calls /= 4;
-  for (unsigned i = 0; i < plan.programs; i++) {
-    on_pause_end(&end_of_pause[i]);
-    on_shortage_end(&end_of_shortage[i]);
-    if (restart_at[i].place)
-      event_schedule(&restart_at[i], sim_now, on_restart);
-  }
+/* The same for each call and process of a run. Of the smaller values all sizes are as likely. */
+unsigned sim_shrink(const char *name, unsigned value, unsigned least) {
+  uint64_t mixed = sim_seed * 0x9e3779b97f4a7c15;
+  for (; *name; name++)
+    mixed = (mixed ^ (uint8_t)*name) * 0x100000001b3;
+  mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9;
+  if ((mixed >> 20) % 1000000 >= plan.shrinks)
+    return value;
+  unsigned bits = 32 - (unsigned)__builtin_clz(value), shrunk = value >> (mixed >> 50) % bits;
+  return shrunk > least ? shrunk : least;
 }
 
 /* ---- Phases ---- */

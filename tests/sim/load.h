@@ -41,6 +41,9 @@ enum stranger { NO_STRANGER, OTHER_SECRET, OTHER_NAME, NO_KEY, OTHER_FIRST, STRA
 
 enum phase { FAULTY, QUIET, STOPPING };
 
+/* What a client does. Some faults wait until one of the program, or of its clients, does it. */
+enum amid { AMID_CONNECT, AMID_LOOKUP, AMID_OPERATION, AMIDS };
+
 struct plan {
   unsigned programs, hosts;
   size_t lane;                 /* bytes */
@@ -59,12 +62,15 @@ struct plan {
   const char *paths;
   bool tls, plain_data, process_tls;
   enum stranger stranger;
-  uint64_t key_lasts;  /* bytes until a session changes its key */
-  bool withdraws;      /* programs withdraw their memory, and publish the same or new memory */
-  size_t peer_bytes;   /* bounds the requests in flight; 0: the default */
-  size_t message_most; /* bytes of a message */
-  int64_t calm_for;    /* span without any failure at the end; 0: none */
-  bool solo;           /* in calm one client acts at a time, and its node has no other events */
+  uint64_t key_lasts;    /* bytes until a session changes its key */
+  bool withdraws;        /* programs withdraw their memory, and publish the same or new memory */
+  size_t peer_bytes;     /* bounds the requests in flight; 0: the default */
+  size_t message_most;   /* bytes of a message */
+  size_t message_window; /* unread bytes of a peer; the largest message fits at any time */
+  int64_t calm_for;      /* span without any failure at the end; 0: none */
+  bool solo;             /* in calm one client acts at a time, and its node has no other events */
+  unsigned shrinks;      /* of the library's bounds, in a million: core/shrinkable.h */
+  size_t zero_copy;      /* bytes from which on pages are spliced; 0: the default */
 };
 extern struct plan plan;
 
@@ -104,7 +110,8 @@ struct link {
   /* When the connection ended, and when a call said so (watch.c); the process's pauses until then.
    */
   int64_t down_at, down_frozen, epeer_at, epeer_frozen;
-  int code; /* of the last operation */
+  int64_t gone_at, gone_frozen; /* the same since the connected life of `to` has ended */
+  int code;                     /* of the last operation */
   /* The last connection, if it was closed in calm: each of its messages has to come. */
   uint64_t closed_connection, closed_sequence;
 };
@@ -129,6 +136,9 @@ struct program {
   /* Increased once the memory is withdrawn. What it held then; NULL: never withdrawn. */
   unsigned publication;
   bool withdrawing;
+  int64_t hot_until;      /* its clients hardly pause: the memory is about to be withdrawn */
+  struct list withdrawal; /* waits until a client does what `amid` says */
+  enum amid amid;
   uint8_t *withdrawn;
   uint64_t written, read; /* bytes of completed transfers of this node */
   uint64_t seen_out, seen_in;
@@ -150,6 +160,12 @@ void load_start(void);
 bool load_is_over(void);
 void faults_start(void);
 void faults_stop(void);
+/* Some lives begin short of memory or descriptors. */
+void shortage_at_start(struct program *program);
+
+void call_begins(const struct link *link, enum amid what);
+/* Up to some milliseconds, mostly much shorter: the length of a call. */
+int64_t draw_moment(void);
 
 /* The lanes that failed writes of a program that died have touched may change for a while. */
 void loosen_lanes(struct program *target, unsigned writer);

@@ -2,8 +2,8 @@
  * One run. Prints a line of figures; exits with 1 if an oracle found a defect.
  *
  *   sim SEED [trace] [until=SECONDS] [view=FILE] [plan] [FIELD=VALUE...]
- *   sim SEED nodes=N [directory]   thousands of nodes instead (scale.c)
- *   sim SEED names                 names in a directory instead (names.c)
+ *   sim SEED nodes=N [directory]  thousands of nodes instead (scale.c)
+ *   sim SEED names [...]          names in a directory instead (names.c), with its own fields
  *
  * trace prints every call; until ends the run then, for a debugger: a breakpoint on sim_until; view
  * writes a trace for Perfetto; plan prints the fields that the seed drew, and ends; the fields
@@ -84,6 +84,10 @@ static bool is_over(void) {
   return true;
 }
 
+static void print_fields(FILE *to) {
+  named ? names_print_plan(to) : plan_print(to);
+}
+
 /* False: the argument is unknown. */
 static bool take_argument(const char *text) {
   if (strcmp(text, "trace") == 0) {
@@ -92,7 +96,7 @@ static bool take_argument(const char *text) {
     until = (int64_t)(atof(text + 6) * (double)S);
   } else if (strncmp(text, "view=", 5) == 0) {
     sim_viewer_open(text + 5);
-  } else if (strncmp(text, "nodes=", 6) == 0) {
+  } else if (!named && strncmp(text, "nodes=", 6) == 0) {
     nodes = (unsigned)atoi(text + 6);
     sim_many = true;
     return nodes >= 2 && nodes <= HOSTS;
@@ -102,10 +106,10 @@ static bool take_argument(const char *text) {
     named = true;
     names_draw();
   } else if (strcmp(text, "plan") == 0) {
-    plan_print(stdout);
+    print_fields(stdout);
     exit(0);
   } else {
-    return plan_set(text);
+    return named ? names_set(text) : plan_set(text);
   }
   return true;
 }
@@ -136,7 +140,7 @@ int main(int count, char **arguments) {
   for (int i = 2; i < count; i++)
     if (!take_argument(arguments[i])) {
       fprintf(stderr, "sim: unknown argument %s; fields: ", arguments[i]);
-      plan_print(stderr);
+      print_fields(stderr);
       return 2;
     }
   if (sim_tracing)

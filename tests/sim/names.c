@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "calls.h"
+#include "fields.h"
 #include "load.h"
 #include "net.h"
 
@@ -49,6 +50,37 @@ void names_draw(void) {
   names_plan.free_ports = sim_chance(500000);
   names_plan.moves = sim_chance(300000);
   names_plan.publishes = sim_chance(700000);
+}
+
+static const struct field fields[] = {
+    FIELD("nodes", names_plan.nodes, 1, 2, NODES),
+    FIELD("hosts", names_plan.hosts, 1, 1, NODES),
+    FIELD("members", etcd_plan.members, 1, 1, MEMBERS),
+    FIELD("faults", names_plan.node_faults, 1, 0, UINT32_MAX),
+    FIELD("etcd", names_plan.etcd_faults, 1, 0, UINT32_MAX),
+    FIELD("faulty", names_plan.faulty_for, MS, 0, INT32_MAX),
+    FIELD("atomics", sim_atomics_share, 1, 1, INT32_MAX),
+    FIELD("calls", net.short_calls, 1, 0, 1000000),
+    FIELD("calls", net.refused_calls, 1, 0, 1000000),
+    FIELD("errors", etcd_plan.slow, 1, 0, 1000000),
+    FIELD("errors", etcd_plan.errors, 1, 0, 1000000),
+    FIELD("errors", etcd_plan.broken, 1, 0, 1000000),
+    FIELD("shrinks", plan.shrinks, 1, 0, 1000000),
+    FIELD("moves", names_plan.moves, 1, 0, 1),
+    FIELD("publishes", names_plan.publishes, 1, 0, 1),
+    FIELD("tls", plan.tls, 1, 0, 1),
+};
+#define FIELDS (sizeof fields / sizeof fields[0])
+
+bool names_set(const char *text) {
+  bool known = fields_set(fields, FIELDS, text);
+  if (names_plan.hosts > names_plan.nodes)
+    names_plan.hosts = names_plan.nodes;
+  return known;
+}
+
+void names_print_plan(FILE *to) {
+  fields_print(fields, FIELDS, to);
 }
 
 static void print_bits(unsigned bits, const char *const *texts, unsigned count) {

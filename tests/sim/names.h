@@ -80,6 +80,8 @@ extern struct names names;
 enum { REGISTER, FIND, CONNECT, NEXT };
 
 void names_draw(void);
+bool names_set(const char *text); /* as plan_set and plan_print (load.h) */
+void names_print_plan(FILE *to);
 void names_print(void);
 void names_start(void);
 bool names_are_over(void);

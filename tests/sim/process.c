@@ -197,20 +197,20 @@ void process_thaw(struct process *process) {
   fibers_thaw(process);
 }
 
+static bool refuses(unsigned share, unsigned *next) {
+  bool refused = sim_chance(share) || (*next > 0 && --*next == 0);
+  sim_faults += refused;
+  return refused;
+}
+
 bool refuses_memory(void) {
   struct process *process = process_current();
-  if (!process || !sim_chance(process->refuse_memory))
-    return false;
-  sim_faults++;
-  return true;
+  return process && refuses(process->refuse_memory, &process->next_memory);
 }
 
 bool refuses_descriptor(void) {
   struct process *process = process_current();
-  if (!process || !sim_chance(process->refuse_descriptors))
-    return false;
-  sim_faults++;
-  return true;
+  return process && refuses(process->refuse_descriptors, &process->next_descriptor);
 }
 
 /* ---- Heap ---- */

@@ -15,8 +15,11 @@
 #define SLACK       (2 * S) /* a call may end this much after its deadline */
 #define SETTLING    (3 * S) /* until the ends of all connections have come */
 #define WITHDRAWALS 30000   /* a chance, in a million, after each message or wait for one */
-#define STATS       20000
-#define REPLIES     300000
+#define HOT         (20 * MS)
+/* Then nothing but a withdrawal disturbs: a lookup or a copy that loses against it shows. */
+#define CALM_WITHDRAWALS 300000
+#define STATS            20000
+#define REPLIES          300000
 #define CLOSE_LIMIT                                                                                \
   (plan.liveness + 10 * S) /* for a close: the liveness timeout, and some seconds */
 
@@ -172,8 +175,8 @@ static void release_region(struct program *program) {
     world_munmap(memory, memory_size());
 }
 
-/* The same region is published again, or a new one. */
-static void publish_again(struct program *program) {
+/* The same region is published again, or a new one. False: the program ends before. */
+static bool publish_again(struct program *program) {
   bool renews = sim_chance(500000);
   if (renews)
     release_region(program);
@@ -184,12 +187,11 @@ static void publish_again(struct program *program) {
       region_reset(program);
     }
     if (program->region &&
-        haul_region_publish(program->region, "memory", HAUL_READ | HAUL_WRITE) == 0) {
-      program->withdrawing = false;
-      break;
-    }
+        haul_region_publish(program->region, "memory", HAUL_READ | HAUL_WRITE) == 0)
+      return true;
     pause_for(sim_between(MS, 20 * MS)); /* memory is short */
   }
+  return false;
 }
 
 /* Other names use up the slots of the table. */
@@ -216,12 +218,22 @@ static void withdraw_once(struct program *program) {
   check_memory(program, "after the withdrawal");
   if (sim_chance(500000))
     publish_others(program);
-  publish_again(program);
+  program->withdrawing = !publish_again(program);
+}
+
+static void await_client(struct program *program) {
+  program->amid = (enum amid)sim_between(AMID_LOOKUP, AMID_OPERATION);
+  fiber_wait_one(&program->withdrawal, program->hot_until);
+  pause_for(draw_moment());
 }
 
 /* At times again and again, amid the lookups of those who lost the memory. */
 static void withdraw(struct program *program) {
+  bool hot = sim_chance(700000);
   do {
+    program->hot_until = hot ? sim_now + HOT : 0;
+    if (hot)
+      await_client(program);
     if (program->region)
       withdraw_once(program);
     pause_for(sim_between(0, 3 * (net.latency + net.jitter)));
@@ -280,10 +292,11 @@ static bool is_settled(int64_t *since) {
   return sim_now - *since > SETTLING;
 }
 
-/* Bytes. In calm the largest message has room, whatever happened to others. */
+/* Bytes. In calm the largest message has room, whatever happened to others, as in a shortage. */
 size_t draw_message(void) {
+  bool large = is_calm() || process_current()->refuse_memory > 0;
   size_t most = sim_chance(700000) ? 4096 : plan.message_most;
-  return is_calm() && sim_chance(500000) ? most : MESSAGE_HEAD + sim_below(most - MESSAGE_HEAD);
+  return large && sim_chance(500000) ? most : MESSAGE_HEAD + sim_below(most - MESSAGE_HEAD);
 }
 
 /* Over the same connection. Its sender tells replies by their connection. */
@@ -312,7 +325,8 @@ static void reply_to(struct program *program, const struct haul_message *message
 static void receive_messages(struct program *program) {
   int64_t since = 0;
   while (!is_settled(&since) && !(program->leaves && load.phase != STOPPING)) {
-    if (plan.withdraws && load.phase != STOPPING && sim_chance(WITHDRAWALS))
+    if (plan.withdraws && load.phase != STOPPING &&
+        sim_chance(is_calm() ? CALM_WITHDRAWALS : WITHDRAWALS))
       withdraw(program);
     if (sim_chance(STATS))
       check_stats(program);
@@ -355,6 +369,8 @@ static int open_node(struct program *program) {
   config.plain_data = plan.tls && plan.plain_data;
   config.process_tls = plan.tls && plan.process_tls;
   config.peer_bytes = plan.peer_bytes;
+  config.message_window = plan.message_window;
+  config.tcp_zero_copy = plan.zero_copy;
   program->written = program->read = program->seen_out = program->seen_in = 0;
   watch_log(program);
   return haul_node_open(&config, &program->node);
@@ -452,9 +468,11 @@ void program_start(struct program *program) {
            program->host->address & 255, 7000 + program->number);
   snprintf(program->addresses[1], sizeof program->addresses[1], "unix://@program-%u",
            program->number);
+  list_init(&program->withdrawal);
   for (unsigned i = 0; i < PROGRAMS; i++)
-    program->links[i].ended = true;
+    program->links[i] = (struct link){.from = program, .to = &load.programs[i], .ended = true};
   sim_trace("program %u starts its life %u", program->number, program->life);
   program->process =
       process_start(program->host, program->number, program->life, program_main, program);
+  shortage_at_start(program);
 }

@@ -255,6 +255,7 @@ void scale_start(unsigned nodes, bool directory) {
                      .window = 1 << 20,
                      .backoff = 9}; /* up to two minutes, as by the kernel */
   sim_atomics_share = 1 << 20;
+  plan.shrinks = 0;
   int64_t storm = directory ? (int64_t)nodes * S / STARTS : STORM;
   for (unsigned i = 0; i < nodes; i++) {
     scale.nodes[i].number = i;

@@ -15,7 +15,7 @@ uint64_t sim_seed, sim_faults, sim_switches, sim_hash_value;
 int64_t sim_now;
 bool sim_tracing, sim_many;
 int sim_atomics_left, sim_atomics_share;
-unsigned sim_preempt_share;
+unsigned sim_preempt_share, sim_copy_share;
 
 /* ---- Random numbers: xoshiro256** by Blackman and Vigna (public domain algorithm) ---- */
 
@@ -347,7 +347,14 @@ void sim_point(int64_t cost) {
 static void lose_processor(void) {
   struct list nothing;
   list_init(&nothing);
-  fiber_wait_one(&nothing, sim_now + sim_between(1 * US, 1 * MS));
+  fiber_wait_one(&nothing, sim_now + sim_between(1 * US, sim_chance(50000) ? 20 * MS : 1 * MS));
+}
+
+void sim_copy_point(void) {
+  if (current && !sim_is_closed() && sim_chance(sim_copy_share))
+    lose_processor();
+  else
+    sim_atomic_point();
 }
 
 void sim_atomic_switch(void) {

@@ -122,6 +122,9 @@ void sim_yield(void);
 bool sim_is_closed(void);
 extern int sim_atomics_share;      /* atomic operations of a fiber until another runs, at most */
 extern unsigned sim_preempt_share; /* of these, in a million, it loses its processor for long */
+extern unsigned sim_copy_share;    /* the same, of copies */
+/* Another fiber may run in the middle of a copy. */
+void sim_copy_point(void);
 
 /* Sleeps in `count` queues until one is woken or the time comes. False: the time came. */
 bool fiber_wait(struct list *const *queues, size_t count, int64_t until);
@@ -166,7 +169,9 @@ struct process {
   struct mapping *mappings;
   size_t mapping_count, mapping_room;
   unsigned refuse_memory, refuse_descriptors; /* in a million */
-  uint64_t inside;                            /* calls of the world that must not be refused */
+  /* Until one is refused, after others that are not; 0: none. */
+  unsigned next_memory, next_descriptor;
+  uint64_t inside; /* calls of the world that must not be refused */
 };
 
 struct host *host_create(unsigned number);

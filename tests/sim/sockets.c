@@ -119,7 +119,7 @@ struct socket {
   struct list arrived; /* unread data */
   size_t flight_bytes, arrived_bytes, window;
   int low_water, error;
-  bool fin, read_shut, write_shut, blocked;
+  bool fin, read_shut, write_shut;
   struct event arrival, attempt, probe;
   unsigned attempts, lost_probes; /* probes: of TCP's keep-alive */
   unsigned losses;                /* of the next item in flight, one after the other */
@@ -484,10 +484,12 @@ int world_accept4(int descriptor, struct sockaddr *address, socklen_t *length, i
   server->file.nonblocking = flags & SOCK_NONBLOCK;
   if (address)
     name_to(&server->peer_name, address, length);
-  unsigned refusing = process_current()->refuse_descriptors;
-  process_current()->refuse_descriptors = 0;
+  struct process *process = process_current();
+  unsigned refusing = process->refuse_descriptors, next = process->next_descriptor;
+  process->refuse_descriptors = process->next_descriptor = 0;
   int got = file_install(&server->file);
-  process_current()->refuse_descriptors = refusing;
+  process->refuse_descriptors = refusing;
+  process->next_descriptor = next;
   return got;
 }
 
@@ -594,9 +596,13 @@ static size_t free_window(const struct socket *socket) {
   return used < socket->window ? socket->window - used : 0;
 }
 
-/* As in the kernel, a look that finds no room asks for an event once there is. */
+/* As the kernel's, a connection with a third of its window free is writable. */
+static bool is_full(const struct socket *socket) {
+  return free_window(socket) * 3 < socket->window;
+}
+
 uint32_t socket_ready(struct file *file) {
-  struct socket *socket = (struct socket *)file;
+  const struct socket *socket = (const struct socket *)file;
   uint32_t ready = 0;
   if (socket->state == LISTENS)
     return list_empty(&socket->pending) ? 0 : EPOLLIN;
@@ -611,10 +617,8 @@ uint32_t socket_ready(struct file *file) {
     ready |= EPOLLRDHUP;
   if (ended && socket->write_shut)
     ready |= EPOLLHUP;
-  if (socket->write_shut || !socket->peer || free_window(socket) * 3 >= socket->window)
+  if (socket->write_shut || !is_full(socket))
     ready |= EPOLLOUT;
-  else
-    socket->blocked = true;
   return ready;
 }
 
@@ -732,10 +736,8 @@ static ssize_t send_message(struct socket *socket, const struct msghdr *message)
   if (refuses_memory())
     return fail(ENOBUFS);
   size_t taken = accepted(socket, length);
-  if (taken == 0 && length > 0) {
-    socket->blocked = true;
+  if (taken == 0 && length > 0)
     return fail(EAGAIN);
-  }
   struct item *item = item_new(DATA, taken);
   error = attach_files(item, message);
   if (error) {
@@ -743,7 +745,6 @@ static ssize_t send_message(struct socket *socket, const struct msghdr *message)
     return fail(error);
   }
   gather(item, message);
-  socket->blocked |= taken < length;
   send_data(socket, item);
   return (ssize_t)taken;
 }
@@ -887,12 +888,11 @@ static ssize_t receive_message(struct socket *socket, struct msghdr *message, in
     sim_faults++;
     return fail(EINTR);
   }
+  bool was_full = socket->peer && is_full(socket->peer);
   ssize_t got = take_bytes(socket, message, flags & MSG_PEEK);
   sim_now += got / 10;
-  if (socket->peer && socket->peer->blocked && free_window(socket->peer) * 3 >= socket->window) {
-    socket->peer->blocked = false;
+  if (was_full && !is_full(socket->peer))
     file_changed(&socket->peer->file);
-  }
   return got;
 }
 
@@ -1067,10 +1067,8 @@ ssize_t world_splice(int from, off_t *from_at, int to, off_t *to_at, size_t leng
   if (error)
     return fail(error);
   size_t taken = socket->peer ? accepted(socket, length) : length;
-  if (taken == 0) {
-    socket->blocked = true;
+  if (taken == 0)
     return fail(EAGAIN);
-  }
   if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0)
     return -1;
   ssize_t moved = splice(pipe_real(file), NULL, pipe[1], NULL, taken, SPLICE_F_NONBLOCK);
@@ -1084,7 +1082,6 @@ ssize_t world_splice(int from, off_t *from_at, int to, off_t *to_at, size_t leng
   struct item *item = item_new(DATA, 0);
   item->pages = pipe[0];
   item->length = (size_t)moved;
-  socket->blocked |= (size_t)moved < length;
   send_data(socket, item);
   return moved;
 }

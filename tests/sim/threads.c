@@ -105,7 +105,7 @@ void *world_memcpy(void *restrict to, const void *restrict from, size_t length) 
   size_t half = length >= 64 ? length / 2 : 0;
   if (half > 0) {
     memcpy(to, from, half);
-    sim_atomic_point();
+    sim_copy_point();
   }
   memcpy((char *)to + half, (const char *)from + half, length - half);
   return to;
@@ -157,6 +157,7 @@ int world_pthread_mutex_unlock(pthread_mutex_t *pthread_mutex) {
   struct mutex *mutex = (struct mutex *)(void *)pthread_mutex;
   if (!mutex->held)
     sim_fail("threads", "a mutex is released that is not held");
+  sim_atomic_point();
   mutex->held = 0;
   if (mutex->sleepers)
     wake_on(mutex, 1);

@@ -26,12 +26,28 @@ static void check_said(const struct link *link, const struct process *process) {
              link->from->number, link->to->number);
 }
 
+/* A program that died, or closed its node, is noticed, also if nothing is sent to it. */
+static void check_gone(struct link *link, const struct process *process) {
+  bool gone = link->life && (link->to->life != link->life || !link->to->process);
+  if (!gone || process->frozen || plan.caller_progress)
+    return;
+  if (!link->gone_at) {
+    link->gone_at = sim_now;
+    link->gone_frozen = process->frozen_for;
+  }
+  if (sim_now - link->gone_at - (process->frozen_for - link->gone_frozen) >
+      plan.liveness * 5 / 2 + 2 * S)
+    sim_fail("silence", "program %u is still connected to a life of program %u that has ended",
+             link->from->number, link->to->number);
+}
+
 static void look_at(struct link *link) {
   const struct process *process = link->from->process;
   if (!process || !link->peer)
     return;
   if (!peer_has_ended(link->peer)) {
     check_said(link, process);
+    check_gone(link, process);
   } else if (!link->down_at) {
     link->down_at = sim_now;
     link->down_frozen = process->frozen_for;

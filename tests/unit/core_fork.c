@@ -2,8 +2,10 @@
  * A child is detected, however it was made. */
 #include "support/check.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +38,19 @@ static void no_child_is_detected_before_the_watch(void **state) {
   assert_int_equal(child_run(is_no_child, NULL), 10);
 }
 
+/* A process that was once short of memory can still open a node. */
+static void a_failed_watch_is_tried_again(void **state) {
+  (void)state;
+  struct rlimit limit, none;
+  assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
+  none = (struct rlimit){1, limit.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_AS, &none), 0);
+  int short_of_memory = fork_watch();
+  assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+  assert_int_equal(short_of_memory, ENOMEM);
+  assert_int_equal(fork_watch(), 0);
+}
+
 static void a_forked_child_is_detected(void **state) {
   (void)state;
   assert_int_equal(fork_watch(), 0);
@@ -62,6 +77,7 @@ static void a_cloned_child_is_detected(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_child_is_detected_before_the_watch),
+      cmocka_unit_test(a_failed_watch_is_tried_again),
       cmocka_unit_test(a_forked_child_is_detected),
       cmocka_unit_test(a_cloned_child_is_detected),
   };

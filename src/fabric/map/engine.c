@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "core/combiner.h"
 #include "core/error.h"
+#include "core/shrinkable.h"
 #include "fabric/devcopy.h"
 #include "fabric/map/map.h"
 #include "memory/copy.h"
@@ -179,7 +180,7 @@ static bool begin_next(struct engines *engines, struct work *work) {
 static bool fill_window(struct engines *engines) {
   bool started = false;
   struct list *first;
-  while (engines->running < WINDOW && (first = backlog_first(&engines->waiting))) {
+  while (engines->running < shrinkable(WINDOW, 1) && (first = backlog_first(&engines->waiting))) {
     if (!begin_next(engines, list_entry(first, struct work, link)))
       break;
     started = true;
@@ -224,7 +225,7 @@ static bool poll_tasks(struct poller *poller) {
     poller->urgent |= devcopy_is_polled(&task->copy);
   }
   /* A work waits for a hazard cell, which a copy by the CPU may hold. */
-  poller->urgent |= backlog_first(&engines->waiting) && engines->running < WINDOW;
+  poller->urgent |= backlog_first(&engines->waiting) && engines->running < shrinkable(WINDOW, 1);
   combiner_unlock(&engines->combiner);
   if (moved)
     loop_notify(engines->loop);

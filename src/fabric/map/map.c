@@ -11,6 +11,7 @@
 #include "core/alloc.h"
 #include "core/check.h"
 #include "core/error.h"
+#include "core/shrinkable.h"
 #include "core/sock.h"
 #include "core/sys.h"
 #include "memory/copy.h"
@@ -180,6 +181,10 @@ const struct provider *map_engine_of(const struct work *work) {
   return by == COPY_ENGINE ? engine : NULL;
 }
 
+static uint32_t now_most(bool attached) {
+  return attached ? shrinkable(NOW_ATTACHED, 1) : shrinkable(NOW_MAPPED, 1);
+}
+
 static int map_now(struct endpoint *base, const struct remote_key *key, void *bound,
                    struct haul_region *region, const struct haul_piece *pieces, size_t count,
                    uint64_t bytes, enum haul_operation operation) {
@@ -187,7 +192,7 @@ static int map_now(struct endpoint *base, const struct remote_key *key, void *bo
   struct map_binding *binding = bound;
   (void)key;
   bool by_cpu = region->memory.view && (binding->attached || binding->memory.view);
-  if (!by_cpu || bytes > (binding->attached ? NOW_ATTACHED : NOW_MAPPED))
+  if (!by_cpu || bytes > now_most(binding->attached))
     return 1;
   int code = copy_pieces(endpoint, binding, region, pieces, count, operation, bytes);
   endpoint_count(base, operation, bytes, code);
@@ -247,8 +252,7 @@ static void estimate_cpu(const struct map_binding *binding, struct estimate *est
   double latency_ns = attached ? 1500 : 100;
   estimate->copies_cpu = !attached;
   estimate->copies_kernel = attached;
-  estimate->lines[SEND_SHORT] =
-      (struct line){attached ? NOW_ATTACHED : NOW_MAPPED, latency_ns, 1 / 10.0};
+  estimate->lines[SEND_SHORT] = (struct line){now_most(attached), latency_ns, 1 / 10.0};
   estimate->lines[SEND_ZERO_COPY] = (struct line){UINT64_MAX, latency_ns + 3000, 1 / 10.0};
   snprintf(estimate->detail, sizeof estimate->detail, "%s",
            attached ? "cross-memory attach" : "mapped");
@@ -276,7 +280,7 @@ static void map_estimate(struct endpoint *base, const struct remote_key *key, vo
       estimate->direct = (struct direct){.view = binding->memory.view,
                                          .word = &endpoint->validity[EXPORT_SLOT(binding->handle)],
                                          .stamp = EXPORT_STAMP(binding->handle),
-                                         .limit = COPY_SMALL,
+                                         .limit = shrinkable(COPY_SMALL, 8),
                                          .endpoint = base};
   } else {
     estimate->open = false;

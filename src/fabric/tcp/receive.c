@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/shrinkable.h"
 #include "core/sys.h"
 #include "fabric/exports.h"
 #include "fabric/tcp/rails.h"
@@ -33,8 +34,8 @@ static void rail_start_payload(struct tcp_rail *rail, struct haul_region *region
   rx->state = RX_PAYLOAD;
   rx->left = rx->frame.payload;
   /* The CPU caches still hold a payload that one call received. */
-  rx->summed = rx->frame.flags & FRAME_CHECKSUM && rx->left > TCP_RECEIVES && rx->payload.view &&
-               region && !region->memory.provider->checksum;
+  rx->summed = rx->frame.flags & FRAME_CHECKSUM && rx->left > shrinkable(TCP_RECEIVES, 512) &&
+               rx->payload.view && region && !region->memory.provider->checksum;
   if (rx->summed)
     running_checksum_reset(&rx->checksum);
 }
@@ -391,7 +392,8 @@ static bool consume(struct tcp_rail *rail) {
 static size_t rx_share(const struct tcp_rail *rail) {
   const struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
   bool calm = !express || (express != rail && rail->rx.moved - express->rx.moved > TCP_CALM_NS);
-  return calm ? TCP_CALM * TCP_RECEIVES : TCP_RECEIVES;
+  size_t share = shrinkable(TCP_RECEIVES, 512);
+  return calm ? TCP_CALM * share : share;
 }
 
 /* One read: payload to its destination, trailer and next head to the inbox. */
@@ -438,7 +440,7 @@ static void set_blocked(struct tcp_rail *rail, bool blocked) {
 
 bool rail_receive(struct tcp_rail *rail) {
   struct link *link = rail->endpoint->base.link;
-  size_t budget = BUDGET, unserved = 0;
+  size_t budget = shrinkable(BUDGET, 1), unserved = 0;
   bool came = false;
   for (;;) {
     while (consume(rail))

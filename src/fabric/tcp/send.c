@@ -25,6 +25,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/shrinkable.h"
 #include "core/sys.h"
 #include "fabric/tcp/rails.h"
 
@@ -425,7 +426,8 @@ static size_t tx_share(const struct tcp_rail *rail) {
   const struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
   bool calm = !express || (express != rail && list_empty(&express->tx.queue) &&
                            rail->tx.moved - express->tx.moved > TCP_CALM_NS);
-  return calm ? TCP_CALM * TCP_SENDS : TCP_SENDS;
+  size_t share = shrinkable(TCP_SENDS, 512);
+  return calm ? TCP_CALM * share : share;
 }
 
 /* The loop then sees the end of the connection and closes the rail. */

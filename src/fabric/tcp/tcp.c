@@ -5,6 +5,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/shrinkable.h"
 #include "core/sys.h"
 #include "fabric/tcp/rails.h"
 
@@ -162,14 +163,14 @@ static bool may_start(const struct tcp_endpoint *endpoint, const struct work *wo
     return false;
   if (!work->region->memory.view)
     list_each(item, &endpoint->staged_sends) staged++;
-  return rail->tx.queued < TCP_QUEUE && staged < 2 * TCP_BOUNCES;
+  return rail->tx.queued < shrinkable(TCP_QUEUE, 1) && staged < 2 * TCP_BOUNCES;
 }
 
 /* Starts at most WORK_BATCH works, and returns their number. */
 static unsigned start_works(struct tcp_endpoint *endpoint) {
   struct list *first;
   unsigned count = 0;
-  while (count < WORK_BATCH && (first = backlog_first(&endpoint->pending))) {
+  while (count < shrinkable(WORK_BATCH, 1) && (first = backlog_first(&endpoint->pending))) {
     struct work *work = list_entry(first, struct work, link);
     struct tcp_rail *rail = choose_rail(endpoint, work);
     if (!rail || (endpoint->retired > 0 && endpoint->base.link->initiator))
