@@ -147,15 +147,23 @@ static PyObject *open_node(PyTypeObject *type, struct haul_node_config *config,
 }
 
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"name",        "timeout",        "progress",      "insecure",
-                          "spin",        "liveness",       "tcp_rails",     "copy_threads",
-                          "peer_events", "message_window", "pool_bytes",    "max_peers",
-                          "max_regions", "max_transfers",  "staging_bytes", "tcp_rate",
-                          "paths",       "estimates_only", "tcp_zero_copy", "key",
-                          "certificate", "private_key",    "authority",     "directory_login",
-                          "plain_data",  "process_tls",    "any_user",      "any_observer",
-                          "handshake",   "max_peers_each", "max_lookups",   "peer_bytes",
-                          "idle_rails",  NULL};
+  static char *names[] = {"name",          "timeout",
+                          "progress",      "insecure",
+                          "spin",          "liveness",
+                          "tcp_rails",     "copy_threads",
+                          "peer_events",   "message_window",
+                          "pool_bytes",    "max_peers",
+                          "max_regions",   "max_transfers",
+                          "staging_bytes", "tcp_rate",
+                          "paths",         "estimates_only",
+                          "tcp_zero_copy", "key",
+                          "certificate",   "private_key",
+                          "authority",     "directory_login",
+                          "plain_data",    "process_tls",
+                          "any_user",      "any_observer",
+                          "handshake",     "max_peers_each",
+                          "max_lookups",   "peer_bytes",
+                          "idle_rails",    NULL};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   PyObject *n[NUMBERS] = {NULL}; /* as in settings[] */
   PyObject *paths[FILES] = {NULL}, *files[FILES] = {NULL}, *node = NULL;
