@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "calls.h"
+#include "cards.h"
 #include "net.h"
 
 #define QUIET_LIMIT (90 * S + 2 * plan.liveness) /* for all to reach all once faults have ended */
@@ -29,7 +30,8 @@ const char *const fault_names[FAULTS] = {
 /* Atomics need memory that processors access, at both ends. */
 bool operation_works(enum operation operation) {
   bool is_atomic = operation == ADD || operation == SHARE;
-  return !is_atomic || (!plan.device_memory && !plan.device_local);
+  bool refused = strcmp(plan.paths, "rdma") == 0 && !(cards.atomics && cards.global);
+  return !is_atomic || (!plan.device_memory && !plan.device_local && !refused);
 }
 
 static unsigned draw_bits(unsigned all, unsigned share) {
@@ -103,6 +105,24 @@ static void draw_patience(void) {
     plan.faults = 1u << CLOSE;
 }
 
+static void set_rdma(unsigned per_host, bool only) {
+  bool was = strcmp(plan.paths, "rdma") == 0;
+  cards.per_host = per_host;
+  cards.gid |= only;
+  if (only && per_host > 0)
+    plan.paths = "rdma";
+  else if (was)
+    plan.paths = "auto";
+}
+
+/* A third of the seeds has NICs; in some of these rdma is the only path. */
+static void draw_rdma(void) {
+  cards.per_host = sim_chance(330000) ? (unsigned)sim_between(1, 2) : 0;
+  bool only = sim_chance(400000);
+  cards_draw(only);
+  set_rdma(cards.per_host, only);
+}
+
 void load_draw(bool may_have_tls) {
   static const char *const paths[] = {"auto", "auto", "tcp"};
   net_draw();
@@ -138,6 +158,7 @@ void load_draw(bool may_have_tls) {
   if (sim_chance(200000))
     draw_patience();
   draw_tls(may_have_tls);
+  draw_rdma();
 }
 
 /* "programs=2": a field of the plan that replaces what the seed drew. */
@@ -170,6 +191,10 @@ bool plan_set(const char *text) {
     plan.lane = (size_t)value;
   else if (strcmp(name, "tls") == 0)
     plan.tls = value;
+  else if (strcmp(name, "rdma") == 0 && value <= 2)
+    set_rdma((unsigned)value, strcmp(plan.paths, "rdma") == 0);
+  else if (strcmp(name, "only") == 0)
+    set_rdma(cards.per_host, value);
   else if (strcmp(name, "stranger") == 0 && value < STRANGERS)
     plan.stranger = (enum stranger)value;
   else
@@ -184,10 +209,10 @@ void plan_print(FILE *to) {
   fprintf(to,
           "programs=%u hosts=%u operations=%u faults=%u faulty=%lld atomics=%d calls=%u lane=%zu "
           "tls=%d "
-          "stranger=%d\n",
+          "stranger=%d rdma=%u only=%d\n",
           plan.programs, plan.hosts, plan.operations, plan.faults,
           (long long)(plan.faulty_for / MS), sim_atomics_share, net.short_calls, plan.lane,
-          plan.tls, (int)plan.stranger);
+          plan.tls, (int)plan.stranger, cards.per_host, strcmp(plan.paths, "rdma") == 0);
 }
 
 /* ---- Faults ---- */
@@ -363,6 +388,7 @@ void load_start(void) {
     load.programs[i].host = hosts[i < plan.hosts ? i : sim_below(plan.hosts)];
     program_start(&load.programs[i]);
   }
+  cards_start();
   faults_start();
   watch_start();
   event_schedule(&end_of_phase, plan.faulty_for, on_quiet);
