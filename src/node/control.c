@@ -169,7 +169,7 @@ int control_send(struct haul_peer *peer, enum control_type type, uint32_t reques
   struct outgoing *frame = new_frame(type, request, length);
   if (!frame) {
     if (is_response(type) || type == CONTROL_CREDIT) /* the peer would wait for it in vain */
-      peer_fail(peer, HAUL_ENOMEM, "no memory for a frame that the peer waits for");
+      peer_fail(peer, HAUL_EPEER, "no memory for a frame that the peer waits for");
     return HAUL_ENOMEM;
   }
   if (length > 0)
@@ -504,8 +504,8 @@ void control_receive(struct haul_peer *peer) {
     peer->node->has_deferred_frames = true;
     loop_wake(peer->node->loop);
   }
-  if (code)
-    peer_drop(peer, code,
-              code == HAUL_EPROTO ? "the peer sent a malformed control frame"
-                                  : "no memory for a message of the peer");
+  if (code == HAUL_EPROTO)
+    peer_drop(peer, code, "the peer sent a malformed control frame");
+  else if (code)
+    peer_drop(peer, HAUL_EPEER, "no memory for a message of the peer");
 }

@@ -190,6 +190,14 @@ static bool is_touched(struct haul_node *node, uint64_t handle, const struct hau
   return touched;
 }
 
+/* Peers acknowledge to the loop, which this thread may have to run. */
+static void wait_for_peers(struct haul_node *node) {
+  if (node->config.progress == HAUL_PROGRESS_CALLER || loop_in_deferred(node->loop))
+    loop_run(node->loop, clock_after(clock_now(), 20000));
+  else
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
 /* Removes the name, and waits without locks until no peer touches the region. */
 static int withdraw(struct haul_node *node, struct haul_region *region, const char *name) {
   uint64_t handle;
@@ -200,7 +208,7 @@ static int withdraw(struct haul_node *node, struct haul_region *region, const ch
     revoke_everywhere(node, handle, region);
   for (bool late = false; code == 0 && is_touched(node, handle, region, late) && !late;) {
     loop_unlock(node->loop);
-    nanosleep(&(struct timespec){0, 20000}, NULL);
+    wait_for_peers(node);
     late = clock_now() >= until;
     loop_lock(node->loop);
   }

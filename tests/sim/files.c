@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "cards.h"
 #include "directory/module.h"
 #include "load.h"
 #include "sim.h"
@@ -149,7 +150,7 @@ static bool text_of(const char *path, char *text, size_t size) {
       length += (size_t)snprintf(text + length, size - length, "%02x", id[i]);
     return true;
   }
-  if (load_key_text(path, text, size))
+  if (load_key_text(path, text, size) || verbs_text(path, text, size))
     return true;
   if (strcmp(path, "/proc/sys/kernel/yama/ptrace_scope") != 0 &&
       strcmp(path, "/sys/devices/system/node/online") != 0)
@@ -366,11 +367,13 @@ int world_dladdr(const void *address, Dl_info *info) {
 extern const struct directory_module haul_directory_module;
 static void *const directory = (void *)(uintptr_t)&haul_directory_module;
 
-/* The directory's module is there, drivers are not, and OpenSSL only in a run with TLS. */
+/* The directory's module is there, OpenSSL in a run with TLS, libibverbs in one with NICs. */
 void *world_dlopen(const char *name, int flags) {
   (void)flags;
   if (strstr(name, DIRECTORY_FILE))
     return directory;
+  if (verbs_is(name))
+    return verbs_handle();
   if (!plan.tls || !openssl_is(name))
     return NULL;
   sim_point(5 * MS);
@@ -385,6 +388,8 @@ char *world_dlerror(void) {
 void *world_dlsym(void *library, const char *name) {
   if (library == directory)
     return strcmp(name, "haul_directory_module") == 0 ? directory : NULL;
+  if (library == verbs_handle())
+    return verbs_symbol(name);
   return library ? openssl_symbol(name) : NULL;
 }
 

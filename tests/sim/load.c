@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "calls.h"
+#include "cards.h"
 #include "fields.h"
 #include "net.h"
 #include "node/message.h"
@@ -26,7 +27,8 @@ struct load load;
 /* Atomics need memory that processors access, at both ends. */
 bool operation_works(enum operation operation) {
   bool is_atomic = operation == ADD || operation == SHARE;
-  return !is_atomic || (!plan.device_memory && !plan.device_local);
+  bool refused = strcmp(plan.paths, "rdma") == 0 && !(cards.atomics && cards.global);
+  return !is_atomic || (!plan.device_memory && !plan.device_local && !refused);
 }
 
 static unsigned draw_bits(unsigned all, unsigned share) {
@@ -100,6 +102,25 @@ static void draw_patience(void) {
     plan.faults = 1u << CLOSE;
 }
 
+static bool rdma_only; /* the only path, where there are NICs */
+
+static void set_paths(void) {
+  bool was = strcmp(plan.paths, "rdma") == 0;
+  cards.gid |= rdma_only;
+  if (rdma_only && cards.per_host > 0)
+    plan.paths = "rdma";
+  else if (was)
+    plan.paths = "auto";
+}
+
+/* A third of the seeds has NICs; in some of these rdma is the only path. */
+static void draw_rdma(void) {
+  cards.per_host = sim_chance(330000) ? (unsigned)sim_between(1, 2) : 0;
+  rdma_only = sim_chance(400000);
+  cards_draw(rdma_only);
+  set_paths();
+}
+
 void load_draw(bool may_have_tls) {
   static const char *const paths[] = {"auto", "auto", "tcp"};
   net_draw();
@@ -141,6 +162,7 @@ void load_draw(bool may_have_tls) {
     draw_patience();
   draw_tls(may_have_tls);
   plan.idle_rails = sim_chance(500000) ? sim_between(2 * MS, 300 * MS) : 0;
+  draw_rdma();
 }
 
 static const struct field fields[] = {
@@ -156,12 +178,15 @@ static const struct field fields[] = {
     FIELD("shrinks", plan.shrinks, 1, 0, 1000000),
     FIELD("tls", plan.tls, 1, 0, 1),
     FIELD("stranger", plan.stranger, 1, 0, STRANGERS - 1),
+    FIELD("rdma", cards.per_host, 1, 0, 2),
+    FIELD("only", rdma_only, 1, 0, 1),
 };
 #define FIELDS (sizeof fields / sizeof fields[0])
 
 bool plan_set(const char *text) {
   if (!fields_set(fields, FIELDS, text))
     return false;
+  set_paths();
   keep_two_alike();
   if (plan.hosts > plan.programs)
     plan.hosts = plan.programs;
@@ -240,6 +265,7 @@ void load_start(void) {
     load.programs[i].host = hosts[i < plan.hosts ? i : sim_below(plan.hosts)];
     program_start(&load.programs[i]);
   }
+  cards_start();
   faults_start();
   watch_start();
   event_schedule(&end_of_phase, plan.faulty_for, on_quiet);

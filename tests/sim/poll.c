@@ -10,6 +10,7 @@
 #include <sys/timerfd.h>
 
 #include "calls.h"
+#include "cards.h"
 #include "sim.h"
 
 /* ---- What is ready ---- */
@@ -51,6 +52,8 @@ uint32_t file_ready(struct file *file) {
     return timer_ready(file);
   case FILE_PROCESS:
     return 0; /* a pidfd is never polled */
+  case FILE_NIC:
+    return event_queue_ready(file);
   default:
     return EPOLLIN | EPOLLOUT;
   }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "cards.h"
 #include "sim.h"
 
 /* ---- Hosts ---- */
@@ -326,6 +327,7 @@ static void mapping_add(struct process *process, char *from, char *to) {
 
 /* Cuts the range out of each mapping that it meets. */
 static void mapping_cut(struct process *process, char *from, char *to) {
+  verbs_unmapped(process, from, to);
   for (size_t i = process->mapping_count; i-- > 0;) {
     struct mapping was = process->mappings[i];
     if (was.to <= from || to <= was.from)
@@ -392,17 +394,30 @@ int world_msync(void *address, size_t length, int flags) {
 }
 
 /* May the process's memory there be accessed from outside? */
-static bool is_mapped(const struct process *process, const char *from, size_t length) {
+bool process_has(const struct process *process, const void *bytes, size_t length) {
+  const char *from = bytes;
   for (size_t i = 0; i < process->mapping_count; i++)
     if (process->mappings[i].from <= from && from + length <= process->mappings[i].to)
       return true;
   list_each(item, &process->blocks) {
     const struct block *block = list_entry(item, struct block, link);
-    const char *bytes = (const char *)(block + 1);
-    if (bytes <= from && from + length <= bytes + block->size)
+    const char *own = (const char *)(block + 1);
+    if (own <= from && from + length <= own + block->size)
       return true;
   }
   return false;
+}
+
+bool process_has_pages(const struct process *process, const void *bytes, size_t length) {
+  const char *at = bytes, *end = at + length;
+  for (size_t i = 0; at < end && i < process->mapping_count;)
+    if (process->mappings[i].from <= at && at < process->mappings[i].to) {
+      at = process->mappings[i].to;
+      i = 0;
+    } else {
+      i++;
+    }
+  return at >= end;
 }
 
 /* Another process's memory has to belong to it; then the kernel copies within the real process,
@@ -417,7 +432,7 @@ static ssize_t copy_between(pid_t pid, const struct iovec *local, unsigned long 
     return -1;
   }
   for (unsigned long i = 0; target != process_current() && i < remotes; i++)
-    if (!is_mapped(target, remote[i].iov_base, remote[i].iov_len)) {
+    if (!process_has(target, remote[i].iov_base, remote[i].iov_len)) {
       errno = EFAULT;
       return -1;
     }
@@ -513,7 +528,7 @@ int file_install(struct file *file) {
 
 void files_check_closed(const struct process *process) {
   static const char *const kinds[] = {"",     "socket",  "epoll", "eventfd", "timer", "memory file",
-                                      "text", "process", "pipe"};
+                                      "text", "process", "pipe",  "NIC"};
   for (size_t i = 0; i < process->descriptor_room; i++) {
     const struct file *file = process->descriptors[i];
     if (file)
@@ -602,6 +617,7 @@ void process_kill(struct process *process, bool silent) {
   while (!list_empty(&process->fibers))
     fiber_end(list_entry(process->fibers.next, struct fiber, link));
   processes[process->pid] = NULL;
+  verbs_process_died(process);
   close_all(process, silent);
   openssl_process_died(process);
   release_memory(process);

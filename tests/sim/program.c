@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "calls.h"
+#include "cards.h"
 #include "core/tls/tls.h"
 #include "load.h"
 #include "memory/region.h"
@@ -91,7 +92,7 @@ void limit_end(const struct limit *limit) {
   int64_t late = own_clock() - paused - limit->until;
   sim_trace("%s ends", limit->call);
   sim_span_end(limit->call);
-  if (late > SLACK)
+  if (late > SLACK + cards_slack())
     sim_fail("deadline", "%s returned %.3f s after its deadline", limit->call, (double)late / S);
 }
 

@@ -185,6 +185,9 @@ void process_freeze(struct process *process);
 void process_thaw(struct process *process);
 struct process *process_current(void);
 struct process *process_find(pid_t pid);
+/* Is it the process's memory; whole pages? */
+bool process_has(const struct process *process, const void *from, size_t length);
+bool process_has_pages(const struct process *process, const void *from, size_t length);
 void processes_start(void);
 
 /* The image of the variables in memory is that of `process` from now on. */
@@ -204,7 +207,8 @@ enum file_kind {
   FILE_MEMORY,  /* a memfd */
   FILE_TEXT,    /* of /proc or /sys */
   FILE_PROCESS, /* a pidfd */
-  FILE_PIPE
+  FILE_PIPE,
+  FILE_NIC /* events of a NIC (completions.c) */
 };
 
 struct file {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "calls.h"
+#include "cards.h"
 #include "operations.h"
 
 #define LOOK_EVERY (50 * MS)
@@ -141,8 +142,8 @@ static void check_messages(const struct program *program, const struct link *fro
              from->from->number);
 }
 
-/* `descriptors`: of the node without peers. Later it opens one for its validity page. Pooled memory
- * has others. */
+/* `descriptors`: of the node without peers. Later it opens one for its validity page, and two for
+ * each NIC. Pooled memory has others. */
 void check_settled(struct program *program, size_t descriptors) {
   struct haul_node_stats stats;
   size_t none = 0;
@@ -152,7 +153,7 @@ void check_settled(struct program *program, size_t descriptors) {
   if (stats.transfers > 0)
     sim_fail("leaks", "%u transfers are left", stats.transfers);
   size_t open = program->process->descriptor_count;
-  if (plan.pool == SIZE_MAX && open > descriptors + 1)
+  if (plan.pool == SIZE_MAX && open > descriptors + 1 + (size_t)cards.per_host * 2)
     sim_fail("leaks", "%zu descriptors are open without a peer, %zu at the start", open,
              descriptors);
   for (unsigned i = 0; i < plan.programs; i++)
@@ -167,6 +168,8 @@ void check_leaks(const struct program *program) {
   if (process->block_count > LEFT_BLOCKS || process->mapping_count > LEFT_MAPPINGS)
     sim_fail("leaks", "%zu blocks of %zu bytes and %zu mappings are left after the close",
              process->block_count, process->block_bytes, process->mapping_count);
+  if (verbs_objects(process) > 0)
+    sim_fail("leaks", "%zu objects of libibverbs are left after the close", verbs_objects(process));
   if (openssl_objects(process) > 0)
     sim_fail("leaks", "%zu objects of OpenSSL are left after the close", openssl_objects(process));
 }

@@ -23,17 +23,64 @@ struct attach_request {
 
 /* ---- Sending ---- */
 
-static ssize_t send_bytes(const struct stream *stream, uint8_t bytes[RDMA_RECORD]) {
-  struct iovec span = {bytes, RDMA_RECORD};
+/* Without memory for a longer queue, or behind a peer that does not read, the channel fails. */
+#define UNSENT_MOST ((size_t)256 << 10)
+
+/* The bytes that the socket took. One that has ended takes all: reading finds its end. */
+static size_t send_bytes(const struct stream *stream, uint8_t *bytes, size_t length) {
+  struct iovec span = {bytes, length};
   struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
-  ssize_t sent = stream_send(stream, &message, 0);
-  if (sent < 0 || !stream_owes(stream) || stream_flush(stream) == 0)
-    return sent;
-  return errno == EAGAIN ? 0 : -1; /* TLS accepted the record, and the socket did not */
+  ssize_t sent;
+  do
+    sent = stream_send(stream, &message, 0);
+  while (sent < 0 && errno == EINTR);
+  if (sent >= 0)
+    return (size_t)sent;
+  return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM ? 0 : length;
 }
 
-/* Records on the channel are small and few: a socket without room for one means that the peer does
- * not read. */
+static void flush_unsent(struct rdma_endpoint *endpoint) {
+  struct rdma_unsent *unsent = &endpoint->unsent;
+  size_t sent = 1;
+  if (stream_owes(&endpoint->channel))
+    stream_flush(&endpoint->channel);
+  while (unsent->sent < unsent->length && sent > 0) {
+    sent =
+        send_bytes(&endpoint->channel, unsent->bytes + unsent->sent, unsent->length - unsent->sent);
+    unsent->sent += sent;
+  }
+  if (unsent->sent == unsent->length)
+    unsent->sent = unsent->length = 0;
+  bool owes = unsent->length > 0 || stream_owes(&endpoint->channel);
+  loop_change(endpoint->base.link->fabric->loop, &endpoint->watch,
+              EPOLLIN | (owes ? EPOLLOUT : 0u));
+}
+
+static int keep_unsent(struct rdma_unsent *unsent, const uint8_t *bytes, size_t length) {
+  size_t needed = unsent->length + length;
+  if (length == 0)
+    return 0;
+  if (needed > UNSENT_MOST)
+    return HAUL_EPROTO;
+  if (needed > unsent->room) {
+    size_t room = unsent->room * 2 + (size_t)8 * RDMA_RECORD;
+    uint8_t *longer = alloc_resize(unsent->bytes, room);
+    if (!longer)
+      return HAUL_ENOMEM;
+    unsent->bytes = longer;
+    unsent->room = room;
+  }
+  memcpy(unsent->bytes + unsent->length, bytes, length);
+  unsent->length = needed;
+  return 0;
+}
+
+static void drop_unsent(struct rdma_unsent *unsent) {
+  alloc_free(unsent->bytes);
+  *unsent = (struct rdma_unsent){.bytes = NULL};
+}
+
+/* A socket may take a part of a record, or none where the kernel is short of memory. */
 void rdma_send_record(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
   uint8_t bytes[RDMA_RECORD];
   struct link *link = endpoint->base.link;
@@ -44,9 +91,14 @@ void rdma_send_record(struct rdma_endpoint *endpoint, const struct rdma_record *
     return;
   }
   rdma_pack(record, bytes);
-  ssize_t sent = send_bytes(&endpoint->channel, bytes);
-  if (sent != (ssize_t)sizeof bytes && (sent >= 0 || (errno != EPIPE && errno != ECONNRESET)))
-    link->fail(link, HAUL_EPROTO, "the rdma channel is full: the peer does not read it");
+  size_t sent =
+      endpoint->unsent.length > 0 ? 0 : send_bytes(&endpoint->channel, bytes, sizeof bytes);
+  int code = keep_unsent(&endpoint->unsent, bytes + sent, sizeof bytes - sent);
+  if (code == HAUL_EPROTO)
+    link->fail(link, code, "the rdma channel is full: the peer does not read it");
+  else if (code)
+    link->fail(link, HAUL_EPEER, "no memory for a record of the rdma channel");
+  flush_unsent(endpoint);
 }
 
 void rdma_reject(struct rdma_endpoint *endpoint, struct stream stream) {
@@ -54,8 +106,7 @@ void rdma_reject(struct rdma_endpoint *endpoint, struct stream stream) {
   uint8_t bytes[RDMA_RECORD];
   snprintf(hello.reason, sizeof hello.reason, "%.127s", endpoint_reason(&endpoint->base));
   rdma_pack(&hello, bytes);
-  ssize_t sent = send_bytes(&stream, bytes);
-  (void)sent; /* after a failure the peer learns only that the channel ended */
+  send_bytes(&stream, bytes, sizeof bytes); /* else the peer learns only that the channel ended */
   stream_close(&stream);
 }
 
@@ -295,7 +346,8 @@ static bool read_some(struct rdma_endpoint *endpoint, size_t most) {
  * no event would announce them. */
 static void on_channel(struct watch *watch, uint32_t events) {
   struct rdma_endpoint *endpoint = list_entry(watch, struct rdma_endpoint, watch);
-  (void)events;
+  if (events & EPOLLOUT)
+    flush_unsent(endpoint);
   for (int i = 0; endpoint->channel.fd >= 0; i++) {
     size_t most = i < RECORDS_A_TURN ? SIZE_MAX : stream_pending(&endpoint->channel);
     if (most == 0 || !read_some(endpoint, most))
@@ -329,6 +381,7 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
   rdma_end_stranded(endpoint, code);
   loop_unwatch(loop, &endpoint->watch);
   stream_close(&endpoint->channel);
+  drop_unsent(&endpoint->unsent);
   channel_requests_fail(&endpoint->attach_requests, code);
   rdma_close_attachments(endpoint);
   loop_notify(loop);

@@ -47,6 +47,12 @@ struct rdma_binding {
   _Atomic bool released; /* by its user; written without a lock */
 };
 
+/* Records for the channel that its socket had no room for. */
+struct rdma_unsent {
+  uint8_t *bytes;
+  size_t length, sent, room;
+};
+
 struct rdma_endpoint {
   struct endpoint base;
   struct rdma_node *node;
@@ -55,6 +61,7 @@ struct rdma_endpoint {
   struct watch watch;
   uint8_t partial[RDMA_RECORD]; /* of a record on the channel */
   size_t partial_length;
+  struct rdma_unsent unsent;
   uint32_t next_request;
   uint32_t outstanding;        /* requests without a response; the loop's lock */
   struct list attach_requests; /* struct attach_request of channel.c */

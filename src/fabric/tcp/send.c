@@ -161,7 +161,7 @@ void tx_submit(struct tx_frame *frame) {
 
 void tx_respond(struct tcp_rail *rail, struct tx_frame *frame) {
   if (!frame) {
-    rail_fail(rail, HAUL_ENOMEM, "no memory for a response");
+    rail_fail(rail, HAUL_EPEER, "no memory for a response");
     return;
   }
   frame->rail = rail;

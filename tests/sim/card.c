@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT
+ * Cards: addresses, ports, what the seed draws, and faults of whole cards. */
+#include <stdio.h>
+#include <string.h>
+
+#include "load.h"
+#include "net.h"
+#include "verbs.h"
+
+#define CARDS_MOST 2
+
+struct cards cards;
+
+static bool started;
+static struct card all[PROGRAMS][CARDS_MOST]; /* by host */
+static struct event next_fault;
+
+void cards_draw(bool only) {
+  cards.atomics = only || !sim_chance(200000);
+  cards.global = sim_chance(500000);
+  cards.gid = only || !sim_chance(50000);
+  cards.faults = sim_chance(300000) ? 0 : (unsigned)sim_between(100, 20000);
+  cards.losses = sim_chance(500000) ? 0 : (unsigned)sim_between(100, 30000);
+  cards.slowness = (unsigned)sim_between(1, 4);
+  cards.late = sim_chance(500000) ? 0 : sim_between(0, 500 * US);
+  cards.registers = sim_chance(500000) ? 0 : sim_between(0, 5 * MS);
+}
+
+/* ---- Cards and addresses ---- */
+
+struct card *card_of(struct host *host, unsigned number) {
+  struct card *card = &all[host->number][number];
+  if (!card->host) {
+    card->host = host;
+    card->number = number;
+    list_init(&card->contexts);
+  }
+  return card;
+}
+
+/* An IPv4 address. Those of the second cards are in a network of their own. */
+void card_gid(const struct card *card, uint8_t gid[16]) {
+  uint32_t address = card->host->address + (card->number << 20);
+  memset(gid, 0, 10);
+  gid[10] = gid[11] = 0xff;
+  for (int i = 0; i < 4; i++)
+    gid[12 + i] = (uint8_t)(address >> (24 - 8 * i));
+}
+
+struct card *card_by_gid(const uint8_t gid[16]) {
+  uint8_t own[16];
+  for (unsigned i = 0; i < PROGRAMS; i++)
+    for (unsigned j = 0; j < CARDS_MOST; j++) {
+      if (!all[i][j].host)
+        continue;
+      card_gid(&all[i][j], own);
+      if (memcmp(own, gid, sizeof own) == 0)
+        return &all[i][j];
+    }
+  return NULL;
+}
+
+bool card_is_down(const struct card *card) {
+  return card->down && load.phase == FAULTY;
+}
+
+/* ---- Faults ---- */
+
+bool card_fault(unsigned rarity) {
+  if (load.phase != FAULTY || !sim_chance(cards.faults / rarity))
+    return false;
+  sim_faults++;
+  return true;
+}
+
+static void raise_at_all(struct card *card, enum ibv_event_type type) {
+  list_each(item, &card->contexts) events_raise(list_entry(item, struct context, link), type, NULL);
+}
+
+static void on_up(struct event *event) {
+  struct card *card = list_entry(event, struct card, up);
+  card->down = false;
+  raise_at_all(card, IBV_EVENT_PORT_ACTIVE);
+}
+
+static void take_down(struct card *card) {
+  sim_trace("fault: the port of card %u of host %u is down", card->number, card->host->number);
+  card->down = true;
+  raise_at_all(card, IBV_EVENT_PORT_ERR);
+  event_schedule(&card->up, sim_now + (MS << sim_below(13)), on_up);
+}
+
+/* A context that was open stays dead. Processes that open the card later find it again. */
+static void take_away(struct card *card) {
+  sim_trace("fault: card %u of host %u is removed", card->number, card->host->number);
+  list_each(item, &card->contexts) {
+    struct context *context = list_entry(item, struct context, link);
+    if (context->removal == PRESENT)
+      context->removal = sim_chance(500000) ? FLUSHED : VANISHED;
+    queue_pairs_removed(context);
+    events_raise(context, IBV_EVENT_DEVICE_FATAL, NULL);
+  }
+}
+
+static void on_fault(struct event *event) {
+  if (load.phase != FAULTY)
+    return;
+  struct card *card = &all[sim_below(PROGRAMS)][sim_below(CARDS_MOST)];
+  if (card->host) {
+    sim_faults++;
+    if (sim_chance(200000) && strcmp(plan.paths, "rdma") != 0)
+      take_away(card);
+    else if (!card->down)
+      take_down(card);
+  }
+  event_schedule(event, sim_now + sim_between(0, 4 * plan.fault_interval), on_fault);
+}
+
+void cards_start(void) {
+  started = true;
+  if (cards.per_host > 0 && cards.faults > 0)
+    event_schedule(&next_fault, sim_now + plan.fault_interval, on_fault);
+}
+
+int64_t cards_slack(void) {
+  return cards.per_host > 0 ? 2 * S : 0;
+}
+
+static int64_t refused_at = -3600 * S;
+
+void verbs_note_refusal(void) {
+  refused_at = sim_now;
+}
+
+bool verbs_refused_lately(void) {
+  return sim_now < refused_at + 20 * S;
+}
+
+bool verbs_is(const char *name) {
+  return started && cards.per_host > 0 && strcmp(name, "libibverbs.so.1") == 0;
+}
+
+/* ---- sysfs ---- */
+
+bool verbs_text(const char *path, char *text, size_t size) {
+  unsigned card;
+  int end = 0;
+  if (!started || sscanf(path, "/sys/class/infiniband/card%u/%n", &card, &end) != 1 || !end ||
+      card >= cards.per_host)
+    return false;
+  if (strcmp(path + end, "device/numa_node") == 0)
+    snprintf(text, size, "0\n");
+  else if (strncmp(path + end, "ports/1/gid_attrs/ndevs/", 24) == 0)
+    snprintf(text, size, "eth%u\n", card);
+  else
+    return false;
+  return true;
+}
