@@ -32,7 +32,10 @@ holds() {
 
 is_empty() { [[ -z $1 ]] || { echo "$1"; false; }; }
 is_same() { [[ $1 == "$2" ]] || { echo "$1, and not $2"; false; }; }
-compiles() { "$cc" -x "$1" "-std=$2" "${strict[@]}" "${@:4}" -fsyntax-only - <<<"#include \"$3\""; }
+# A header may hold macros alone.
+compiles() {
+  "$cc" -x "$1" "-std=$2" "${strict[@]}" "${@:4}" -fsyntax-only - <<<"#include \"$3\""$'\ntypedef int not_empty;'
+}
 
 echo "-- installing"
 holds "it installs" cmake --install "$build" --prefix "$prefix"

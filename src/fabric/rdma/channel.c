@@ -57,9 +57,13 @@ static void flush_unsent(struct rdma_endpoint *endpoint) {
 }
 
 static int keep_unsent(struct rdma_unsent *unsent, const uint8_t *bytes, size_t length) {
-  size_t needed = unsent->length + length;
   if (length == 0)
     return 0;
+  unsent->length -= unsent->sent;
+  if (unsent->sent > 0)
+    memmove(unsent->bytes, unsent->bytes + unsent->sent, unsent->length);
+  unsent->sent = 0;
+  size_t needed = unsent->length + length;
   if (needed > UNSENT_MOST)
     return HAUL_EPROTO;
   if (needed > unsent->room) {
