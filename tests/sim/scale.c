@@ -256,17 +256,18 @@ void scale_start(unsigned nodes, bool directory) {
                      .backoff = 9}; /* up to two minutes, as by the kernel */
   sim_atomics_share = 1 << 20;
   plan.shrinks = 0;
-  int64_t storm = directory ? (int64_t)nodes * S / STARTS : STORM;
+  /* etcd has a leader by then; else all nodes would wait for it, and come together. */
+  int64_t from = directory ? 5 * S : 0, storm = directory ? (int64_t)nodes * S / STARTS : STORM;
   for (unsigned i = 0; i < nodes; i++) {
     scale.nodes[i].number = i;
     scale.nodes[i].host = host_create(i);
     net_add_host(scale.nodes[i].host);
-    event_schedule(&scale.nodes[i].restart, sim_between(0, storm), on_start);
+    event_schedule(&scale.nodes[i].restart, from + sim_between(0, storm), on_start);
   }
   if (directory)
     start_directory();
   figures_start();
-  event_schedule(&next_stage, storm + stages[JOIN].length, on_stage);
+  event_schedule(&next_stage, from + storm + stages[JOIN].length, on_stage);
 }
 
 bool scale_is_over(void) {
