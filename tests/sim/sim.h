@@ -169,6 +169,7 @@ struct process {
   struct mapping *mappings;
   size_t mapping_count, mapping_room;
   unsigned refuse_memory, refuse_descriptors; /* in a million */
+  unsigned refused_threads;
   /* Until one is refused, after others that are not; 0: none. */
   unsigned next_memory, next_descriptor;
   uint64_t inside; /* calls of the world that must not be refused */

@@ -245,8 +245,10 @@ int world_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                          void *(*run)(void *argument), void *argument) {
   (void)attributes;
   sim_point(10 * US);
-  if (refuses_memory())
+  if (refuses_memory()) {
+    process_current()->refused_threads++;
     return EAGAIN;
+  }
   *thread = (pthread_t)fiber_start(process_current(), run, argument);
   return 0;
 }
