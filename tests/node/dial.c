@@ -38,7 +38,7 @@ static const enum haul_progress ways[] = {HAUL_PROGRESS_THREAD, HAUL_PROGRESS_CA
 static struct haul_node *open_node(enum haul_progress progress) {
   struct haul_node_config config = patient_config();
   struct haul_node *node;
-  config.progress = progress;
+  config.progress = (int)progress;
   assert_works(haul_node_open(&config, &node));
   return node;
 }

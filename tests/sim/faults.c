@@ -160,7 +160,7 @@ static void on_fault(struct event *event) {
 }
 
 int64_t draw_moment(void) {
-  return (int64_t)sim_below(US << sim_below(13));
+  return (int64_t)sim_below((uint64_t)US << sim_below(13));
 }
 
 void call_begins(const struct link *link, enum amid what) {

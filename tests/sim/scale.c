@@ -16,8 +16,8 @@
 #define LIVENESS (5 * S)
 #define STORM    (2 * S) /* all nodes start within it, without a directory */
 #define ROLLING  (60 * S)
-/* Nodes a second that start, and that are restarted one after the other: a start costs a directory
- * some seven requests, and the loss of a node's links as many more. */
+/* Nodes a second that start, and that are restarted one after the other. The directory has some
+ * seven requests of a start, and as many when the others replace their links to a node. */
 #define STARTS   60
 #define RESTARTS 30
 #define LEASE    150 /* seconds: ten thousand nodes make 320 requests a second to stay entered */

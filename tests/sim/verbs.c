@@ -399,10 +399,10 @@ void verbs_unmapped(const struct process *process, const char *from, const char 
 static void check_mapped(const struct registration_model *model, const char *at, uint64_t length) {
   for (size_t i = 0; i < model->gone_count; i++)
     if (model->gone[i].from < at + length && at < model->gone[i].to)
-      sim_fail("dma", "a NIC accesses %p of process %d by registration %x, unmapped meanwhile", at,
-               (int)model->object.owner->pid, model->seen.rkey);
+      sim_fail("dma", "a NIC accesses %p of process %d by registration %x, unmapped meanwhile",
+               (const void *)at, (int)model->object.owner->pid, model->seen.rkey);
   if (!process_has(model->object.owner, at, length))
-    sim_fail("dma", "a NIC accesses %p of process %d, which is not its memory", at,
+    sim_fail("dma", "a NIC accesses %p of process %d, which is not its memory", (const void *)at,
              (int)model->object.owner->pid);
 }
 
