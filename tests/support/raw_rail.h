@@ -18,11 +18,11 @@ struct raw_rail {
   struct ibv_cq *completions;
   struct ibv_qp *queue;
   struct ibv_mr *registration;
-  uint8_t not_ready_timer;      /* the RNR NAK timer, as the InfiniBand specification codes it */
-  uint32_t taken, immediates;   /* completed receives; those of writes with immediate */
-  enum ibv_wc_status failure;   /* of the first completion that failed */
-  unsigned count;               /* records in `heard` */
-  struct rdma_record heard[64]; /* received and not yet taken, in order */
+  uint8_t not_ready_timer;        /* the RNR NAK timer, as the InfiniBand specification codes it */
+  uint32_t taken, immediates;     /* completed receives; those of writes with immediate */
+  enum ibv_wc_status failure;     /* of the first completion that failed */
+  unsigned count;                 /* records in `heard` */
+  struct rdma_record heard[1024]; /* received and not yet taken, in order */
   uint8_t bytes[(RAIL_DEPTH + 2) * RDMA_RECORD]; /* of the receives, then of one send */
 };
 
