@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Failures: a code, and the detail that is kept per thread. */
+ * Failures: a code, and the detail that is kept per thread. Functions that set a detail are cold:
+ * the compiler optimises the branches that call them for size. */
 #ifndef HAUL_CORE_ERROR_H
 #define HAUL_CORE_ERROR_H
 
@@ -13,13 +14,13 @@ int error_enter(const char *call);
  * `hint` NULL: the code's default hint. Bytes from a peer go into the text through error_quote,
  * never into the hint. */
 int error_set(int code, int system, const char *object, const char *hint, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
+    __attribute__((cold, format(printf, 5, 6)));
 
 /* Formats a hint for error_set, in a buffer of the thread that the next call overwrites. */
-const char *error_hint(const char *format, ...) __attribute__((format(printf, 1, 2)));
+const char *error_hint(const char *format, ...) __attribute__((cold, format(printf, 1, 2)));
 
 /* Formats an object, likewise. */
-const char *error_object(const char *format, ...) __attribute__((format(printf, 1, 2)));
+const char *error_object(const char *format, ...) __attribute__((cold, format(printf, 1, 2)));
 
 /* Sets the detail to the code's default text and hint, and returns `code`. */
 int error_code(int code, const char *object);
@@ -30,10 +31,10 @@ const char *error_quote(const char *words);
 
 /* Maps the errno of a system call: EMFILE and ENFILE to HAUL_ELIMIT, ENOMEM and ENOSPC to
  * HAUL_ENOMEM, others to HAUL_ESYSTEM. */
-int error_system(int system, const char *object, const char *call);
+int error_system(int system, const char *object, const char *call) __attribute__((cold));
 
 /* Out of memory while allocating `what`. */
-int error_memory(const char *what);
+int error_memory(const char *what) __attribute__((cold));
 
 /* Sets the object of the thread's failure if it has none. */
 void error_about(const char *object);
