@@ -462,7 +462,9 @@ struct haul_piece {
 #define HAUL_REQUIRE_ZERO_COPY 1u /* one movement from source to destination, no buffer between */
 #define HAUL_CHECKSUM          2u /* XXH3 of each slice, verified at the destination */
 /* More transfers follow at once, so this one may be batched with them: until 16 slices or 64 KiB
- * are batched for the peer, a transfer comes without this flag, or 20 us have passed. */
+ * are batched for the peer, a transfer comes without this flag, or 20 us have passed. While the
+ * peer owes 8 responses over tcp, writes up to 8 KiB and reads below HAUL_PRIORITY_HIGH do so too.
+ */
 #define HAUL_MORE 4u
 
 /* Order among transfers that wait for a path. One that was passed over 16 times goes next. */

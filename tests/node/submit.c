@@ -151,17 +151,61 @@ static unsigned sends_of(unsigned flags) {
   return took;
 }
 
+static ssize_t (*real_send)(int, const struct msghdr *, int);
+
+static void begin_count(void) {
+  me = pthread_self();
+  real_send = sys_ops.sendmsg;
+  sys_ops.sendmsg = count_sends;
+  sends = 0;
+}
+
 /* Only this thread drives the node, so no batch becomes too old. One side may have 128 requests
  * outstanding; further ones wait for responses. */
 static void batched_requests_are_sent_together(void **state) {
   (void)state;
-  me = pthread_self();
-  ssize_t (*before)(int, const struct msghdr *, int) = sys_ops.sendmsg;
-  sys_ops.sendmsg = count_sends;
-  unsigned alone = sends_of(0), together = sends_of(HAUL_MORE);
-  sys_ops.sendmsg = before;
-  assert_int_equal(alone, 128);
+  begin_count();
+  unsigned together = sends_of(HAUL_MORE);
+  sys_ops.sendmsg = real_send;
   assert_int_equal(together, 128 / 16);
+}
+
+/* Eight are sent at once, as an idle peer's are; then 16 share a call, until 128 are outstanding.
+ */
+static void small_writes_share_calls_behind_eight_without_a_response(void **state) {
+  (void)state;
+  begin_count();
+  unsigned calls = sends_of(0);
+  sys_ops.sendmsg = real_send;
+  assert_int_equal(calls, 8 + (128 - 8) / 16 + 1);
+}
+
+/* Transfers of `bytes`, one send each, with the default options but this priority. */
+static void assert_sent_at_once(uint64_t bytes, int priority) {
+  struct haul_transfer *transfers[24];
+  struct haul_transfer_options options = over_tcp();
+  options.priority = priority;
+  begin_count();
+  for (unsigned i = 0; i < COUNT(transfers); i++) {
+    struct haul_piece piece = {i * bytes, i * bytes, bytes};
+    assert_works(haul_write(t.remote, t.from, &piece, 1, &options, &transfers[i]));
+    assert_int_equal(sends, i + 1);
+  }
+  sys_ops.sendmsg = real_send;
+  for (unsigned i = 0; i < COUNT(transfers); i++) {
+    assert_works(haul_transfer_wait(transfers[i], soon()));
+    haul_transfer_release(transfers[i]);
+  }
+}
+
+static void urgent_writes_are_sent_at_once(void **state) {
+  (void)state;
+  assert_sent_at_once(PART, HAUL_PRIORITY_HIGH);
+}
+
+static void larger_writes_are_sent_at_once(void **state) {
+  (void)state;
+  assert_sent_at_once(8193, HAUL_PRIORITY_NORMAL);
 }
 
 /* Works of 16 KiB: the fourth makes 64 KiB, long before there are sixteen. */
@@ -169,10 +213,7 @@ static void batched_writes_are_sent_at_64_kib(void **state) {
   struct haul_transfer *transfers[12];
   struct haul_transfer_options options = over_tcp();
   (void)state;
-  me = pthread_self();
-  ssize_t (*before)(int, const struct msghdr *, int) = sys_ops.sendmsg;
-  sys_ops.sendmsg = count_sends;
-  sends = 0;
+  begin_count();
   options.flags = HAUL_MORE;
   for (unsigned i = 0; i < COUNT(transfers); i++) {
     struct haul_piece piece = {i * FOURTH, i * FOURTH, FOURTH};
@@ -187,7 +228,7 @@ static void batched_writes_are_sent_at_64_kib(void **state) {
     assert_works(haul_transfer_wait(transfers[i], soon()));
     haul_transfer_release(transfers[i]);
   }
-  sys_ops.sendmsg = before;
+  sys_ops.sendmsg = real_send;
   assert_arrived(COUNT(transfers) * FOURTH / SMALL);
 }
 
@@ -546,6 +587,9 @@ int main(void) {
 #define SUBMIT_DRIVEN(test) cmocka_unit_test_setup_teardown(test, set_up_driven, tear_down)
   const struct CMUnitTest tests[] = {
       SUBMIT_DRIVEN(batched_requests_are_sent_together),
+      SUBMIT_DRIVEN(small_writes_share_calls_behind_eight_without_a_response),
+      SUBMIT_DRIVEN(urgent_writes_are_sent_at_once),
+      SUBMIT_DRIVEN(larger_writes_are_sent_at_once),
       SUBMIT_DRIVEN(batched_writes_are_sent_at_64_kib),
       SUBMIT(a_batch_is_sent_when_it_is_old),
       SUBMIT_DRIVEN(a_batch_is_sent_when_the_caller_drives_the_node),

@@ -199,6 +199,7 @@ void staged_receive_finish(struct staged_receive *staged, int code) {
   if (rail->stream.fd >= 0)
     payload_complete(rail, &staged->frame, code);
   alloc_free(staged);
+  tcp_advance_if_due(rail->endpoint);
 }
 
 bool staged_receives_poll(struct tcp_endpoint *endpoint, bool *urgent) {

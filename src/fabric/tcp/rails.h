@@ -15,7 +15,10 @@
 #define SPLICE_NS      5400.0
 #define SPLICE_SEGMENT 4096u /* least average segment: a pipe holds pages */
 
-#define TCP_INBOX 8192u /* bytes for heads and small payloads; more than FRAME_HEAD_MAX */
+/* Bytes for heads and small payloads; more than FRAME_HEAD_MAX. A read of a head takes TCP_AHEAD
+ * bytes of a large payload at most: they are copied once more. */
+#define TCP_INBOX 32768u
+#define TCP_AHEAD 8192u
 
 /* A frame to send. */
 struct tx_frame {

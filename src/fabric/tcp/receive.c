@@ -124,7 +124,7 @@ static int send_data(struct tcp_rail *rail, struct haul_region *region) {
   if (frame) {
     frame->rail = rail;
     tx_submit(frame);
-    tcp_advance(endpoint, NULL);
+    endpoint->advance_due = true;
   }
   combiner_unlock(&endpoint->combiner);
   if (code)
@@ -407,11 +407,13 @@ static ssize_t read_more(struct tcp_rail *rail, size_t share) {
     rx->inbox_end -= rx->inbox_start;
     rx->inbox_start = 0;
   }
-  size_t room = TCP_INBOX - rx->inbox_end;
+  bool small = rx->frame.payload <= TCP_SMALL; /* as the next frames probably are */
+  size_t room = (small ? TCP_INBOX : TCP_AHEAD) - rx->inbox_end;
   if (rx->state == RX_PAYLOAD) {
     count = destination_spans(rx, spans, SPANS_MAX);
     payload = spans_cut(spans, &count, share);
-    room = payload == rx->left ? READ_AHEAD : 0;
+    if (!small || payload < rx->left)
+      room = payload == rx->left ? READ_AHEAD : 0;
   }
   if (room > 0)
     spans[count++] = (struct iovec){rx->inbox + rx->inbox_end, room};
@@ -445,6 +447,7 @@ bool rail_receive(struct tcp_rail *rail) {
   for (;;) {
     while (consume(rail))
       came = true;
+    tcp_advance_if_due(rail->endpoint);
     if (!rail_is_open(rail) || rail_awaits_bounce(rail) || budget == 0)
       break;
     size_t share = rx_share(rail);

@@ -29,7 +29,7 @@
 #include "core/sys.h"
 #include "fabric/tcp/rails.h"
 
-#define SPANS_MAX 64
+#define SPANS_MAX 256
 
 /* The rest of a payload whose source is gone. */
 static uint8_t zeros[FRAME_PAYLOAD_MAX];

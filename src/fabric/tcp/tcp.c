@@ -14,6 +14,11 @@ _Static_assert(WORK_BYTES_MAX <= FRAME_PAYLOAD_MAX && WORK_PIECES_MAX <= FRAME_S
 
 /* ---- Slots; with the endpoint's lock ---- */
 
+static void count_busy(struct tcp_endpoint *endpoint, int change) {
+  uint32_t busy = atomic_load_explicit(&endpoint->busy_slots, memory_order_relaxed);
+  atomic_store_explicit(&endpoint->busy_slots, busy + (uint32_t)change, memory_order_relaxed);
+}
+
 static struct tcp_slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *request) {
   while (endpoint->slots[endpoint->next_slot].busy)
     endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
@@ -22,7 +27,7 @@ static struct tcp_slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *reques
   slot->busy = true;
   *request = (uint64_t)slot->generation << 32 | endpoint->next_slot;
   endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
-  endpoint->busy_slots++;
+  count_busy(endpoint, 1);
   return slot;
 }
 
@@ -30,7 +35,7 @@ static void slot_free(struct tcp_endpoint *endpoint, struct tcp_slot *slot) {
   if (slot->abandoned && --endpoint->abandoned == 0)
     endpoint_block_others(&endpoint->base, false);
   *slot = (struct tcp_slot){.generation = slot->generation};
-  endpoint->busy_slots--;
+  count_busy(endpoint, -1);
 }
 
 /* The busy slot of a request that was sent whole on this rail. */
@@ -60,10 +65,9 @@ bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct wo
   *work = found ? slot->work : NULL;
   if (*work)
     (*work)->state = NULL; /* a late cancel finds no slot */
-  if (found) {
+  if (found)
     slot_free(endpoint, slot);
-    tcp_advance(endpoint, NULL);
-  }
+  endpoint->advance_due |= found;
   combiner_unlock(&endpoint->combiner);
   return found;
 }
@@ -170,7 +174,7 @@ static bool may_start(const struct tcp_endpoint *endpoint, const struct work *wo
 static unsigned start_works(struct tcp_endpoint *endpoint) {
   struct list *first;
   unsigned count = 0;
-  while (count < shrinkable(WORK_BATCH, 1) && (first = backlog_first(&endpoint->pending))) {
+  while (count < shrinkable(TCP_WINDOW, 1) && (first = backlog_first(&endpoint->pending))) {
     struct work *work = list_entry(first, struct work, link);
     struct tcp_rail *rail = choose_rail(endpoint, work);
     if (!rail || (endpoint->retired > 0 && endpoint->base.link->initiator))
@@ -198,6 +202,15 @@ bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns) {
     rail->tx.turn = 0;
   }
   return more;
+}
+
+void tcp_advance_if_due(struct tcp_endpoint *endpoint) {
+  if (!endpoint->advance_due)
+    return;
+  endpoint->advance_due = false;
+  combiner_lock(&endpoint->combiner);
+  tcp_advance(endpoint, NULL);
+  combiner_unlock(&endpoint->combiner);
 }
 
 void tcp_end_works(struct tcp_endpoint *endpoint, struct list *works, int code) {
@@ -231,9 +244,17 @@ static void tcp_admit(struct combiner *combiner, struct list *works) {
 
 /* ---- The table: works ---- */
 
+/* A small work behind TCP_BUSY unanswered ones waits for following works, to share their call: it
+ * is sent with the batch, or with the next response. Urgent works are sent at once. */
+static bool may_wait(const struct tcp_endpoint *endpoint, const struct work *work) {
+  return (work->bytes <= TCP_SMALL || work->operation == HAUL_OP_READ) && work->rank > 0 &&
+         atomic_load_explicit(&endpoint->busy_slots, memory_order_relaxed) >= TCP_BUSY;
+}
+
 static void tcp_post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
+  work->more |= may_wait(endpoint, work);
   if (!work_batch_add(&endpoint->work_batch, work, base->link->fabric->loop, &endpoint->poller)) {
     combiner_submit(&endpoint->combiner, &work->link);
     return;

@@ -39,6 +39,10 @@
 #define TCP_CALM     4u
 #define TCP_CALM_NS  INT64_C(10000000)
 
+/* Works of at most TCP_SMALL bytes share a call while TCP_BUSY others are unanswered. */
+#define TCP_SMALL 8192u
+#define TCP_BUSY  8u
+
 struct tcp_rail;
 struct tx_frame;
 
@@ -84,7 +88,8 @@ struct tcp_endpoint {
   /* The endpoint's lock. */
   struct backlog pending; /* works that wait for a slot, for room on a rail, or for `abandoned` */
   struct tcp_slot *slots; /* TCP_WINDOW; allocated with the first rail */
-  uint32_t busy_slots, next_slot;
+  _Atomic uint32_t busy_slots; /* for a look without the lock */
+  uint32_t next_slot;
   /* Abandoned slots, and rails that ended with begun requests. Until it is 0 no work begins here,
    * nor a write over another path, as it could be overwritten. */
   uint32_t abandoned;
@@ -98,6 +103,7 @@ struct tcp_endpoint {
   bool had_rails;
 
   /* The loop's lock. */
+  bool advance_due; /* received frames freed slots, or queued a response */
   struct list staged_receives;
   struct staging_user rx_staging;
 };
@@ -108,12 +114,16 @@ struct tcp_endpoint {
  * share and is still corked; the caller calls again at once or uncorks it. */
 bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns);
 
+/* Calls it for all frames of one read, so that the works and responses that they allow share calls.
+ * With the loop's lock. */
+void tcp_advance_if_due(struct tcp_endpoint *endpoint);
+
 /* The request's DATA begins, once, on the request's rail. *work: NULL when the work ended early.
  * False: no request waits for it. With the loop's lock. */
 bool slot_start_data(struct tcp_rail *rail, uint64_t request, struct work **work);
 /* The request was answered on this rail; `data`: by DATA, now complete. Frees the slot. The caller
- * ends *work, unless it is NULL because it ended early. False: no such request waits. With the
- * loop's lock. */
+ * ends *work, unless it is NULL because it ended early, and then calls tcp_advance_if_due. False:
+ * no such request waits. With the loop's lock. */
 bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct work **work);
 /* The request's work ends early: unsent bytes are never sent; if any were sent, the slot still
  * awaits the response. Returns the work for the caller to end, or NULL when it ended before. With
