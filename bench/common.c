@@ -62,6 +62,10 @@ void meter_end(const struct meter *meter, uint64_t bytes) {
     printf("%.3f\n", cpu / (double)bytes);
 }
 
+double meter_busy(const struct meter *meter) {
+  return (double)(cpu_ns(meter->other) - meter->cpu) / (double)(now_ns() - meter->began);
+}
+
 haul_node *open_node(int thread, int64_t spin_ns) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   haul_node *node;
@@ -185,6 +189,11 @@ static int ascending(const void *one, const void *other) {
 double median_of(double *values, size_t count) {
   qsort(values, count, sizeof *values, ascending);
   return values[count / 2];
+}
+
+uint64_t scattered(uint64_t index, uint64_t count) {
+  const uint64_t stride = 7919; /* a prime, which no power of ten or two divides */
+  return index * stride % count;
 }
 
 uint64_t parse_size(const char *text) {

@@ -15,6 +15,8 @@ void need(int condition, const char *what);
 
 int64_t now_ns(void);
 
+#define DEPTH_MAX 256 /* transfers in flight */
+
 /* A span of a throughput bench, with the CPU time of this process and of `other`, the second one of
  * the bench; 0: there is none. meter_end prints GB/s and CPU seconds a GB; "-" for the latter where
  * another command starts the second process (HAUL_BENCH_ON). */
@@ -24,6 +26,8 @@ struct meter {
 };
 struct meter meter_begin(pid_t other);
 void meter_end(const struct meter *meter, uint64_t bytes);
+/* CPU time over time, until now. */
+double meter_busy(const struct meter *meter);
 
 /* A node that polls for `spin_ns` before it sleeps, like in low-latency programs. `thread`: with a
  * progress thread. */
@@ -52,6 +56,10 @@ _Noreturn void serve_target(const char *path, const char *place, uint64_t length
 
 /* Sorts the values. */
 double median_of(double *values, size_t count);
+
+/* The place at the other end of segment `index` of `count`: neighbours here are none there, as in a
+ * paged cache of keys and values. */
+uint64_t scattered(uint64_t index, uint64_t count);
 
 /* For example "64M". */
 uint64_t parse_size(const char *text);

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #define COUNT_MAX 64
-#define DEPTH_MAX 64
 
 struct lane {
   haul_peer *peer;
