@@ -317,7 +317,7 @@ HAUL_API int haul_region_dpdk_unregister(haul_region *region);
 
 /* Ends the region: withdraws its names and cancels its transfers, this node's (HAUL_ECANCELED) and
  * peers'. Once it returns, no one accesses wrapped memory any more: within microseconds, at most
- * liveness_ns where a peer must end a copy. */
+ * liveness_ns where a peer or a NIC must end a copy, after which a late peer is dropped. */
 HAUL_API void haul_region_release(haul_region *region);
 
 /* ---- Sharing with a process of this host -------------------------------------------------- */

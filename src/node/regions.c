@@ -171,21 +171,28 @@ static void revoke_everywhere(struct haul_node *node, uint64_t handle, struct ha
   }
 }
 
-/* With the loop's lock: whether peers still touch the region. With `fail` they are dropped. */
+/* With the loop's lock. */
+static bool peer_touches(const struct haul_peer *peer, uint64_t handle,
+                         const struct haul_region *region) {
+  bool touches = false;
+  for (size_t i = 0; transport_at(i); i++)
+    if (transport_at(i)->touches)
+      touches |= transport_at(i)->touches(peer->base.endpoints[i], handle, region);
+  return touches;
+}
+
+/* With the loop's lock: whether peers still touch the region. With `drop` they are dropped. */
 static bool is_touched(struct haul_node *node, uint64_t handle, const struct haul_region *region,
-                       bool fail) {
+                       bool drop) {
   bool touched = false;
-  list_each(item, &node->peers) {
+  list_each_safe(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-    for (size_t i = 0; transport_at(i); i++) {
-      const struct transport *transport = transport_at(i);
-      if (!transport->touches || !transport->touches(peer->base.endpoints[i], handle, region))
-        continue;
-      touched = true;
-      if (fail)
-        peer_fail(peer, HAUL_EPEER,
-                  "the peer did not end a copy of a withdrawn region within the liveness timeout");
-    }
+    if (!peer_touches(peer, handle, region))
+      continue;
+    touched = true;
+    if (drop)
+      peer_drop(peer, HAUL_EPEER,
+                "the peer did not end a copy of a withdrawn region within the liveness timeout");
   }
   return touched;
 }
@@ -238,7 +245,20 @@ struct release {
 
 static bool is_unused(void *user) {
   struct release *release = user;
-  return !transfers_use(&release->node->transfers, release->region);
+  return !transfers_use(&release->node->transfers, release->region, NULL);
+}
+
+/* A NIC may access the memory for as long as its requests are not answered. It loses its queue pair
+ * with the peer. */
+static void drop_users(struct haul_node *node, const struct haul_region *region) {
+  loop_lock(node->loop);
+  list_each_safe(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    if (transfers_use(&node->transfers, region, &peer->base))
+      peer_drop(peer, HAUL_EPEER,
+                "a transfer of a released region did not end within the liveness timeout");
+  }
+  loop_unlock(node->loop);
 }
 
 /* In rounds, because another thread may be starting a transfer that one round does not see. */
@@ -251,6 +271,8 @@ static void abort_transfers(struct haul_node *node, struct haul_region *region) 
     loop_unlock(node->loop);
     loop_wait(node->loop, is_unused, NULL, &release, clock_after(clock_now(), 1000000));
   }
+  if (!is_unused(&release))
+    drop_users(node, region);
 }
 
 static void withdraw_region(haul_region *region) {

@@ -323,11 +323,13 @@ void transfers_abort(struct transfers *transfers, const struct haul_region *regi
   }
 }
 
-bool transfers_use(struct transfers *transfers, const struct haul_region *region) {
+bool transfers_use(struct transfers *transfers, const struct haul_region *region,
+                   const struct link *link) {
+  const struct users users = {region, link};
   bool used = false;
   lock_lists(transfers);
   list_each(item, &transfers->running) used |=
-      list_entry(item, struct haul_transfer, link)->region == region;
+      uses(list_entry(item, struct haul_transfer, link), &users);
   pthread_mutex_unlock(&transfers->lock);
   return used;
 }

@@ -167,8 +167,9 @@ void transfers_close(struct transfers *transfers);
  * all. */
 void transfers_abort(struct transfers *transfers, const struct haul_region *region,
                      const struct link *link, int code, const char *reason);
-/* Whether a running transfer uses the region. */
-bool transfers_use(struct transfers *transfers, const struct haul_region *region);
+/* Whether a running transfer uses the region and goes to the link; NULL matches all. */
+bool transfers_use(struct transfers *transfers, const struct haul_region *region,
+                   const struct link *link);
 /* The number of the last write to the link that was started; whether a write up to `number` is
  * still under way. */
 uint64_t transfers_last_write(struct transfers *transfers, struct link *link);

@@ -39,6 +39,11 @@ uint64_t nic_doorbells(void) {
   return atomic_load(doorbells);
 }
 
+unsigned nic_queue_pairs(void) {
+  const struct ibverbs_double *mock = symbol("ibverbs_double");
+  return atomic_load(&mock->live.qps);
+}
+
 void nic_check_empty(void) {
   static const struct double_live nobody;
   const struct ibverbs_double *mock = symbol("ibverbs_double");

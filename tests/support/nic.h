@@ -15,6 +15,8 @@ void nic_fault(const char *words);
 void nic_fault_of_children(const char *words);
 /* Number of calls of ibv_post_send in this process. */
 uint64_t nic_doorbells(void);
+/* Number of queue pairs of this process. */
+unsigned nic_queue_pairs(void);
 /* Fails if an object of the mock is left. */
 void nic_check_empty(void);
 
