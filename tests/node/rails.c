@@ -3,11 +3,13 @@
 #include "support/check.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "core/sys.h"
 #include "core/wire.h"
 #include "fabric/tcp/frame.h"
 #include "fabric/tcp/tcp.h"
@@ -243,6 +245,12 @@ static struct haul_transfer *read_raw(haul_deadline deadline) {
   return transfer;
 }
 
+static void finish_read(struct haul_transfer *transfer, uint64_t seed) {
+  assert_works(haul_transfer_wait(transfer, soon()));
+  haul_transfer_release(transfer);
+  pattern_check(haul_region_address(at.region), LENGTH, seed);
+}
+
 static void expect_end(struct haul_transfer *transfer, int code) {
   assert_fails(code, haul_transfer_wait(transfer, soon()));
   haul_transfer_release(transfer);
@@ -366,9 +374,7 @@ static void a_failed_dial_is_tried_again(void **state) {
   assert_string_equal(hello.transport, "tcp");
   assert_int_equal(hello.index, 0);
   answer_read(rail, 5);
-  assert_works(haul_transfer_wait(transfer, soon()));
-  haul_transfer_release(transfer);
-  pattern_check(haul_region_address(at.region), LENGTH, 5);
+  finish_read(transfer, 5);
   close(rail);
 }
 
@@ -433,6 +439,7 @@ static struct initiator initiator_open(const char *name, uint8_t rails) {
 static int node_start(void **state) {
   struct haul_node_config config = patient_config();
   count_before(state);
+  config.liveness_ns = BOUND;
   config.peer_events = 1;
   assert_works(haul_node_open(&config, &at.node));
   assert_works(haul_node_listen(at.node, own_socket()));
@@ -489,9 +496,7 @@ static void who_was_connected_to_asks_for_them(void **state) {
   expect_dial(one.control);
   int rail = raw_channel(own_socket(), &one.welcome, "tcp", 0);
   answer_read(rail, 8);
-  assert_works(haul_transfer_wait(transfer, soon()));
-  haul_transfer_release(transfer);
-  pattern_check(haul_region_address(at.region), LENGTH, 8);
+  finish_read(transfer, 8);
   part(&one);
   close(rail);
 }
@@ -513,6 +518,74 @@ static void who_asked_hears_why_there_are_none(void **state) {
   }
   assert_works(haul_peer_status(at.peer));
   part(&one);
+}
+
+/* ---- The same, in a time that passes at will ---- */
+
+static int64_t (*the_clock)(void);
+static _Atomic int64_t ahead; /* of the system's clock */
+
+static int64_t clock_ahead(void) {
+  return the_clock() + atomic_load(&ahead);
+}
+
+static int clock_start(void **state) {
+  the_clock = sys_ops.monotonic;
+  sys_ops.monotonic = clock_ahead;
+  return node_start(state);
+}
+
+static int clock_end(void **state) {
+  int code = node_end(state);
+  sys_ops.monotonic = the_clock;
+  return code;
+}
+
+#define BEATS 16 /* in the node's liveness timeout */
+
+/* Lets time pass, then has the node answer. False once it dropped the peer. */
+static bool beat(int control, int64_t ns) {
+  uint8_t body[CONTROL_BODY_MAX];
+  atomic_fetch_add(&ahead, ns);
+  return raw_control(control, CONTROL_PING, PING_REQUEST, NULL, 0) &&
+         raw_answer(control, CONTROL_PING, body) >= 0;
+}
+
+static void who_asked_and_hears_nothing_ends_the_link(void **state) {
+  unsigned beats = 0;
+  (void)state;
+  struct initiator one = initiator_open("tcp", 2);
+  meet(&one);
+  struct haul_transfer *transfer = read_raw(HAUL_FOREVER);
+  expect_dial(one.control);
+  while (beats < 4 * BEATS && beat(one.control, BOUND / BEATS))
+    beats++;
+  assert_in_range(beats, 2 * BEATS - 1, 3 * BEATS);
+  assert_fails(HAUL_EPEER, haul_transfer_wait(transfer, soon()));
+  haul_transfer_release(transfer);
+  assert_fails(HAUL_EPEER, haul_peer_status(at.peer));
+  assert_non_null(strstr(haul_error_last()->text, "opens no data connection"));
+  part(&one);
+}
+
+/* Rails that came while it was stopped count. */
+static void who_asked_and_was_stopped_waits_on(void **state) {
+  (void)state;
+  struct initiator one = initiator_open("tcp", 2);
+  meet(&one);
+  struct haul_transfer *transfer = read_raw(HAUL_FOREVER);
+  expect_dial(one.control);
+  for (unsigned i = 0; i < 7; i++)
+    assert_true(beat(one.control, BOUND / 4));
+  assert_true(beat(one.control, 5 * BOUND));
+  assert_true(beat(one.control, BOUND / BEATS));
+  int rail = raw_channel(own_socket(), &one.welcome, "tcp", 0);
+  answer_read(rail, 9);
+  for (unsigned i = 0; i < 3 * BEATS; i++)
+    assert_true(beat(one.control, BOUND / BEATS));
+  finish_read(transfer, 9);
+  part(&one);
+  close(rail);
 }
 
 static void impossible_answers_drop_the_peer(void **state) {
@@ -541,6 +614,7 @@ int main(int argc, char **argv) {
     return owner_main();
 #define TEST(test)       cmocka_unit_test_setup_teardown(test, count_before, count_after)
 #define WITH_OWNER(test) cmocka_unit_test_setup_teardown(test, raw_owner_start, raw_owner_end)
+#define WITH_CLOCK(test) cmocka_unit_test_setup_teardown(test, clock_start, clock_end)
 #define WITH_NODE(test)  cmocka_unit_test_setup_teardown(test, node_start, node_end)
   const struct CMUnitTest tests[] = {
       TEST(the_first_transfer_of_each_side_opens_them),
@@ -560,6 +634,8 @@ int main(int argc, char **argv) {
       WITH_OWNER(impossible_questions_drop_the_peer),
       WITH_NODE(who_was_connected_to_asks_for_them),
       WITH_NODE(who_asked_hears_why_there_are_none),
+      WITH_CLOCK(who_asked_and_hears_nothing_ends_the_link),
+      WITH_CLOCK(who_asked_and_was_stopped_waits_on),
       WITH_NODE(impossible_answers_drop_the_peer),
   };
   return cmocka_run_group_tests_name("rails", tests, NULL, NULL);
