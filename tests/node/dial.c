@@ -19,20 +19,6 @@
 
 #define BOUND (20 * S)
 
-static unsigned descriptors;
-
-static int count_before(void **state) {
-  (void)state;
-  descriptors = open_descriptors();
-  return 0;
-}
-
-static int count_after(void **state) {
-  (void)state;
-  assert_int_equal(open_descriptors(), descriptors);
-  return 0;
-}
-
 static const enum haul_progress ways[] = {HAUL_PROGRESS_THREAD, HAUL_PROGRESS_CALLER};
 
 static struct haul_node *open_node(enum haul_progress progress) {
@@ -245,7 +231,7 @@ static void closing_the_node_ends_a_connect(void **state) {
 
 static void close_in_child(void *node) {
   haul_node_close(node);
-  if (open_descriptors() != descriptors + 1) /* the listener */
+  if (open_descriptors() != counted_descriptors + 1) /* the listener */
     _exit(99);
 }
 

@@ -24,21 +24,6 @@
 
 #define BOUND (20 * S)
 
-static unsigned descriptors;
-
-static int count_before(void **state) {
-  (void)state;
-  descriptors = open_descriptors();
-  return 0;
-}
-
-static int count_after(void **state) {
-  (void)state;
-  assert_int_equal(open_descriptors(), descriptors);
-  assert_int_equal(haul_mappings(), 0);
-  return 0;
-}
-
 static haul_deadline soon(void) {
   return haul_deadline_in(BOUND);
 }

@@ -10,43 +10,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/wire.h"
-#include "fabric/tcp/frame.h"
 #include "fabric/tcp/tcp.h"
 #include "node/peer.h"
+#include "support/ends.h"
 #include "support/names.h"
 #include "support/owner.h"
-#include "support/rails.h"
-#include "support/raw.h"
 #include "support/seams.h"
-
-#define BOUND  (20 * S)
-#define LENGTH 65536u
-
-static unsigned descriptors;
-
-static int count_before(void **state) {
-  (void)state;
-  descriptors = open_descriptors();
-  return 0;
-}
-
-static int count_after(void **state) {
-  (void)state;
-  assert_int_equal(open_descriptors(), descriptors);
-  return 0;
-}
-
-static haul_deadline soon(void) {
-  return haul_deadline_in(BOUND);
-}
-
-static struct haul_transfer_options over_tcp(void) {
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  options.only = "tcp";
-  options.deadline = soon();
-  return options;
-}
 
 static void rest(int64_t ns) {
   nanosleep(&(struct timespec){ns / S, ns % S}, NULL);
@@ -70,72 +39,6 @@ static void expect_dormant(haul_peer *peer) {
     assert_true(haul_deadline_in(0) < until);
 }
 
-/* ---- Two nodes: end 0 connects to end 1 ---- */
-
-struct end {
-  struct haul_node *node;
-  haul_peer *peer;
-  struct haul_region *source, *target;
-  struct haul_remote *remote;
-};
-
-static struct end ends[2];
-
-static haul_peer *next_joined(struct haul_node *node) {
-  struct haul_message message;
-  assert_works(haul_message_receive(node, &message, soon()));
-  assert_int_equal(message.kind, HAUL_PEER_JOINED);
-  haul_peer *peer = haul_peer_retain(message.peer);
-  haul_message_release(&message);
-  return peer;
-}
-
-static void pair_open(const char *listen_at, int64_t idle_ns) {
-  struct haul_node_config config = patient_config();
-  char address[160];
-  config.tcp_rails = 3;
-  config.peer_events = 1;
-  config.idle_rails_ns = idle_ns;
-  for (unsigned i = 0; i < 2; i++) {
-    assert_works(haul_node_open(&config, &ends[i].node));
-    ends[i].source = region_make(ends[i].node, KIND_HOST, LENGTH);
-    ends[i].target = region_make(ends[i].node, KIND_HOST, LENGTH);
-    assert_works(haul_region_publish(ends[i].target, "region", HAUL_READ | HAUL_WRITE));
-  }
-  assert_works(haul_node_listen(ends[1].node, listen_at));
-  assert_works(haul_node_address(ends[1].node, 0, address, sizeof address));
-  assert_works(haul_peer_connect(ends[0].node, address, soon(), &ends[0].peer));
-  ends[1].peer = next_joined(ends[1].node);
-  for (unsigned i = 0; i < 2; i++)
-    assert_works(haul_peer_lookup(ends[i].peer, "region", soon(), &ends[i].remote));
-}
-
-static void pair_close(void) {
-  for (unsigned i = 0; i < 2; i++) {
-    haul_remote_release(ends[i].remote);
-    haul_region_release(ends[i].source);
-    haul_region_release(ends[i].target);
-    haul_peer_close(ends[i].peer);
-  }
-  for (unsigned i = 0; i < 2; i++)
-    haul_node_close(ends[i].node);
-}
-
-static struct haul_transfer *start(unsigned end, uint64_t seed) {
-  struct haul_transfer_options options = over_tcp();
-  struct haul_piece piece = {0, 0, LENGTH};
-  struct haul_transfer *transfer;
-  pattern_fill(haul_region_address(ends[end].source), LENGTH, seed);
-  assert_works(haul_write(ends[end].remote, ends[end].source, &piece, 1, &options, &transfer));
-  return transfer;
-}
-
-static void finish(unsigned end, struct haul_transfer *transfer, uint64_t seed) {
-  assert_works(haul_transfer_wait(transfer, soon()));
-  haul_transfer_release(transfer);
-  pattern_check(haul_region_address(ends[!end].target), LENGTH, seed);
-}
-
 static const char *address_at(size_t i) {
   return i % 2 ? own_socket() : "tcp://127.0.0.1:0";
 }
@@ -143,43 +46,43 @@ static const char *address_at(size_t i) {
 static void idle_rails_are_closed_and_come_back(void **state) {
   (void)state;
   for (unsigned i = 0; i < 2; i++) {
-    pair_open(address_at(i), 20 * MS);
+    ends_open(address_at(i), 20 * MS);
     unsigned before = open_descriptors();
     for (unsigned round = 0; round < 6; round++) {
       unsigned end = round / 2 % 2;
-      finish(end, start(end, round), round);
+      ends_finish(end, ends_start(end, round), round);
       for (unsigned k = 0; k < 2; k++)
         expect_dormant(ends[k].peer);
       assert_true(open_descriptors() <= before); /* threads may still have had some to close */
       assert_works(haul_peer_status(ends[end].peer));
     }
-    pair_close();
+    ends_close();
   }
 }
 
 static void both_sides_may_call_them_back_at_once(void **state) {
   (void)state;
-  pair_open(address_at(0), 5 * MS);
+  ends_open(address_at(0), 5 * MS);
   for (unsigned round = 0; round < 50; round++) {
     struct haul_transfer *transfers[2];
     for (unsigned k = 0; k < 2; k++)
       expect_dormant(ends[k].peer);
     for (unsigned k = 0; k < 2; k++)
-      transfers[k] = start(k, round * 2 + k);
+      transfers[k] = ends_start(k, round * 2 + k);
     for (unsigned k = 0; k < 2; k++)
-      finish(k, transfers[k], round * 2 + k);
+      ends_finish(k, transfers[k], round * 2 + k);
   }
-  pair_close();
+  ends_close();
 }
 
 static void without_the_setting_they_stay(void **state) {
   (void)state;
-  pair_open(address_at(0), INT64_MAX);
-  finish(0, start(0, 1), 1);
+  ends_open(address_at(0), INT64_MAX);
+  ends_finish(0, ends_start(0, 1), 1);
   rest(200 * MS);
   assert_false(is_dormant(ends[0].peer));
   assert_int_equal(atomic_load(&endpoint_of(ends[0].peer)->open_rails), 3);
-  pair_close();
+  ends_close();
 }
 
 /* Transfers at any moment of parking, from both sides. */
@@ -194,7 +97,7 @@ static void *write_now_and_then(void *user) {
   struct writer *writer = user;
   for (unsigned round = 0; round < 400; round++) {
     uint64_t seed = (uint64_t)round * 2 + writer->end;
-    finish(writer->end, start(writer->end, seed), seed);
+    ends_finish(writer->end, ends_start(writer->end, seed), seed);
     writer->chance = writer->chance * 6364136223846793005u + 1442695040888963407u;
     rest((int64_t)(writer->chance >> 33) % (4 * MS));
   }
@@ -205,7 +108,7 @@ static void transfers_may_begin_at_any_moment_of_parking(void **state) {
   (void)state;
   for (unsigned i = 0; i < 2; i++) {
     struct writer writers[2];
-    pair_open(address_at(i), 1 * MS);
+    ends_open(address_at(i), 1 * MS);
     for (unsigned k = 0; k < 2; k++) {
       writers[k] = (struct writer){.end = k, .chance = test_seed() + k};
       pthread_create(&writers[k].thread, NULL, write_now_and_then, &writers[k]);
@@ -216,7 +119,7 @@ static void transfers_may_begin_at_any_moment_of_parking(void **state) {
       assert_works(haul_peer_status(ends[k].peer));
       expect_dormant(ends[k].peer);
     }
-    pair_close();
+    ends_close();
   }
 }
 
@@ -295,77 +198,26 @@ static void an_idle_link_costs_its_initiator_little(void **state) {
 
 /* ---- By hand ---- */
 
-static struct {
-  int listener, control, rail;
-  struct welcome welcome; /* as the initiator */
-  struct haul_node *node;
-  haul_peer *peer;
-  struct haul_region *region;
-  struct haul_remote *remote;
-} at;
-
 static bool send_frame(int rail, uint8_t type) {
   uint8_t bytes[FRAME_HEADER];
   frame_pack(&(struct frame){.type = type}, bytes);
   return raw_send(rail, bytes, sizeof bytes);
 }
 
-static struct frame receive_frame(int rail) {
-  uint8_t bytes[FRAME_HEADER];
-  struct frame frame;
-  const char *what;
-  assert_true(raw_receive(rail, bytes, sizeof bytes));
-  assert_int_equal(frame_parse(bytes, &frame, &what), 0);
-  if (frame.count > 0)
-    assert_true(raw_receive(rail, (uint8_t[FRAME_SEGMENT]){0}, FRAME_SEGMENT));
-  return frame;
-}
-
 static void expect_frame(int rail, uint8_t type) {
   assert_int_equal(receive_frame(rail).type, type);
 }
 
-static struct haul_transfer *read_raw(void) {
-  struct haul_transfer_options options = over_tcp();
-  struct haul_piece piece = {0, 0, LENGTH};
-  struct haul_transfer *transfer;
-  assert_works(haul_read(at.region, at.remote, &piece, 1, &options, &transfer));
-  return transfer;
-}
-
-static void send_data(int rail, uint64_t request, uint64_t seed) {
-  static uint8_t payload[LENGTH];
-  uint8_t head[FRAME_HEADER], trailer[FRAME_TRAILER];
-  pattern_fill(payload, sizeof payload, seed);
-  frame_pack(&(struct frame){.type = FRAME_DATA, .request = request, .payload = LENGTH}, head);
-  frame_pack_trailer(&(struct frame_trailer){0, 0}, trailer);
-  assert_true(raw_send(rail, head, sizeof head) && raw_send(rail, payload, sizeof payload) &&
-              raw_send(rail, trailer, sizeof trailer));
-}
-
-static void finish_read(struct haul_transfer *transfer, uint64_t seed) {
-  assert_works(haul_transfer_wait(transfer, soon()));
-  haul_transfer_release(transfer);
-  pattern_check(haul_region_address(at.region), LENGTH, seed);
-}
-
 static void expect_peer_dropped(int code) {
-  assert_true(raw_ended(at.control, BOUND));
-  assert_int_equal(haul_peer_status(at.peer), code);
+  assert_true(raw_ended(hand.control, ENDS_BOUND));
+  assert_int_equal(haul_peer_status(hand.peer), code);
 }
 
 /* ---- A raw acceptor ---- */
 
-static void *connect_node(void *argument) {
-  (void)argument;
-  assert_works(haul_peer_connect(at.node, own_socket(), soon(), &at.peer));
-  assert_works(haul_peer_lookup(at.peer, "region", soon(), &at.remote));
-  return NULL;
-}
-
 static int accept_rail(unsigned index) {
   struct hello hello;
-  int fd = raw_accept(at.listener);
+  int fd = raw_accept(hand.listener);
   assert_true(raw_welcome(fd, false, &hello));
   assert_int_equal(hello.index, index);
   return fd;
@@ -374,80 +226,65 @@ static int accept_rail(unsigned index) {
 /* One rail, over which a read was served; the express rail is refused. The next frame is PARK. */
 static int acceptor_start(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  pthread_t thread;
-  struct hello hello;
   count_before(state);
-  config.liveness_ns = BOUND;
+  config.liveness_ns = ENDS_BOUND;
   config.tcp_rails = 1;
   config.idle_rails_ns = 40 * MS;
-  at.listener = raw_listen(own_socket());
-  assert_works(haul_node_open(&config, &at.node));
-  at.region = region_make(at.node, KIND_HOST, LENGTH);
-  pthread_create(&thread, NULL, connect_node, NULL);
-  at.control = raw_accept(at.listener);
-  assert_true(raw_welcome(at.control, false, &hello));
-  raw_found(at.control, 77, LENGTH);
-  pthread_join(thread, NULL);
-  struct haul_transfer *transfer = read_raw();
-  at.rail = accept_rail(0);
-  close(raw_accept(at.listener));
-  send_data(at.rail, receive_frame(at.rail).request, 1);
-  finish_read(transfer, 1);
-  expect_frame(at.rail, FRAME_PARK);
+  by_hand_accept(&config);
+  struct haul_transfer *transfer = read_start(soon());
+  hand.rail = accept_rail(0);
+  close(raw_accept(hand.listener));
+  send_data(hand.rail, receive_frame(hand.rail).request, 1);
+  read_finish(transfer, 1);
+  expect_frame(hand.rail, FRAME_PARK);
   return 0;
 }
 
 static int by_hand_end(void **state) {
-  haul_remote_release(at.remote);
-  haul_region_release(at.region);
-  haul_peer_close(at.peer);
-  haul_node_close(at.node);
-  close(at.rail);
-  close(at.control);
-  if (at.listener >= 0)
-    close(at.listener);
+  close(hand.rail);
+  by_hand_close();
   return count_after(state);
 }
 
 static void the_initiator_closes_with_the_answer(void **state) {
   uint8_t byte;
   (void)state;
-  assert_true(send_frame(at.rail, FRAME_PARKED));
-  assert_false(raw_receive(at.rail, &byte, 1));
-  expect_dormant(at.peer);
-  assert_works(haul_peer_status(at.peer));
+  assert_true(send_frame(hand.rail, FRAME_PARKED));
+  assert_false(raw_receive(hand.rail, &byte, 1));
+  expect_dormant(hand.peer);
+  assert_works(haul_peer_status(hand.peer));
 }
 
 static void transfers_wait_for_the_answer(void **state) {
   (void)state;
-  struct haul_transfer *transfer = read_raw();
+  struct haul_transfer *transfer = read_start(soon());
   rest(20 * MS);
   assert_int_equal(haul_transfer_test(transfer), 1);
-  assert_true(send_frame(at.rail, FRAME_UNPARKED));
-  send_data(at.rail, receive_frame(at.rail).request, 2); /* on the same rail */
-  finish_read(transfer, 2);
+  assert_true(send_frame(hand.rail, FRAME_UNPARKED));
+  send_data(hand.rail, receive_frame(hand.rail).request, 2); /* on the same rail */
+  read_finish(transfer, 2);
   /* Again, and now it is parked. */
-  expect_frame(at.rail, FRAME_PARK);
-  transfer = read_raw();
-  assert_true(send_frame(at.rail, FRAME_PARKED));
+  expect_frame(hand.rail, FRAME_PARK);
+  transfer = read_start(soon());
+  assert_true(send_frame(hand.rail, FRAME_PARKED));
   int rail = accept_rail(0);
   send_data(rail, receive_frame(rail).request, 3);
-  finish_read(transfer, 3);
+  read_finish(transfer, 3);
   close(rail);
 }
 
 static void a_question_while_parking_is_remembered(void **state) {
   (void)state;
-  assert_true(raw_control(at.control, CONTROL_DIAL, 0, "\3\0tcp", 5));
+  assert_true(raw_control(hand.control, CONTROL_DIAL, 0, "\3\0tcp", 5));
   rest(20 * MS);
-  assert_true(send_frame(at.rail, FRAME_PARKED));
+  assert_true(send_frame(hand.rail, FRAME_PARKED));
   close(accept_rail(0));
 }
 
 static void a_rail_cut_before_the_answer_is_lost(void **state) {
   (void)state;
-  struct haul_transfer *transfer = read_raw();
-  shutdown(at.rail, SHUT_RDWR);
+  struct haul_transfer *transfer = read_start(soon());
+  shutdown(hand.rail, SHUT_RDWR);
   assert_fails(HAUL_EPEER, haul_transfer_wait(transfer, soon()));
   haul_transfer_release(transfer);
 }
@@ -456,29 +293,29 @@ static void requests_that_cross_are_served(void **state) {
   uint64_t handle;
   uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT], byte[1 + FRAME_TRAILER];
   (void)state;
-  assert_works(haul_region_publish(at.region, "served", HAUL_READ));
-  assert_int_equal(raw_lookup(at.control, "served", &handle), 0);
+  assert_works(haul_region_publish(hand.region, "served", HAUL_READ));
+  assert_int_equal(raw_lookup(hand.control, "served", &handle), 0);
   frame_pack(
       &(struct frame){.type = FRAME_READ, .count = 1, .request = 9, .handle = handle, .payload = 1},
       bytes);
   frame_pack_segment(&(struct frame_segment){3, 1}, bytes + FRAME_HEADER);
-  assert_true(raw_send(at.rail, bytes, sizeof bytes) && send_frame(at.rail, FRAME_UNPARKED));
-  struct frame frame = receive_frame(at.rail);
+  assert_true(raw_send(hand.rail, bytes, sizeof bytes) && send_frame(hand.rail, FRAME_UNPARKED));
+  struct frame frame = receive_frame(hand.rail);
   assert_int_equal(frame.type, FRAME_DATA);
   assert_int_equal(frame.request, 9);
-  assert_true(raw_receive(at.rail, byte, sizeof byte));
-  assert_int_equal(byte[0], ((uint8_t *)haul_region_address(at.region))[3]);
+  assert_true(raw_receive(hand.rail, byte, sizeof byte));
+  assert_int_equal(byte[0], ((uint8_t *)haul_region_address(hand.region))[3]);
 }
 
 static void the_acceptor_asks_nothing(void **state) {
   (void)state;
-  assert_true(send_frame(at.rail, FRAME_PARK));
+  assert_true(send_frame(hand.rail, FRAME_PARK));
   expect_peer_dropped(HAUL_EPROTO);
 }
 
 static void an_answer_comes_once(void **state) {
   (void)state;
-  assert_true(send_frame(at.rail, FRAME_UNPARKED) && send_frame(at.rail, FRAME_UNPARKED));
+  assert_true(send_frame(hand.rail, FRAME_UNPARKED) && send_frame(hand.rail, FRAME_UNPARKED));
   expect_peer_dropped(HAUL_EPROTO);
 }
 
@@ -487,7 +324,7 @@ static void nothing_follows_the_agreement(void **state) {
   (void)state;
   frame_pack(&(struct frame){.type = FRAME_PARKED}, bytes);
   frame_pack(&(struct frame){.type = FRAME_UNPARKED}, bytes + FRAME_HEADER);
-  assert_true(raw_send(at.rail, bytes, sizeof bytes));
+  assert_true(raw_send(hand.rail, bytes, sizeof bytes));
   expect_peer_dropped(HAUL_EPROTO);
 }
 
@@ -496,95 +333,72 @@ static void frames_about_parking_are_empty(void **state) {
   uint8_t bytes[FRAME_HEADER];
   (void)state;
   frame_pack(&(struct frame){.type = FRAME_PARKED, .request = 1}, bytes);
-  assert_true(raw_send(at.rail, bytes, sizeof bytes));
+  assert_true(raw_send(hand.rail, bytes, sizeof bytes));
   expect_peer_dropped(HAUL_EPROTO);
 }
 
 /* ---- A raw initiator ---- */
 
-static void *look_up(void *argument) {
-  (void)argument;
-  assert_works(haul_peer_lookup(at.peer, "region", soon(), &at.remote));
-  return NULL;
-}
-
 /* One rail, over which nothing was sent. */
 static int initiator_start(void **state) {
   struct haul_node_config config = patient_config();
-  struct hello hello = raw_hello(ROLE_CONTROL);
-  pthread_t thread;
   count_before(state);
-  config.peer_events = 1;
-  at.listener = -1;
-  assert_works(haul_node_open(&config, &at.node));
-  assert_works(haul_node_listen(at.node, own_socket()));
-  at.region = region_make(at.node, KIND_HOST, LENGTH);
-  memset(hello.boot, 1, sizeof hello.boot); /* of another host: no map */
-  at.control = raw_connect(own_socket());
-  assert_true(raw_greet(at.control, &hello, &at.welcome));
-  assert_true(raw_control(at.control, CONTROL_READY, 0, "\3\0tcp\1", 6));
-  at.peer = next_joined(at.node);
-  pthread_create(&thread, NULL, look_up, NULL);
-  raw_found(at.control, 77, LENGTH);
-  pthread_join(thread, NULL);
-  at.rail = raw_channel(own_socket(), &at.welcome, "tcp", 0);
+  by_hand_listen(&config);
+  hand.control = by_hand_connect("tcp", 1, &hand.welcome);
+  by_hand_meet(hand.control);
+  hand.rail = raw_channel(own_socket(), &hand.welcome, "tcp", 0);
   return 0;
-}
-
-static void expect_dial(void) {
-  uint8_t body[CONTROL_BODY_MAX];
-  assert_int_equal(raw_answer(at.control, CONTROL_DIAL, body), 5);
 }
 
 static void the_acceptor_agrees_and_asks_for_a_new_one(void **state) {
   (void)state;
   for (unsigned i = 0; i < 3; i++) {
-    assert_true(send_frame(at.rail, FRAME_PARK));
-    expect_frame(at.rail, FRAME_PARKED);
-    close(at.rail);
-    expect_dormant(at.peer);
-    struct haul_transfer *transfer = read_raw();
-    expect_dial();
-    at.rail = raw_channel(own_socket(), &at.welcome, "tcp", 0);
-    send_data(at.rail, receive_frame(at.rail).request, i);
-    finish_read(transfer, i);
+    assert_true(send_frame(hand.rail, FRAME_PARK));
+    expect_frame(hand.rail, FRAME_PARKED);
+    close(hand.rail);
+    expect_dormant(hand.peer);
+    struct haul_transfer *transfer = read_start(soon());
+    by_hand_expect_dial(hand.control);
+    hand.rail = raw_channel(own_socket(), &hand.welcome, "tcp", 0);
+    send_data(hand.rail, receive_frame(hand.rail).request, i);
+    read_finish(transfer, i);
   }
 }
 
 static void a_new_rail_replaces_a_parked_one(void **state) {
   uint8_t byte;
   (void)state;
-  assert_true(send_frame(at.rail, FRAME_PARK));
-  expect_frame(at.rail, FRAME_PARKED);
-  int next = raw_channel(own_socket(), &at.welcome, "tcp", 0);
-  assert_false(raw_receive(at.rail, &byte, 1)); /* the node has closed it */
-  struct haul_transfer *transfer = read_raw();
+  assert_true(send_frame(hand.rail, FRAME_PARK));
+  expect_frame(hand.rail, FRAME_PARKED);
+  int next = raw_channel(own_socket(), &hand.welcome, "tcp", 0);
+  assert_false(raw_receive(hand.rail, &byte, 1)); /* the node has closed it */
+  struct haul_transfer *transfer = read_start(soon());
   send_data(next, receive_frame(next).request, 4);
-  finish_read(transfer, 4);
+  read_finish(transfer, 4);
   close(next);
 }
 
 static void a_rail_in_use_is_not_parked(void **state) {
   (void)state;
-  struct haul_transfer *transfer = read_raw();
-  struct frame frame = receive_frame(at.rail);
-  assert_true(send_frame(at.rail, FRAME_PARK));
-  expect_frame(at.rail, FRAME_UNPARKED);
-  send_data(at.rail, frame.request, 5);
-  finish_read(transfer, 5);
+  struct haul_transfer *transfer = read_start(soon());
+  struct frame frame = receive_frame(hand.rail);
+  assert_true(send_frame(hand.rail, FRAME_PARK));
+  expect_frame(hand.rail, FRAME_UNPARKED);
+  send_data(hand.rail, frame.request, 5);
+  read_finish(transfer, 5);
 }
 
 static void a_parked_rail_carries_nothing(void **state) {
   (void)state;
-  assert_true(send_frame(at.rail, FRAME_PARK));
-  expect_frame(at.rail, FRAME_PARKED);
-  assert_true(send_frame(at.rail, FRAME_PARK));
+  assert_true(send_frame(hand.rail, FRAME_PARK));
+  expect_frame(hand.rail, FRAME_PARKED);
+  assert_true(send_frame(hand.rail, FRAME_PARK));
   expect_peer_dropped(HAUL_EPROTO);
 }
 
 static void the_initiator_gives_no_answer(void **state) {
   (void)state;
-  assert_true(send_frame(at.rail, FRAME_PARKED));
+  assert_true(send_frame(hand.rail, FRAME_PARKED));
   expect_peer_dropped(HAUL_EPROTO);
 }
 

@@ -2,49 +2,20 @@
  * When tcp's rails are opened, and what happens to transfers that wait for them. */
 #include "support/check.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "core/sys.h"
 #include "core/wire.h"
-#include "fabric/tcp/frame.h"
 #include "fabric/tcp/tcp.h"
 #include "node/peer.h"
+#include "support/ends.h"
 #include "support/names.h"
 #include "support/owner.h"
-#include "support/rails.h"
-#include "support/raw.h"
 #include "support/seams.h"
-
-#define BOUND  (20 * S)
-#define LENGTH 65536u
-
-static unsigned descriptors;
-
-static int count_before(void **state) {
-  (void)state;
-  descriptors = open_descriptors();
-  return 0;
-}
-
-static int count_after(void **state) {
-  (void)state;
-  assert_int_equal(open_descriptors(), descriptors);
-  return 0;
-}
-
-static haul_deadline soon(void) {
-  return haul_deadline_in(BOUND);
-}
-
-static struct haul_transfer_options over_tcp(haul_deadline deadline) {
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  options.only = "tcp";
-  options.deadline = deadline;
-  return options;
-}
 
 static unsigned open_rails_of(haul_peer *peer) {
   const struct tcp_endpoint *endpoint =
@@ -52,74 +23,10 @@ static unsigned open_rails_of(haul_peer *peer) {
   return atomic_load(&endpoint->open_rails);
 }
 
-/* ---- Two nodes: end 0 connects to end 1 ---- */
-
-struct end {
-  struct haul_node *node;
-  haul_peer *peer;
-  struct haul_region *region;
-  struct haul_remote *remote;
-};
-
-static struct end ends[2];
-
-static haul_peer *next_joined(struct haul_node *node) {
-  struct haul_message message;
-  assert_works(haul_message_receive(node, &message, soon()));
-  assert_int_equal(message.kind, HAUL_PEER_JOINED);
-  haul_peer *peer = haul_peer_retain(message.peer);
-  haul_message_release(&message);
-  return peer;
-}
-
-static void pair_open(const char *listen_at) {
-  struct haul_node_config config = patient_config();
-  char address[160];
-  config.tcp_rails = 3;
-  config.peer_events = 1;
-  for (unsigned i = 0; i < 2; i++) {
-    assert_works(haul_node_open(&config, &ends[i].node));
-    ends[i].region = region_make(ends[i].node, KIND_HOST, LENGTH);
-    assert_works(haul_region_publish(ends[i].region, "region", HAUL_READ | HAUL_WRITE));
-  }
-  assert_works(haul_node_listen(ends[1].node, listen_at));
-  assert_works(haul_node_address(ends[1].node, 0, address, sizeof address));
-  assert_works(haul_peer_connect(ends[0].node, address, soon(), &ends[0].peer));
-  ends[1].peer = next_joined(ends[1].node);
-  for (unsigned i = 0; i < 2; i++)
-    assert_works(haul_peer_lookup(ends[i].peer, "region", soon(), &ends[i].remote));
-}
-
-static void pair_close(void) {
-  for (unsigned i = 0; i < 2; i++) {
-    haul_remote_release(ends[i].remote);
-    haul_region_release(ends[i].region);
-    haul_peer_close(ends[i].peer);
-  }
-  for (unsigned i = 0; i < 2; i++)
-    haul_node_close(ends[i].node);
-}
-
 static const char *const addresses[] = {"tcp://127.0.0.1:0", NULL}; /* NULL: own_socket() */
 
 static const char *address_at(size_t i) {
   return addresses[i] ? addresses[i] : own_socket();
-}
-
-/* A write from this end. */
-static struct haul_transfer *start(unsigned end, uint64_t seed) {
-  struct haul_transfer_options options = over_tcp(soon());
-  struct haul_piece piece = {0, 0, LENGTH};
-  struct haul_transfer *transfer;
-  region_fill(ends[end].node, ends[end].region, 0, LENGTH, seed);
-  assert_works(haul_write(ends[end].remote, ends[end].region, &piece, 1, &options, &transfer));
-  return transfer;
-}
-
-static void finish(unsigned end, struct haul_transfer *transfer, uint64_t seed) {
-  assert_works(haul_transfer_wait(transfer, soon()));
-  haul_transfer_release(transfer);
-  pattern_check(haul_region_address(ends[!end].region), LENGTH, seed);
 }
 
 static void expect_rails(unsigned count) {
@@ -133,8 +40,8 @@ static void expect_rails(unsigned count) {
 static unsigned rails_explained(unsigned end) {
   struct haul_transfer_options options = over_tcp(soon());
   struct haul_path path;
-  assert_works(haul_explain(ends[end].region, ends[end].remote, HAUL_OP_WRITE, LENGTH, &options,
-                            &path, &(size_t){1}));
+  assert_works(haul_explain(ends[end].source, ends[end].remote, HAUL_OP_WRITE, ENDS_LENGTH,
+                            &options, &path, &(size_t){1}));
   unsigned rails = 0;
   assert_non_null(strstr(path.detail, " rails"));
   const char *at = strstr(path.detail, " rails");
@@ -148,17 +55,17 @@ static void the_first_transfer_of_each_side_opens_them(void **state) {
   (void)state;
   for (size_t i = 0; i < 2 * COUNT(addresses); i++) {
     unsigned first = i % 2;
-    pair_open(address_at(i / 2));
+    ends_open(address_at(i / 2), 0);
     expect_rails(0);
     for (unsigned end = 0; end < 2; end++) /* what reports say does not change */
       assert_int_equal(rails_explained(end), 3);
-    finish(first, start(first, 1), 1);
+    ends_finish(first, ends_start(first, 1), 1);
     expect_rails(3);
     for (unsigned end = 0; end < 2; end++) {
       assert_int_equal(rails_explained(end), 3);
-      finish(end, start(end, 2 + end), 2 + end);
+      ends_finish(end, ends_start(end, 2 + end), 2 + end);
     }
-    pair_close();
+    ends_close();
   }
 }
 
@@ -166,81 +73,42 @@ static void both_sides_may_begin_at_once(void **state) {
   (void)state;
   for (size_t i = 0; i < 16; i++) {
     struct haul_transfer *transfers[2];
-    pair_open(address_at(i % 2));
-    for (unsigned k = 0; k < 2; k++) /* they overwrite each other's source */
-      transfers[k] = start(k ^ (i / 2 % 2), 3);
+    ends_open(address_at(i % 2), 0);
+    for (unsigned k = 0; k < 2; k++)
+      transfers[k] = ends_start(k ^ (i / 2 % 2), 3);
     for (unsigned k = 0; k < 2; k++) {
       assert_works(haul_transfer_wait(transfers[k], soon()));
       haul_transfer_release(transfers[k]);
     }
     expect_rails(3);
-    pair_close();
+    ends_close();
   }
 }
 
 static void a_message_opens_none(void **state) {
   struct haul_message message;
   (void)state;
-  pair_open(address_at(0));
+  ends_open(address_at(0), 0);
   assert_works(haul_message_send(ends[0].peer, 7, "x", 1, soon()));
   assert_works(haul_message_receive(ends[1].node, &message, soon()));
   haul_message_release(&message);
   expect_rails(0);
-  pair_close();
+  ends_close();
 }
 
 /* ---- A raw owner, to which a node connects ---- */
 
-static struct {
-  int listener, control;
-  struct haul_node *node;
-  haul_peer *peer;
-  struct haul_region *region;
-  struct haul_remote *remote;
-} at;
-
-static void *connect_node(void *argument) {
-  (void)argument;
-  assert_works(haul_peer_connect(at.node, own_socket(), soon(), &at.peer));
-  assert_works(haul_peer_lookup(at.peer, "region", soon(), &at.remote));
-  return NULL;
-}
-
 static int raw_owner_start(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  pthread_t thread;
-  struct hello hello;
   count_before(state);
-  config.liveness_ns = BOUND;
-  at.listener = raw_listen(own_socket());
-  assert_works(haul_node_open(&config, &at.node));
-  at.region = region_make(at.node, KIND_HOST, LENGTH);
-  pthread_create(&thread, NULL, connect_node, NULL);
-  at.control = raw_accept(at.listener);
-  assert_true(raw_welcome(at.control, false, &hello));
-  raw_found(at.control, 77, LENGTH);
-  pthread_join(thread, NULL);
+  config.liveness_ns = ENDS_BOUND;
+  by_hand_accept(&config);
   return 0;
 }
 
-static int raw_owner_end(void **state) {
-  haul_remote_release(at.remote);
-  haul_region_release(at.region);
-  haul_peer_close(at.peer);
-  haul_node_close(at.node);
-  if (at.control >= 0)
-    close(at.control);
-  if (at.listener >= 0)
-    close(at.listener);
+static int by_hand_end(void **state) {
+  by_hand_close();
   return count_after(state);
-}
-
-static struct haul_transfer *read_raw(haul_deadline deadline) {
-  struct haul_transfer_options options = over_tcp(deadline);
-  struct haul_piece piece = {0, 0, LENGTH};
-  struct haul_transfer *transfer;
-  assert_works(haul_read(at.region, at.remote, &piece, 1, &options, &transfer));
-  return transfer;
 }
 
 static void expect_end(struct haul_transfer *transfer, int code) {
@@ -253,7 +121,7 @@ static void refuse_rail(int code, const char *reason) {
   struct welcome welcome = {.lowest = PROTOCOL_LOWEST, .highest = PROTOCOL_HIGHEST, .code = code};
   uint8_t bytes[HANDSHAKE_MAX];
   snprintf(welcome.reason, sizeof welcome.reason, "%s", reason);
-  int fd = raw_accept(at.listener);
+  int fd = raw_accept(hand.listener);
   assert_true(raw_receive(fd, bytes, HANDSHAKE_HEAD));
   assert_true(raw_receive(fd, bytes + HANDSHAKE_HEAD, (size_t)hello_body(bytes)));
   assert_true(raw_send(fd, bytes, welcome_pack(&welcome, bytes)));
@@ -263,7 +131,7 @@ static void refuse_rail(int code, const char *reason) {
 static uint32_t expect_refused(char *reason, size_t size) {
   uint8_t body[CONTROL_BODY_MAX];
   char name[16];
-  long length = raw_answer(at.control, CONTROL_REFUSED, body);
+  long length = raw_answer(hand.control, CONTROL_REFUSED, body);
   assert_true(length > 0);
   struct wire in = wire_over(body, (size_t)length);
   wire_get_string(&in, name, sizeof name);
@@ -276,13 +144,13 @@ static uint32_t expect_refused(char *reason, size_t size) {
 
 static void a_transfer_that_waits_has_its_deadline(void **state) {
   (void)state;
-  expect_end(read_raw(haul_deadline_in(50 * MS)), HAUL_ETIMEDOUT);
+  expect_end(read_start(haul_deadline_in(50 * MS)), HAUL_ETIMEDOUT);
 }
 
 static void a_transfer_that_waits_can_be_canceled(void **state) {
   (void)state;
-  struct haul_transfer *transfer = read_raw(soon());
-  int fd = raw_accept(at.listener); /* it is being dialed */
+  struct haul_transfer *transfer = read_start(soon());
+  int fd = raw_accept(hand.listener); /* it is being dialed */
   assert_works(haul_transfer_cancel(transfer));
   expect_end(transfer, HAUL_ECANCELED);
   close(fd);
@@ -290,23 +158,23 @@ static void a_transfer_that_waits_can_be_canceled(void **state) {
 
 static void a_transfer_that_waits_ends_with_its_peer(void **state) {
   (void)state;
-  struct haul_transfer *transfer = read_raw(soon());
-  int fd = raw_accept(at.listener);
-  close(at.control);
-  at.control = -1;
+  struct haul_transfer *transfer = read_start(soon());
+  int fd = raw_accept(hand.listener);
+  close(hand.control);
+  hand.control = -1;
   expect_end(transfer, HAUL_EPEER);
-  assert_true(raw_ended(fd, BOUND)); /* the node gave the dial up */
+  assert_true(raw_ended(fd, ENDS_BOUND)); /* the node gave the dial up */
   close(fd);
 }
 
 static void a_transfer_that_waits_ends_with_its_node(void **state) {
   (void)state;
-  struct haul_transfer *transfer = read_raw(soon());
-  int fd = raw_accept(at.listener);
-  haul_node_close(at.node);
+  struct haul_transfer *transfer = read_start(soon());
+  int fd = raw_accept(hand.listener);
+  haul_node_close(hand.node);
   expect_end(transfer, HAUL_ECLOSED);
   close(fd);
-  assert_works(haul_node_open(NULL, &at.node)); /* for the teardown */
+  assert_works(haul_node_open(NULL, &hand.node)); /* for the teardown */
 }
 
 /* The transfers that wait end at once; the next one tries again. */
@@ -314,7 +182,7 @@ static void a_limit_of_the_peer_is_told_at_once(void **state) {
   char reason[160];
   (void)state;
   for (unsigned i = 0; i < 2; i++) {
-    struct haul_transfer *transfer = read_raw(soon());
+    struct haul_transfer *transfer = read_start(soon());
     refuse_rail(HAUL_ELIMIT, "no room today");
     assert_fails(HAUL_ELIMIT, haul_transfer_wait(transfer, soon()));
     assert_non_null(strstr(haul_error_last()->text, "no room today"));
@@ -327,48 +195,35 @@ static void a_limit_of_the_peer_is_told_at_once(void **state) {
 static void a_final_refusal_closes_the_path_with_its_reason(void **state) {
   char reason[160];
   (void)state;
-  struct haul_transfer *transfer = read_raw(soon());
+  struct haul_transfer *transfer = read_start(soon());
   refuse_rail(HAUL_EAUTH, "who are you");
   assert_fails(HAUL_ENOPATH, haul_transfer_wait(transfer, soon()));
   assert_non_null(strstr(haul_error_last()->hint, "who are you"));
   haul_transfer_release(transfer);
   assert_int_equal((int32_t)expect_refused(reason, sizeof reason), HAUL_EPATH);
   assert_non_null(strstr(reason, "who are you"));
-  assert_works(haul_peer_status(at.peer));
+  assert_works(haul_peer_status(hand.peer));
 }
 
 static void answer_read(int rail, uint64_t seed) {
-  static uint8_t payload[LENGTH];
-  uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT], head[FRAME_HEADER], trailer[FRAME_TRAILER];
-  struct frame frame;
-  const char *what;
-  pattern_fill(payload, sizeof payload, seed);
-  assert_true(raw_receive(rail, bytes, sizeof bytes));
-  assert_int_equal(frame_parse(bytes, &frame, &what), 0);
-  frame_pack(&(struct frame){.type = FRAME_DATA, .request = frame.request, .payload = LENGTH},
-             head);
-  frame_pack_trailer(&(struct frame_trailer){0, 0}, trailer);
-  assert_true(raw_send(rail, head, sizeof head) && raw_send(rail, payload, sizeof payload) &&
-              raw_send(rail, trailer, sizeof trailer));
+  send_data(rail, receive_frame(rail).request, seed);
 }
 
 /* A connection that breaks off, or a listener that comes back, costs a pause. */
 static void a_failed_dial_is_tried_again(void **state) {
   struct hello hello;
   (void)state;
-  struct haul_transfer *transfer = read_raw(soon());
-  close(raw_accept(at.listener));
-  int fd = raw_accept(at.listener);
+  struct haul_transfer *transfer = read_start(soon());
+  close(raw_accept(hand.listener));
+  int fd = raw_accept(hand.listener);
   shutdown(fd, SHUT_RDWR);
   close(fd);
-  int rail = raw_accept(at.listener);
+  int rail = raw_accept(hand.listener);
   assert_true(raw_welcome(rail, false, &hello));
   assert_string_equal(hello.transport, "tcp");
   assert_int_equal(hello.index, 0);
   answer_read(rail, 5);
-  assert_works(haul_transfer_wait(transfer, soon()));
-  haul_transfer_release(transfer);
-  pattern_check(haul_region_address(at.region), LENGTH, 5);
+  read_finish(transfer, 5);
   close(rail);
 }
 
@@ -380,12 +235,12 @@ static void the_peer_may_ask_for_them(void **state) {
   (void)state;
   wire_put_string(&wire, "tcp");
   for (unsigned i = 0; i < 3; i++) /* again: it is under way */
-    assert_true(raw_control(at.control, CONTROL_DIAL, 0, body, sizeof body - wire_left(&wire)));
-  int rail = raw_accept(at.listener);
+    assert_true(raw_control(hand.control, CONTROL_DIAL, 0, body, sizeof body - wire_left(&wire)));
+  int rail = raw_accept(hand.listener);
   assert_true(raw_welcome(rail, false, &hello) && hello.index == 0);
-  int express = raw_accept(at.listener);
+  int express = raw_accept(hand.listener);
   assert_true(raw_welcome(express, false, &hello) && hello.index == TCP_EXPRESS);
-  struct haul_transfer *transfer = read_raw(soon());
+  struct haul_transfer *transfer = read_start(soon());
   answer_read(rail, 6);
   assert_works(haul_transfer_wait(transfer, soon()));
   haul_transfer_release(transfer);
@@ -400,70 +255,25 @@ static void impossible_questions_drop_the_peer(void **state) {
   struct wire wire = wire_over(body, sizeof body);
   (void)state;
   wire_put_string(&wire, names[calls++ % COUNT(names)]);
-  assert_true(raw_control(at.control, CONTROL_DIAL, 0, body, sizeof body - wire_left(&wire)));
-  assert_true(raw_ended(at.control, BOUND));
-  assert_int_equal(haul_peer_status(at.peer), HAUL_EPROTO);
+  assert_true(raw_control(hand.control, CONTROL_DIAL, 0, body, sizeof body - wire_left(&wire)));
+  assert_true(raw_ended(hand.control, ENDS_BOUND));
+  assert_int_equal(haul_peer_status(hand.peer), HAUL_EPROTO);
 }
 
 /* ---- A raw initiator, from whose memory a node reads ---- */
 
-struct initiator {
-  int control;
-  struct welcome welcome;
-};
-
-static void put_ready(struct wire *wire, const char *name, uint8_t rails) {
-  wire_put_string(wire, name);
-  wire_put8(wire, rails);
-}
-
-static struct initiator initiator_open(const char *name, uint8_t rails) {
-  struct initiator one;
-  uint8_t body[32];
-  struct wire wire = wire_over(body, sizeof body);
-  struct hello hello = raw_hello(ROLE_CONTROL);
-  memset(hello.boot, 1, sizeof hello.boot); /* of another host: no map */
-  put_ready(&wire, name, rails);
-  one.control = raw_connect(own_socket());
-  assert_true(raw_greet(one.control, &hello, &one.welcome));
-  assert_true(raw_control(one.control, CONTROL_READY, 0, body, sizeof body - wire_left(&wire)));
-  return one;
-}
-
 static int node_start(void **state) {
   struct haul_node_config config = patient_config();
   count_before(state);
-  config.peer_events = 1;
-  assert_works(haul_node_open(&config, &at.node));
-  assert_works(haul_node_listen(at.node, own_socket()));
-  at.region = region_make(at.node, KIND_HOST, LENGTH);
+  config.liveness_ns = ENDS_BOUND;
+  by_hand_listen(&config);
   return 0;
 }
 
-static int node_end(void **state) {
-  haul_region_release(at.region);
-  haul_node_close(at.node);
-  return count_after(state);
-}
-
-static void *look_up(void *argument) {
-  (void)argument;
-  assert_works(haul_peer_lookup(at.peer, "region", soon(), &at.remote));
-  return NULL;
-}
-
-static void meet(struct initiator *one) {
-  pthread_t thread;
-  at.peer = next_joined(at.node);
-  pthread_create(&thread, NULL, look_up, NULL);
-  raw_found(one->control, 77, LENGTH);
-  pthread_join(thread, NULL);
-}
-
-static void part(struct initiator *one) {
-  haul_remote_release(at.remote);
-  haul_peer_close(at.peer);
-  close(one->control);
+/* It makes `hand.control`. */
+static void meet_initiator(void) {
+  hand.control = by_hand_connect("tcp", 2, &hand.welcome);
+  by_hand_meet(hand.control);
 }
 
 static bool refuse(int control, const char *name, int code, const char *reason) {
@@ -475,64 +285,116 @@ static bool refuse(int control, const char *name, int code, const char *reason) 
   return raw_control(control, CONTROL_REFUSED, 0, body, sizeof body - wire_left(&wire));
 }
 
-static void expect_dial(int control) {
-  uint8_t body[CONTROL_BODY_MAX];
-  assert_int_equal(raw_answer(control, CONTROL_DIAL, body), 5);
-  assert_memory_equal(body, "\3\0tcp", 5);
-}
-
 static void who_was_connected_to_asks_for_them(void **state) {
   (void)state;
-  struct initiator one = initiator_open("tcp", 2);
-  meet(&one);
-  struct haul_transfer *transfer = read_raw(soon());
-  expect_dial(one.control);
-  int rail = raw_channel(own_socket(), &one.welcome, "tcp", 0);
+  meet_initiator();
+  struct haul_transfer *transfer = read_start(soon());
+  by_hand_expect_dial(hand.control);
+  int rail = raw_channel(own_socket(), &hand.welcome, "tcp", 0);
   answer_read(rail, 8);
-  assert_works(haul_transfer_wait(transfer, soon()));
-  haul_transfer_release(transfer);
-  pattern_check(haul_region_address(at.region), LENGTH, 8);
-  part(&one);
+  read_finish(transfer, 8);
   close(rail);
 }
 
 static void who_asked_hears_why_there_are_none(void **state) {
   (void)state;
-  struct initiator one = initiator_open("tcp", 2);
-  meet(&one);
+  meet_initiator();
   static const int codes[] = {HAUL_ELIMIT, HAUL_ENOMEM, HAUL_EPATH};
   for (size_t i = 0; i < COUNT(codes); i++) {
-    struct haul_transfer *transfer = read_raw(soon());
-    expect_dial(one.control);
-    assert_true(refuse(one.control, "tcp", codes[i], "no doors"));
+    struct haul_transfer *transfer = read_start(soon());
+    by_hand_expect_dial(hand.control);
+    assert_true(refuse(hand.control, "tcp", codes[i], "no doors"));
     bool closes = codes[i] == HAUL_EPATH;
     assert_fails(closes ? HAUL_ENOPATH : codes[i], haul_transfer_wait(transfer, soon()));
     const struct haul_error *error = haul_error_last();
     assert_non_null(strstr(closes ? error->hint : error->text, "no doors"));
     haul_transfer_release(transfer);
   }
-  assert_works(haul_peer_status(at.peer));
-  part(&one);
+  assert_works(haul_peer_status(hand.peer));
+}
+
+/* ---- The same, in a time that passes at will ---- */
+
+static int64_t (*the_clock)(void);
+static _Atomic int64_t ahead; /* of the system's clock */
+
+static int64_t clock_ahead(void) {
+  return the_clock() + atomic_load(&ahead);
+}
+
+static int clock_start(void **state) {
+  the_clock = sys_ops.monotonic;
+  sys_ops.monotonic = clock_ahead;
+  return node_start(state);
+}
+
+static int clock_end(void **state) {
+  int code = by_hand_end(state);
+  sys_ops.monotonic = the_clock;
+  return code;
+}
+
+#define BEATS 16 /* in the node's liveness timeout */
+
+/* Lets time pass, then has the node answer. False once it dropped the peer. */
+static bool beat(int control, int64_t ns) {
+  uint8_t body[CONTROL_BODY_MAX];
+  atomic_fetch_add(&ahead, ns);
+  return raw_control(control, CONTROL_PING, PING_REQUEST, NULL, 0) &&
+         raw_answer(control, CONTROL_PING, body) >= 0;
+}
+
+static void who_asked_and_hears_nothing_ends_the_link(void **state) {
+  unsigned beats = 0;
+  (void)state;
+  meet_initiator();
+  struct haul_transfer *transfer = read_start(HAUL_FOREVER);
+  by_hand_expect_dial(hand.control);
+  while (beats < 4 * BEATS && beat(hand.control, ENDS_BOUND / BEATS))
+    beats++;
+  assert_in_range(beats, 2 * BEATS - 1, 3 * BEATS);
+  assert_fails(HAUL_EPEER, haul_transfer_wait(transfer, soon()));
+  haul_transfer_release(transfer);
+  assert_fails(HAUL_EPEER, haul_peer_status(hand.peer));
+  assert_non_null(strstr(haul_error_last()->text, "opens no data connection"));
+}
+
+/* Rails that came while it was stopped count. */
+static void who_asked_and_was_stopped_waits_on(void **state) {
+  (void)state;
+  meet_initiator();
+  struct haul_transfer *transfer = read_start(HAUL_FOREVER);
+  by_hand_expect_dial(hand.control);
+  for (unsigned i = 0; i < 7; i++)
+    assert_true(beat(hand.control, ENDS_BOUND / 4));
+  assert_true(beat(hand.control, 5 * ENDS_BOUND));
+  assert_true(beat(hand.control, ENDS_BOUND / BEATS));
+  int rail = raw_channel(own_socket(), &hand.welcome, "tcp", 0);
+  answer_read(rail, 9);
+  for (unsigned i = 0; i < 3 * BEATS; i++)
+    assert_true(beat(hand.control, ENDS_BOUND / BEATS));
+  read_finish(transfer, 9);
+  close(rail);
 }
 
 static void impossible_answers_drop_the_peer(void **state) {
   (void)state;
   for (unsigned i = 0; i < 8; i++) {
-    struct initiator one = i < 4   ? initiator_open("tcp", 2)
-                           : i < 5 ? initiator_open("tcp", 0)
-                           : i < 6 ? initiator_open("tcp", TCP_RAILS_MAX + 1)
-                           : i < 7 ? initiator_open("map", 1)
-                                   : initiator_open("foo", 1);
+    int control = i < 4   ? by_hand_connect("tcp", 2, &hand.welcome)
+                  : i < 5 ? by_hand_connect("tcp", 0, &hand.welcome)
+                  : i < 6 ? by_hand_connect("tcp", TCP_RAILS_MAX + 1, &hand.welcome)
+                  : i < 7 ? by_hand_connect("map", 1, &hand.welcome)
+                          : by_hand_connect("foo", 1, &hand.welcome);
     if (i == 0)
-      assert_true(refuse(one.control, "tcp", 0, ""));
+      assert_true(refuse(control, "tcp", 0, ""));
     else if (i == 1)
-      assert_true(refuse(one.control, "tcp", HAUL_EPEER, ""));
+      assert_true(refuse(control, "tcp", HAUL_EPEER, ""));
     else if (i == 2)
-      assert_true(refuse(one.control, "map", HAUL_EPATH, ""));
+      assert_true(refuse(control, "map", HAUL_EPATH, ""));
     else if (i == 3) /* who connects is not asked */
-      assert_true(raw_control(one.control, CONTROL_DIAL, 0, "\3\0tcp", 5));
-    assert_true(raw_ended(one.control, BOUND));
-    close(one.control);
+      assert_true(raw_control(control, CONTROL_DIAL, 0, "\3\0tcp", 5));
+    assert_true(raw_ended(control, ENDS_BOUND));
+    close(control);
   }
 }
 
@@ -540,8 +402,9 @@ int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
     return owner_main();
 #define TEST(test)       cmocka_unit_test_setup_teardown(test, count_before, count_after)
-#define WITH_OWNER(test) cmocka_unit_test_setup_teardown(test, raw_owner_start, raw_owner_end)
-#define WITH_NODE(test)  cmocka_unit_test_setup_teardown(test, node_start, node_end)
+#define WITH_OWNER(test) cmocka_unit_test_setup_teardown(test, raw_owner_start, by_hand_end)
+#define WITH_CLOCK(test) cmocka_unit_test_setup_teardown(test, clock_start, clock_end)
+#define WITH_NODE(test)  cmocka_unit_test_setup_teardown(test, node_start, by_hand_end)
   const struct CMUnitTest tests[] = {
       TEST(the_first_transfer_of_each_side_opens_them),
       TEST(both_sides_may_begin_at_once),
@@ -560,6 +423,8 @@ int main(int argc, char **argv) {
       WITH_OWNER(impossible_questions_drop_the_peer),
       WITH_NODE(who_was_connected_to_asks_for_them),
       WITH_NODE(who_asked_hears_why_there_are_none),
+      WITH_CLOCK(who_asked_and_hears_nothing_ends_the_link),
+      WITH_CLOCK(who_asked_and_was_stopped_waits_on),
       WITH_NODE(impossible_answers_drop_the_peer),
   };
   return cmocka_run_group_tests_name("rails", tests, NULL, NULL);

@@ -7,10 +7,18 @@
 const char *const fault_names[FAULTS] = {
     "kills",        "power losses", "freezes",          "cuts",
     "one-way cuts", "resets",       "memory shortages", "descriptor shortages",
-    "closes"};
+    "closes",       "silences"};
 
 static struct event next_fault, end_of_pause[PROGRAMS], end_of_shortage[PROGRAMS],
     restart_at[PROGRAMS];
+
+/* A program that was frozen for about the liveness timeout, whose peer then falls silent. Until it
+ * has to have noticed, no other fault comes to it. */
+static struct {
+  struct program *frozen, *silent;
+  int64_t until;
+  struct event event;
+} silence;
 
 static void on_restart(struct event *event) {
   program_start(&load.programs[event - restart_at]);
@@ -90,10 +98,39 @@ void shortage_at_start(struct program *program) {
     }
 }
 
+static void on_silence(struct event *event) {
+  (void)event;
+  if (silence.frozen->process)
+    process_thaw(silence.frozen->process);
+  if (silence.silent->process && load.phase == FAULTY)
+    kill_program(silence.silent, true);
+}
+
+/* Its peers drop a program that is frozen for longer than the liveness timeout. */
+static void freeze_before_silence(struct program *program) {
+  unsigned first = (unsigned)sim_below(plan.programs);
+  int64_t pause = sim_between(plan.liveness / 2, plan.liveness);
+  for (unsigned i = 0; i < plan.programs; i++) {
+    const struct link *link = &program->links[(first + i) % plan.programs];
+    if (!link->peer || link->to->host == program->host || program->process->frozen)
+      continue;
+    silence.frozen = program;
+    silence.silent = link->to;
+    silence.until = sim_now + pause + GONE_LIMIT + S;
+    process_freeze(program->process);
+    event_schedule(&silence.event, sim_now + pause, on_silence);
+    return;
+  }
+}
+
+static bool is_spared(const struct program *program) {
+  return program == silence.frozen && sim_now < silence.until;
+}
+
 static void inject(enum fault fault, unsigned number) {
   struct program *program = &load.programs[number];
   struct process *process = program->process;
-  if (!process)
+  if (!process || is_spared(program) || (fault == SILENCE && sim_now < silence.until))
     return;
   sim_faults++;
   load.injected[fault]++;
@@ -117,6 +154,9 @@ static void inject(enum fault fault, unsigned number) {
     break;
   case CLOSE:
     program->leaves |= program->serves;
+    break;
+  case SILENCE:
+    freeze_before_silence(program);
     break;
   default:
     run_short(number, fault);
@@ -179,6 +219,7 @@ void faults_start(void) {
 
 void faults_stop(void) {
   event_cancel(&next_fault);
+  event_cancel(&silence.event);
   net_heal();
   net.short_calls /= 4;
   net.refused_calls /= 4;

@@ -97,7 +97,7 @@ static void draw_patience(void) {
   plan.silent = 0;
   plan.calm_for = sim_between(2, 6) * SOLO_WINDOW;
   plan.solo = true;
-  plan.faults &= ~(1u << POWER | 1u << FREEZE | 1u << CUT | 1u << CUT_ONE_WAY);
+  plan.faults &= ~(1u << POWER | 1u << FREEZE | 1u << CUT | 1u << CUT_ONE_WAY | 1u << SILENCE);
   if (!plan.faults)
     plan.faults = 1u << CLOSE;
 }

@@ -32,7 +32,19 @@ enum operation {
   SHARE,       /* atomics on words that all use */
   OPERATIONS
 };
-enum fault { KILL, POWER, FREEZE, CUT, CUT_ONE_WAY, RESET, MEMORY, DESCRIPTORS, CLOSE, FAULTS };
+enum fault {
+  KILL,
+  POWER,
+  FREEZE,
+  CUT,
+  CUT_ONE_WAY,
+  RESET,
+  MEMORY,
+  DESCRIPTORS,
+  CLOSE,
+  SILENCE, /* a freeze, and after it a peer that loses power */
+  FAULTS
+};
 extern const char *const fault_names[FAULTS], *const operation_names[OPERATIONS];
 
 /* How the last program differs from all others, which have the same keys. OTHER_FIRST: it has them,
@@ -152,6 +164,9 @@ struct load {
   uint64_t rejections; /* of programs with another key, as must be */
 };
 extern struct load load;
+
+/* Within it a node notices that a peer's life has ended; without its own pauses (watch.c). */
+#define GONE_LIMIT (plan.liveness * 5 / 2 + 2 * S)
 
 void load_draw(bool may_have_tls);
 bool plan_set(const char *text); /* "programs=2"; false: no such field, or value */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../doubles/ibverbs/transitions.h"
 #include "calls.h"
 #include "verbs.h"
 
@@ -452,46 +453,12 @@ void queue_pair_free(struct queue_pair *qp) {
 
 /* ---- States ---- */
 
-/* Attributes that each transition of a reliable connection needs (ibv_modify_qp(3)). */
-static int needed(enum ibv_qp_state from, enum ibv_qp_state to) {
-  if (to == IBV_QPS_ERR)
-    return IBV_QP_STATE;
-  if (from == IBV_QPS_RESET && to == IBV_QPS_INIT)
-    return IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR)
-    return IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-  if (from == IBV_QPS_RTR && to == IBV_QPS_RTS)
-    return IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-           IBV_QP_MAX_QP_RD_ATOMIC;
-  return -1;
-}
-
-static void take(struct queue_pair *qp, const struct ibv_qp_attr *wanted) {
-  struct ibv_qp_attr *into = &qp->attributes;
-  switch (wanted->qp_state) {
-  case IBV_QPS_INIT:
-    into->port_num = wanted->port_num;
-    into->qp_access_flags = wanted->qp_access_flags;
-    break;
-  case IBV_QPS_RTR:
-    into->ah_attr = wanted->ah_attr;
-    into->path_mtu = wanted->path_mtu;
-    into->dest_qp_num = wanted->dest_qp_num;
-    into->max_dest_rd_atomic = wanted->max_dest_rd_atomic;
-    into->min_rnr_timer = wanted->min_rnr_timer;
-    qp->expected = qp->answered = into->rq_psn = wanted->rq_psn;
-    break;
-  case IBV_QPS_RTS:
-    into->timeout = wanted->timeout;
-    into->retry_cnt = wanted->retry_cnt;
-    into->rnr_retry = wanted->rnr_retry;
-    into->max_rd_atomic = wanted->max_rd_atomic;
-    qp->next = qp->end = qp->acked = into->sq_psn = wanted->sq_psn;
-    break;
-  default:
-    break;
-  }
+static void take(struct queue_pair *qp, const struct ibv_qp_attr *wanted, int mask) {
+  attributes_take(&qp->attributes, wanted, mask);
+  if (wanted->qp_state == IBV_QPS_RTR)
+    qp->expected = qp->answered = wanted->rq_psn;
+  if (wanted->qp_state == IBV_QPS_RTS)
+    qp->next = qp->end = qp->acked = wanted->sq_psn;
   qp->state = wanted->qp_state;
 }
 
@@ -505,10 +472,10 @@ static bool is_route(const struct ibv_qp_attr *wanted) {
 int model_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
   struct queue_pair *qp = checked(seen, "ibv_modify_qp");
   sim_point(40 * US);
-  int least = mask & IBV_QP_STATE ? needed(qp->state, wanted->qp_state) : -1;
+  int least = mask & IBV_QP_STATE ? attributes_needed(qp->state, wanted->qp_state) : -1;
   if (context_behind(qp->seen.context)->removal != PRESENT)
     return EIO;
-  if (least < 0 || (mask & least) != least ||
+  if (least < 0 || (mask & least) != least || wanted->qp_state == IBV_QPS_RESET ||
       (wanted->qp_state == IBV_QPS_INIT && wanted->port_num != 1) ||
       (wanted->qp_state == IBV_QPS_RTR && !is_route(wanted)))
     return EINVAL;
@@ -517,7 +484,7 @@ int model_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
   if (wanted->qp_state == IBV_QPS_ERR)
     queue_pair_fail(qp, 0);
   else
-    take(qp, wanted);
+    take(qp, wanted, mask);
   seen->state = qp->state;
   return 0;
 }

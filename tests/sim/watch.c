@@ -36,8 +36,7 @@ static void check_gone(struct link *link, const struct process *process) {
     link->gone_at = sim_now;
     link->gone_frozen = process->frozen_for;
   }
-  if (sim_now - link->gone_at - (process->frozen_for - link->gone_frozen) >
-      plan.liveness * 5 / 2 + 2 * S)
+  if (sim_now - link->gone_at - (process->frozen_for - link->gone_frozen) > GONE_LIMIT)
     sim_fail("silence", "program %u is still connected to a life of program %u that has ended",
              link->from->number, link->to->number);
 }

@@ -12,6 +12,7 @@
 
 #include "core/alloc.h"
 #include "core/sys.h"
+#include "support/check.h"
 
 static atomic_uint requests;
 static atomic_uint refused;    /* 0: none */
@@ -100,6 +101,21 @@ unsigned haul_mappings(void) {
     count += strstr(line, "/memfd:haul") != NULL;
   fclose(maps);
   return count;
+}
+
+unsigned counted_descriptors;
+
+int count_before(void **state) {
+  (void)state;
+  counted_descriptors = open_descriptors();
+  return 0;
+}
+
+int count_after(void **state) {
+  (void)state;
+  assert_int_equal(open_descriptors(), counted_descriptors);
+  assert_int_equal(haul_mappings(), 0);
+  return 0;
 }
 
 static int (*socket_before)(int domain, int type, int protocol);

@@ -26,5 +26,9 @@ void seams_no_unix_sockets(void);
 /* For leak checks: open descriptors, mappings of haul's memory. */
 unsigned open_descriptors(void);
 unsigned haul_mappings(void);
+/* A set-up and a teardown: as many descriptors after the test as before, and no mappings. */
+int count_before(void **state);
+int count_after(void **state);
+extern unsigned counted_descriptors; /* before the test */
 
 #endif

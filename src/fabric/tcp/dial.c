@@ -5,13 +5,15 @@
  *
  * A first rail that fails is tried again while works wait, for as long as the liveness timeout.
  * Then the path closes, on both sides. For lack of memory or descriptors only the works that wait
- * end, at once. */
+ * end, at once. An initiator that does neither within twice the acceptor's liveness timeout fails
+ * the link. */
 #include "core/error.h"
 #include "core/sys.h"
 #include "fabric/tcp/rails.h"
 
 #define PAUSE_NS      10000000LL /* before the first attempt after a failed one; it doubles */
 #define PAUSE_MOST_NS 1000000000LL
+#define CHECKS        8 /* of the acceptor, one every quarter of the liveness timeout */
 
 static unsigned wanted_rails(const struct link *link) {
   unsigned wanted = link->fabric->config->tcp_rails;
@@ -158,6 +160,26 @@ void tcp_dialed(struct endpoint *base, unsigned index, int code, struct stream s
   dial_start(endpoint);
 }
 
+static void start_check(struct tcp_endpoint *endpoint) {
+  const struct fabric *fabric = endpoint->base.link->fabric;
+  int64_t bound = fabric->config->liveness_ns;
+  loop_timer_start(fabric->loop, &endpoint->dial.timer, clock_after(clock_now(), bound / 4));
+}
+
+/* Acceptor. A late check does not count: this process was stopped, and first reads the input that
+ * has arrived. */
+static void check_peer(struct tcp_endpoint *endpoint) {
+  struct link *link = endpoint->base.link;
+  struct tcp_dial *dial = &endpoint->dial;
+  if (!dial->active)
+    return; /* a rail came, or the reason why there is none */
+  dial->checks += clock_now() - dial->timer.at <= link->fabric->config->liveness_ns / 8;
+  if (dial->checks < CHECKS)
+    start_check(endpoint);
+  else
+    link->fail(link, HAUL_EPEER, "it opens no data connection, and does not say why");
+}
+
 void tcp_dial(struct tcp_endpoint *endpoint) {
   struct endpoint *base = &endpoint->base;
   struct link *link = base->link;
@@ -177,14 +199,19 @@ void tcp_dial(struct tcp_endpoint *endpoint) {
     return;
   }
   int code = link->request_channels(link, &tcp_transport);
+  dial->checks = 0;
   if (is_shortage(code))
     give_up(endpoint, code);
+  else
+    start_check(endpoint);
 }
 
-/* The pause after a failure is over. */
+/* Initiator: the pause after a failure is over. */
 static void on_timer(struct timer *timer) {
   struct tcp_endpoint *endpoint = list_entry(timer, struct tcp_endpoint, dial.timer);
-  if (is_wanted(endpoint))
+  if (!endpoint->base.link->initiator)
+    check_peer(endpoint);
+  else if (is_wanted(endpoint))
     dial_next(endpoint);
   else
     endpoint->dial.active = false;

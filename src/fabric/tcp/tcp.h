@@ -61,11 +61,12 @@ struct tcp_slot {
 
 /* The opening of rails; the loop's lock. */
 struct tcp_dial {
-  bool active;   /* a dial or the pause after one; acceptor: the peer was asked */
-  bool asked;    /* the peer has works that wait */
-  unsigned next; /* the rail to dial; the one past the last is the express rail */
-  int64_t until; /* no attempt begins after it */
-  int64_t pause; /* after the next failure */
+  bool active;     /* a dial or the pause after one; acceptor: the peer was asked */
+  bool asked;      /* the peer has works that wait */
+  unsigned next;   /* the rail to dial; the one past the last is the express rail */
+  int64_t until;   /* no attempt begins after it */
+  int64_t pause;   /* after the next failure */
+  unsigned checks; /* acceptor: since the peer was asked */
   struct timer timer;
   _Atomic bool due; /* works wait for the first rail; from any thread */
 };

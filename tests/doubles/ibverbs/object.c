@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "inside.h"
+#include "transitions.h"
 
 static struct double_device *device_of(struct ibv_context *context) {
   return double_context_of(context)->device;
@@ -268,21 +269,6 @@ int ibv_destroy_qp(struct ibv_qp *seen) {
   return 0;
 }
 
-/* Attributes that each transition of a reliable connection needs (ibv_modify_qp(3)). */
-static int needed(enum ibv_qp_state from, enum ibv_qp_state to) {
-  if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
-    return IBV_QP_STATE;
-  if (from == IBV_QPS_RESET && to == IBV_QPS_INIT)
-    return IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-  if (from == IBV_QPS_INIT && to == IBV_QPS_RTR)
-    return IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-  if (from == IBV_QPS_RTR && to == IBV_QPS_RTS)
-    return IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-           IBV_QP_MAX_QP_RD_ATOMIC;
-  return -1;
-}
-
 /* Whether the address is of the port's kind. */
 static bool is_route(const struct qp *qp, const struct ibv_ah_attr *to) {
   struct double_device *device = device_of(qp->seen.context);
@@ -311,43 +297,14 @@ static bool are_values(const struct qp *qp, const struct ibv_qp_attr *wanted, in
          wanted->max_dest_rd_atomic <= limits->max_qp_rd_atom;
 }
 
-static void take(struct ibv_qp_attr *into, const struct ibv_qp_attr *from, int mask) {
-  if (mask & IBV_QP_PORT)
-    into->port_num = from->port_num;
-  if (mask & IBV_QP_ACCESS_FLAGS)
-    into->qp_access_flags = from->qp_access_flags;
-  if (mask & IBV_QP_AV)
-    into->ah_attr = from->ah_attr;
-  if (mask & IBV_QP_PATH_MTU)
-    into->path_mtu = from->path_mtu;
-  if (mask & IBV_QP_DEST_QPN)
-    into->dest_qp_num = from->dest_qp_num;
-  if (mask & IBV_QP_RQ_PSN)
-    into->rq_psn = from->rq_psn;
-  if (mask & IBV_QP_SQ_PSN)
-    into->sq_psn = from->sq_psn;
-  if (mask & IBV_QP_MIN_RNR_TIMER)
-    into->min_rnr_timer = from->min_rnr_timer;
-  if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
-    into->max_dest_rd_atomic = from->max_dest_rd_atomic;
-  if (mask & IBV_QP_TIMEOUT)
-    into->timeout = from->timeout;
-  if (mask & IBV_QP_RETRY_CNT)
-    into->retry_cnt = from->retry_cnt;
-  if (mask & IBV_QP_RNR_RETRY)
-    into->rnr_retry = from->rnr_retry;
-  if (mask & IBV_QP_MAX_QP_RD_ATOMIC)
-    into->max_rd_atomic = from->max_rd_atomic;
-}
-
 int ibv_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
   struct qp *qp = double_qp_of(seen);
   if (!(mask & IBV_QP_STATE))
     return EINVAL;
-  int least = needed(emulator_state(qp), wanted->qp_state);
+  int least = attributes_needed(emulator_state(qp), wanted->qp_state);
   if (least < 0 || (mask & least) != least || !are_values(qp, wanted, mask))
     return EINVAL;
-  take(&qp->attributes, wanted, mask);
+  attributes_take(&qp->attributes, wanted, mask);
   int system = emulator_to_state(qp, wanted->qp_state);
   if (system == 0)
     seen->state = wanted->qp_state;
