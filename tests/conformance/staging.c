@@ -11,6 +11,7 @@
 
 #include "memory/staging.h"
 #include "support/owner.h"
+#include "support/rails.h"
 
 #define MIB    ((uint64_t)1 << 20)
 #define PEERS  10u
@@ -162,6 +163,7 @@ static void connect_owner(unsigned i) {
   assert_works(
       haul_peer_connect(t.node, t.owners[i].address, haul_deadline_in(BOUND), &t.peers[i]));
   assert_works(haul_peer_lookup(t.peers[i], "memory", haul_deadline_in(BOUND), &t.remotes[i]));
+  open_rails(t.remotes[i], t.region); /* a stopped owner cannot */
 }
 
 static int set_up(void **state) {
