@@ -266,6 +266,10 @@ void loop_timer_start(struct loop *loop, struct timer *timer, int64_t at) {
     loop_wake(loop);
 }
 
+void loop_timer_start_about(struct loop *loop, struct timer *timer, int64_t at, int64_t slack) {
+  loop_timer_start(loop, timer, at + slack - at % slack);
+}
+
 void loop_timer_stop(struct timer *timer) {
   timer_stop(timer);
 }

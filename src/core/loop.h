@@ -56,6 +56,8 @@ void loop_unwatch(struct loop *loop, struct watch *watch);
 /* Changes the events; also safe without the lock while the watch cannot be unwatched. */
 void loop_change(struct loop *loop, struct watch *watch, uint32_t events);
 void loop_timer_start(struct loop *loop, struct timer *timer, int64_t at);
+/* `at`, or up to `slack` ns later: timers of many peers then fire in one round. */
+void loop_timer_start_about(struct loop *loop, struct timer *timer, int64_t at, int64_t slack);
 void loop_timer_stop(struct timer *timer);
 void loop_poller_start(struct loop *loop, struct poller *poller,
                        bool (*poll)(struct poller *poller));

@@ -458,8 +458,9 @@ static void discard_input(struct haul_peer *peer) {
     peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);
 }
 
-/* Reads up to `most` bytes. False when there are none now, or the peer was dropped. */
-static bool read_some(struct haul_peer *peer, size_t most) {
+/* Reads up to `most` bytes. False when there are none now, or the peer was dropped. *more: there
+ * may be further ones; else the loop reports those that come. */
+static bool read_some(struct haul_peer *peer, size_t most, bool *more) {
   struct incoming *message = peer->message;
   struct iovec span = {peer->inbox + peer->inbox_length, sizeof peer->inbox - peer->inbox_length};
   if (message)
@@ -468,6 +469,7 @@ static bool read_some(struct haul_peer *peer, size_t most) {
     span.iov_len = most;
   struct msghdr header = {.msg_iov = &span, .msg_iovlen = 1};
   ssize_t got = stream_take(&peer->stream, &header);
+  *more = peer->stream.tls || (got > 0 && (size_t)got == span.iov_len);
   if (got == -EAGAIN || got == -EINTR)
     return false;
   if (got == -EPROTO)
@@ -494,9 +496,11 @@ void control_receive(struct haul_peer *peer) {
   }
   int64_t until = clock_now() + TURN_NS;
   int code = handle_frames(peer, until); /* those that its last turn left */
-  for (int i = 0; code == 0 && !peer->frames_deferred && !atomic_load(&peer->failure); i++) {
+  bool more = true;
+  for (int i = 0; code == 0 && more && !peer->frames_deferred && !atomic_load(&peer->failure);
+       i++) {
     size_t most = i < READS ? SIZE_MAX : stream_pending(&peer->stream);
-    if (most == 0 || !read_some(peer, most))
+    if (most == 0 || !read_some(peer, most, &more))
       return;
     code = handle_frames(peer, until);
   }

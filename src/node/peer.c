@@ -148,7 +148,12 @@ static void keep_alive(struct haul_peer *peer, int64_t now, int64_t bound) {
     control_send(peer, CONTROL_PING, PING_REQUEST, NULL, 0);
 }
 
-/* Fires every quarter of the liveness timeout. */
+/* Ticks of all peers fall on the same instants, a quarter of the liveness timeout apart at most. */
+static void start_tick(struct haul_peer *peer, int64_t now, int64_t bound) {
+  int64_t slack = bound / 16;
+  loop_timer_start_about(peer->node->loop, &peer->timer, now + 3 * slack, slack);
+}
+
 static void on_tick(struct timer *timer) {
   struct haul_peer *peer = list_entry(timer, struct haul_peer, timer);
   int64_t bound = peer->node->config.liveness_ns, now = clock_now();
@@ -164,7 +169,7 @@ static void on_tick(struct timer *timer) {
   if (!atomic_load(&peer->base.ended)) {
     link_log_lost(&peer->base);
     keep_alive(peer, now, bound);
-    loop_timer_start(peer->node->loop, timer, now + bound / 4);
+    start_tick(peer, now, bound);
   }
   peer_unref(peer);
 }
@@ -266,7 +271,7 @@ int peer_start(struct haul_peer *peer) {
   if (!peer->base.initiator)
     list_append(tokens_like(node, peer->token), &peer->same_token);
   node->peer_count++;
-  loop_timer_start(node->loop, &peer->timer, clock_now() + node->config.liveness_ns / 4);
+  start_tick(peer, clock_now(), node->config.liveness_ns);
   if (node_is_closed(node))
     return error_code(HAUL_ECLOSED, peer->base.name);
   pthread_mutex_lock(&peer->send_lock);

@@ -100,6 +100,24 @@ static void timers_fire_in_order_and_not_before_their_time(void **state) {
   loop_close(loop);
 }
 
+static void timers_that_are_due_about_the_same_time_fire_in_one_round(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  struct numbered timers[8];
+  make_timers(loop, timers, 8, note);
+  int64_t at = clock_now(), slack = 1000 * MS;
+  at += slack - at % slack; /* the begin of a span */
+  loop_lock(loop);
+  for (int i = 0; i < 8; i++)
+    loop_timer_start_about(loop, &timers[i].timer, at + i * 100 * MS, slack);
+  for (int i = 0; i < 8; i++) {
+    assert_int_equal(timers[i].timer.at, at + slack);
+    loop_timer_stop(&timers[i].timer);
+  }
+  loop_unlock(loop);
+  loop_close(loop);
+}
+
 static void a_timer_can_be_moved_and_stopped(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
@@ -954,6 +972,7 @@ static void closing_null_does_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(timers_fire_in_order_and_not_before_their_time),
+      cmocka_unit_test(timers_that_are_due_about_the_same_time_fire_in_one_round),
       cmocka_unit_test(a_timer_can_be_moved_and_stopped),
       cmocka_unit_test(a_timer_may_stop_one_that_is_due_with_it),
       cmocka_unit_test(a_timer_may_set_itself_again),

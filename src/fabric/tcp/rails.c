@@ -91,7 +91,7 @@ void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   struct link *link = endpoint->base.link;
   const struct rail_rx *rx = &rail->rx;
-  if (rail->stream.fd < 0)
+  if (rail->stream.fd < 0 || now - atomic_load(&link->heard) > bound)
     return;
   bool inside = (rx->state != RX_HEAD || rx->inbox_end != rx->inbox_start) && !rx->blocked;
   combiner_lock(&endpoint->combiner);

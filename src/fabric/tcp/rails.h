@@ -133,7 +133,8 @@ void rail_serve_express(const struct tcp_rail *rail);
 bool rail_poll(struct tcp_rail *rail, int64_t spin_ns);
 /* Whether rail_poll has nothing to do before the rail's next event. */
 bool rail_is_idle(const struct tcp_rail *rail, int64_t spin_ns);
-/* Fails the peer when it has stopped within a frame, or has not read, for `bound` ns. */
+/* Fails the peer when it has stopped within a frame, or has not read, for `bound` ns. A peer that
+ * is silent altogether is dropped as such (node/peer.c). */
 void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound);
 
 /* ---- send.c: with the endpoint's lock unless stated otherwise ---- */

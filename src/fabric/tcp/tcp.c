@@ -355,7 +355,8 @@ void tcp_start_stall_timer(struct tcp_endpoint *endpoint) {
   int64_t wait = config->liveness_ns / 2;
   if (link->initiator && rail_after(endpoint, NULL) && config->idle_rails_ns / 4 < wait)
     wait = config->idle_rails_ns / 4;
-  loop_timer_start(link->fabric->loop, &endpoint->stall, clock_now() + wait);
+  loop_timer_start_about(link->fabric->loop, &endpoint->stall, clock_now() + wait - wait / 8,
+                         wait / 8);
 }
 
 static void on_stall_timer(struct timer *timer) {
