@@ -200,8 +200,12 @@ static void the_other_kind_does_not_wait(void **state) {
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
     assert_works(take(&greedy));
   assert_int_equal(take(&waits), 1);
-  assert_true(staging_is_short(staging, STAGING_SEND));
-  assert_false(staging_is_short(staging, STAGING_RECEIVE));
+  int64_t waited = clock_now();
+  assert_true(staging_is_short(staging, STAGING_SEND, waited));
+  staging_cancel_wait(&waits.user); /* it gave up */
+  assert_true(staging_is_short(staging, STAGING_SEND, waited - 1));
+  assert_false(staging_is_short(staging, STAGING_SEND, clock_now()));
+  assert_false(staging_is_short(staging, STAGING_RECEIVE, clock_now()));
   assert_works(take(&lands));
   assert_works(take(&lands));
   give_all(&lands);
@@ -219,7 +223,7 @@ static void all_requested_buffers_or_none(void **state) {
   for (unsigned i = 0; i < LEAST - STAGING_PAIR - 1; i++)
     assert_works(take(&greedy));
   assert_fails(HAUL_ETIMEDOUT, staging_get_wait(staging, &copy, 2, -1, two, HAUL_NO_WAIT));
-  assert_false(staging_is_short(staging, STAGING_RECEIVE));
+  assert_false(staging_is_short(staging, STAGING_RECEIVE, clock_now()));
   /* A request of two is not overtaken by a request of one. */
   unsigned woken = 0;
   staging_user_init(staging, &copy, STAGING_RECEIVE, 2, count_wake, &woken);

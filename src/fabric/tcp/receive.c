@@ -124,7 +124,7 @@ static int send_data(struct tcp_rail *rail, struct haul_region *region) {
   if (frame) {
     frame->rail = rail;
     tx_submit(frame);
-    endpoint->advance_due = true;
+    atomic_store_explicit(&rail->tx.unsent, true, memory_order_relaxed); /* as respond does */
   }
   combiner_unlock(&endpoint->combiner);
   if (code)
@@ -447,7 +447,7 @@ bool rail_receive(struct tcp_rail *rail) {
   for (;;) {
     while (consume(rail))
       came = true;
-    tcp_advance_if_due(rail->endpoint);
+    tcp_use_slots(rail->endpoint);
     if (!rail_is_open(rail) || rail_awaits_bounce(rail) || budget == 0)
       break;
     size_t share = rx_share(rail);

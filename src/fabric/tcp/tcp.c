@@ -67,7 +67,7 @@ bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct wo
     (*work)->state = NULL; /* a late cancel finds no slot */
   if (found)
     slot_free(endpoint, slot);
-  endpoint->advance_due |= found;
+  endpoint->slots_freed |= found;
   combiner_unlock(&endpoint->combiner);
   return found;
 }
@@ -204,12 +204,13 @@ bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns) {
   return more;
 }
 
-void tcp_advance_if_due(struct tcp_endpoint *endpoint) {
-  if (!endpoint->advance_due)
+void tcp_use_slots(struct tcp_endpoint *endpoint) {
+  if (!endpoint->slots_freed)
     return;
-  endpoint->advance_due = false;
+  endpoint->slots_freed = false;
   combiner_lock(&endpoint->combiner);
-  tcp_advance(endpoint, NULL);
+  if (backlog_first(&endpoint->pending))
+    tcp_advance(endpoint, NULL);
   combiner_unlock(&endpoint->combiner);
 }
 

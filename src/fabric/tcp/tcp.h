@@ -104,7 +104,7 @@ struct tcp_endpoint {
   bool had_rails;
 
   /* The loop's lock. */
-  bool advance_due; /* received frames freed slots, or queued a response */
+  bool slots_freed; /* by responses of the current read */
   struct list staged_receives;
   struct staging_user rx_staging;
 };
@@ -115,15 +115,15 @@ struct tcp_endpoint {
  * share and is still corked; the caller calls again at once or uncorks it. */
 bool tcp_advance(struct tcp_endpoint *endpoint, struct tcp_rail *returns);
 
-/* Calls it for all frames of one read, so that the works and responses that they allow share calls.
- * With the loop's lock. */
-void tcp_advance_if_due(struct tcp_endpoint *endpoint);
+/* Starts the works that wait for slots which the responses of one read freed, so that they share
+ * calls. Responses of this side wait for the pump after the read. With the loop's lock. */
+void tcp_use_slots(struct tcp_endpoint *endpoint);
 
 /* The request's DATA begins, once, on the request's rail. *work: NULL when the work ended early.
  * False: no request waits for it. With the loop's lock. */
 bool slot_start_data(struct tcp_rail *rail, uint64_t request, struct work **work);
 /* The request was answered on this rail; `data`: by DATA, now complete. Frees the slot. The caller
- * ends *work, unless it is NULL because it ended early, and then calls tcp_advance_if_due. False:
+ * ends *work, unless it is NULL because it ended early, and then calls tcp_use_slots. False:
  * no such request waits. With the loop's lock. */
 bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct work **work);
 /* The request's work ends early: unsent bytes are never sent; if any were sent, the slot still
