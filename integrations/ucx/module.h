@@ -212,7 +212,7 @@ void gaudi_ep_delete(uct_ep_h ep);
 void gaudi_iface_delete(uct_iface_h iface);
 ucs_status_t gaudi_iface_new(enum gaudi_kind kind, const uct_iface_ops_t *ops, uct_md_h md,
                              uct_worker_h worker, const uct_iface_params_t *params,
-                             const uct_iface_config_t *config, gaudi_iface_t **iface);
+                             const uct_iface_config_t *config, uct_iface_h *out);
 ucs_status_t gaudi_query_devices(uct_md_h md, uct_tl_device_resource_t **devices, unsigned *count);
 /* Default operations; each transport overrides its own. */
 extern const uct_iface_ops_t gaudi_iface_ops;
