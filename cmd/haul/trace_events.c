@@ -308,9 +308,8 @@ void timeline_begin(struct timeline *timeline, FILE *out, const char *node, uint
   char name[80];
   *timeline = (struct timeline){.start = start, .open_free = NONE};
   if (getrandom(&timeline->seed, sizeof timeline->seed, GRND_NONBLOCK) < 0)
-    timeline->seed = start; /* early after boot there is no entropy */
-  json_begin(json, out);
-  json->flat = 3; /* an event a line */
+    timeline->seed = start;                     /* early after boot there is no entropy */
+  *json = (struct json){.out = out, .flat = 3}; /* an event a line */
   json_object(json, NULL);
   json_text(json, "displayTimeUnit", "ns");
   json_array(json, "traceEvents");
