@@ -175,7 +175,6 @@ void worker_connect(struct comm *comm);
 void worker_look_up(struct comm *comm, uint64_t target);
 int workers_open(void);
 void workers_close(void);
-struct route *route_acquire(const char *address, int *result);
 void route_release(struct route *route);
 
 /* ---- comm.c ---- */

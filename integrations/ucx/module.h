@@ -39,8 +39,6 @@ uint64_t gaudi_host(void);
 /* Random id of this process. */
 uint64_t gaudi_process(void);
 
-/* UCX's status for a code of haul. */
-ucs_status_t gaudi_status(int code);
 /* Logs the calling thread's last error of haul with its hint; returns its status. */
 ucs_status_t gaudi_failed(const char *what, ucs_log_level_t level);
 
@@ -161,9 +159,6 @@ struct gaudi_md {
 extern uct_component_t gaudi_component, gaudi_ipc_component;
 
 int64_t gaudi_nanoseconds(double seconds);
-/* Allocates on the chosen device, or on the first available one. */
-ucs_status_t gaudi_md_alloc(struct gaudi_md *md, size_t *length, void **address,
-                            struct gaudi_memh **memh);
 
 /* ---- iface.c: base of the transports ---- */
 
