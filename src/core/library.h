@@ -15,6 +15,12 @@ struct library_symbol {
 
 #define LIBRARY_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+/* Members of a struct library: its calls as arrays of library_symbol, and the table they fill. */
+#define LIBRARY_REQUIRED(calls, filled)                                                            \
+  .required = (calls), .required_count = LIBRARY_COUNT(calls), .table = &(filled),                 \
+  .lock = PTHREAD_MUTEX_INITIALIZER
+#define LIBRARY_OPTIONAL(calls) .optional = (calls), .optional_count = LIBRARY_COUNT(calls)
+
 /* One library; a static object that threads share. */
 struct library {
   const char *title;    /* "libibverbs" */
