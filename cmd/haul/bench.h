@@ -66,9 +66,6 @@ struct bench {
   struct bench_row rows[BENCH_SIZES_MAX * HAUL_PATHS_MAX]; /* by size, then by path */
 };
 
-/* Gigabytes a second. */
-double bench_rate(const struct bench_row *row);
-
 /* Measures one size. Returns an exit status. */
 int bench_measure(struct bench *bench, uint64_t size, struct bench_row *row);
 

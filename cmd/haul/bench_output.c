@@ -7,7 +7,8 @@
 #include "common/output.h"
 #include "common/text.h"
 
-double bench_rate(const struct bench_row *row) {
+/* Gigabytes a second. */
+static double rate_of(const struct bench_row *row) {
   return gigabytes_per_second(row->size * row->count, row->elapsed);
 }
 
@@ -35,7 +36,7 @@ void bench_print_heading(const struct bench *bench, enum bench_form form) {
 static void print_text_row(const struct bench_row *row) {
   const struct bench_latency *latency = &row->latency;
   printf("%12s %-8s %10llu %9.3f", size_text(row->size).text, row->path,
-         (unsigned long long)row->count, bench_rate(row));
+         (unsigned long long)row->count, rate_of(row));
   if (latency->count)
     printf(" %9.2f %9.2f %9.2f %9.2f %9.2f\n", latency->p50, latency->p90, latency->p99,
            latency->p999, latency->max);
@@ -46,7 +47,7 @@ static void print_text_row(const struct bench_row *row) {
 static void print_csv_row(const struct bench_row *row) {
   const struct bench_latency *latency = &row->latency;
   printf("%llu,%s,%llu,%.6g", (unsigned long long)row->size, row->path,
-         (unsigned long long)row->count, bench_rate(row));
+         (unsigned long long)row->count, rate_of(row));
   if (latency->count)
     printf(",%.3f,%.3f,%.3f,%.3f,%.3f\n", latency->p50, latency->p90, latency->p99, latency->p999,
            latency->max);
@@ -83,7 +84,7 @@ static void row_to_json(const struct bench_row *row, struct json *json) {
   json_text(json, "path", row->path);
   json_number(json, "count", row->count);
   json_real(json, "seconds", (double)row->elapsed / 1e9);
-  json_real(json, "gb_per_second", bench_rate(row));
+  json_real(json, "gb_per_second", rate_of(row));
   latency_to_json(&row->latency, json);
   json_end_object(json);
 }
@@ -113,10 +114,9 @@ static void setting_to_json(const struct bench *bench, struct json *json) {
 }
 
 void bench_print_end(const struct bench *bench, enum bench_form form) {
-  struct json json;
   if (form != FORM_JSON)
     return;
-  json_open(&json);
+  struct json json = json_open();
   setting_to_json(bench, &json);
   json_array(&json, "results");
   for (size_t i = 0; i < bench->row_count; i++)
@@ -128,7 +128,7 @@ void bench_print_end(const struct bench *bench, enum bench_form form) {
 /* ---- Plot ---- */
 
 static void write_row(FILE *script, const struct bench_row *row) {
-  fprintf(script, "%llu %g", (unsigned long long)row->size, bench_rate(row));
+  fprintf(script, "%llu %g", (unsigned long long)row->size, rate_of(row));
   if (row->latency.count)
     fprintf(script, " %g %g\n", row->latency.p50, row->latency.p99);
   else

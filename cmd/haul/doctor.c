@@ -44,9 +44,7 @@ static void print_remedies(const struct checks *checks, const char *shown) {
 }
 
 static void print_doctor_table(const struct checks *checks, const char *shown) {
-  struct table table;
-  table_init(&table, "lll");
-  table_row(&table, "STATE", "CHECK", "FOUND");
+  struct table table = table_begin("lll", "STATE", "CHECK", "FOUND");
   for (size_t i = 0; i < checks->count; i++) {
     const struct haul_check *check = &checks->list[i];
     if (wanted(check, shown))
@@ -57,8 +55,7 @@ static void print_doctor_table(const struct checks *checks, const char *shown) {
 }
 
 static void print_doctor_json(const struct checks *checks, const char *shown) {
-  struct json json;
-  json_begin(&json, stdout);
+  struct json json = {.out = stdout};
   json_array(&json, NULL);
   for (size_t i = 0; i < checks->count; i++) {
     const struct haul_check *check = &checks->list[i];

@@ -102,11 +102,10 @@ static void heading(const struct explanation *result, char *text, size_t size) {
 
 static void print_explain_table(const struct explanation *result) {
   char ends[512];
-  struct table table;
   heading(result, ends, sizeof(ends));
   printf("%s %s, %s\n", result->operation, size_text(result->size).text, ends);
-  table_init(&table, "llrrlll");
-  table_row(&table, "PATH", "STATE", "COST", "RATE", "COPIES", "ZERO-COPY", "WHY");
+  struct table table =
+      table_begin("llrrlll", "PATH", "STATE", "COST", "RATE", "COPIES", "ZERO-COPY", "WHY");
   for (size_t i = 0; i < result->count; i++)
     add_row(&table, &result->paths[i], result->size);
   table_end(&table);
@@ -117,8 +116,7 @@ static void print_explain_table(const struct explanation *result) {
 }
 
 static void print_explain_json(const struct explanation *result) {
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_text(&json, "operation", result->operation);
   json_text(&json, "target", result->target);
   json_text(&json, "local_place", place_text(result->here).text);

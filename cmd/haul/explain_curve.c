@@ -161,9 +161,7 @@ static struct unit_text exact_text(uint64_t bytes) {
 }
 
 static void print_switches(const struct curve *curve) {
-  struct table table;
-  table_init(&table, "rrllr");
-  table_row(&table, "FROM", "UP TO", "PATH", "SEND", "COST");
+  struct table table = table_begin("rrllr", "FROM", "UP TO", "PATH", "SEND", "COST");
   for (size_t i = 0; i < curve->switches; i++) {
     const struct curve_switch *part = &curve->parts[i];
     const struct haul_path *first = &part->from.paths[0], *last = &part->to.paths[0];

@@ -102,8 +102,7 @@ static void add_report(void *user, const struct haul_report *report, uint64_t pa
 
 static void print_exported_json(const struct job *job, bool get) {
   const struct exported *exported = job->exported;
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_text(&json, "command", get ? "get" : "put");
   json_text(&json, "target", exported->text);
   json_text(&json, "file", exported->file);
@@ -255,13 +254,9 @@ static const char *type_text(mode_t mode) {
 }
 
 static void print_listing(const struct job *job, const struct listing *listing) {
-  struct table table;
   bool exports = !*job->export;
-  table_init(&table, exports ? "ll" : "lrl");
-  if (exports)
-    table_row(&table, "EXPORT", "RIGHTS");
-  else
-    table_row(&table, "NAME", "SIZE", "TYPE");
+  struct table table =
+      exports ? table_begin("ll", "EXPORT", "RIGHTS") : table_begin("lrl", "NAME", "SIZE", "TYPE");
   for (size_t i = 0; i < listing->count; i++) {
     struct listed *listed = &listing->list[i];
     text_clean(listed->name);
@@ -274,9 +269,8 @@ static void print_listing(const struct job *job, const struct listing *listing) 
 }
 
 static void print_listing_json(const struct job *job, const struct listing *listing) {
-  struct json json;
+  struct json json = json_open();
   bool exports = !*job->export;
-  json_open(&json);
   json_text(&json, "target", job->exported->text);
   json_array(&json, exports ? "exports" : "files");
   for (size_t i = 0; i < listing->count; i++) {

@@ -95,9 +95,7 @@ static int load(struct state *state) {
 }
 
 static void print_devices(const struct state *state) {
-  struct table table;
-  table_init(&table, "llrlll");
-  table_row(&table, "PLACE", "NAME", "MEMORY", "NUMA", "PCI", "SHARED BY");
+  struct table table = table_begin("llrlll", "PLACE", "NAME", "MEMORY", "NUMA", "PCI", "SHARED BY");
   for (size_t i = 0; i < state->device_count; i++) {
     const struct haul_device *device = &state->devices[i];
     char name[96];
@@ -111,9 +109,7 @@ static void print_devices(const struct state *state) {
 }
 
 static void print_interfaces(const struct state *state) {
-  struct table table;
-  table_init(&table, "llrrll");
-  table_row(&table, "NIC", "STATE", "SPEED", "MTU", "NUMA", "ADDRESSES");
+  struct table table = table_begin("llrrll", "NIC", "STATE", "SPEED", "MTU", "NUMA", "ADDRESSES");
   for (size_t i = 0; i < state->interface_count; i++) {
     const struct interface *one = &state->interfaces[i];
     table_row(&table, one->name, one->up ? "up" : "down",
@@ -124,9 +120,7 @@ static void print_interfaces(const struct state *state) {
 }
 
 static void print_paths(const struct state *state) {
-  struct table table;
-  table_init(&table, "lll");
-  table_row(&table, "PATH", "STATE", "FOUND");
+  struct table table = table_begin("lll", "PATH", "STATE", "FOUND");
   for (size_t i = 0; i < state->path_count; i++)
     table_row(&table, state->paths[i].name, check_state_text(state->paths[i].state),
               state->paths[i].text);
@@ -189,8 +183,7 @@ static void path_states_to_json(const struct state *state, struct json *json) {
 }
 
 static void print_info_json(const struct state *state) {
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_text(&json, "version", haul_version());
   devices_to_json(state, &json);
   interfaces_to_json(state, &json);
@@ -202,17 +195,14 @@ static void print_info_json(const struct state *state) {
 /* ---- Settings ---- */
 
 static void print_settings(const struct haul_setting *settings, size_t count) {
-  struct table table;
-  table_init(&table, "lll");
-  table_row(&table, "SETTING", "VALUE", "FROM");
+  struct table table = table_begin("lll", "SETTING", "VALUE", "FROM");
   for (size_t i = 0; i < count; i++)
     table_row(&table, settings[i].name, settings[i].value, settings[i].origin);
   table_end(&table);
 }
 
 static void print_settings_json(const struct haul_setting *settings, size_t count) {
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_array(&json, "settings");
   for (size_t i = 0; i < count; i++) {
     json_object(&json, NULL);

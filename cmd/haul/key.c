@@ -36,8 +36,7 @@ static int make(const char *path, const char *name) {
 }
 
 static void print_key_json(const struct haul_key *keys, size_t count) {
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_array(&json, "keys");
   for (size_t i = 0; i < count; i++) {
     json_object(&json, NULL);
@@ -50,9 +49,7 @@ static void print_key_json(const struct haul_key *keys, size_t count) {
 }
 
 static void print_key_table(const struct haul_key *keys, size_t count) {
-  struct table table;
-  table_init(&table, "ll");
-  table_row(&table, "NAME", "FINGERPRINT");
+  struct table table = table_begin("ll", "NAME", "FINGERPRINT");
   for (size_t i = 0; i < count; i++)
     table_row(&table, keys[i].name, keys[i].fingerprint);
   table_end(&table);

@@ -35,9 +35,7 @@ static const struct option_spec options[] = {
 };
 
 static void print_ls_table(const struct haul_published *entries, size_t count) {
-  struct table table;
-  table_init(&table, "lrll");
-  table_row(&table, "NAME", "SIZE", "PLACE", "RIGHTS");
+  struct table table = table_begin("lrll", "NAME", "SIZE", "PLACE", "RIGHTS");
   for (size_t i = 0; i < count; i++)
     table_row(&table, entries[i].name, size_text(entries[i].length).text,
               place_text(entries[i].place).text, rights_text(entries[i].rights));
@@ -59,8 +57,7 @@ static void region_json(struct json *json, const char *name, const char *node, u
 
 static void print_node_json(const struct session *session, const struct haul_published *entries,
                             size_t count) {
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_text(&json, "node", haul_peer_name(session->peer));
   json_array(&json, "regions");
   for (size_t i = 0; i < count; i++)
@@ -130,11 +127,8 @@ static void join_addresses(const struct haul_directory_entry *entry, char *text,
 
 static void print_tables(const struct listing *listing) {
   char addresses[HAUL_DIRECTORY_ADDRESSES * 162];
-  struct table nodes, regions;
-  table_init(&nodes, "ll");
-  table_init(&regions, "llrll");
-  table_row(&nodes, "NODE", "ADDRESSES");
-  table_row(&regions, "NAME", "NODE", "SIZE", "PLACE", "RIGHTS");
+  struct table nodes = table_begin("ll", "NODE", "ADDRESSES");
+  struct table regions = table_begin("llrll", "NAME", "NODE", "SIZE", "PLACE", "RIGHTS");
   for (size_t i = 0; i < listing->count; i++) {
     const struct haul_directory_entry *entry = &listing->entries[i];
     join_addresses(entry, addresses, sizeof addresses);
@@ -160,8 +154,7 @@ static void node_json(struct json *json, const struct haul_directory_entry *entr
 }
 
 static void print_directory_json(const struct listing *listing) {
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_array(&json, "nodes");
   for (size_t i = 0; i < listing->count; i++)
     if (listing->entries[i].kind == HAUL_DIRECTORY_NODE)

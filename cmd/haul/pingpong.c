@@ -72,12 +72,10 @@ static const char *role_text(const struct side *side) {
 }
 
 static void print_summary(const struct side *side) {
-  struct table table;
   printf("\n%s: %s at %s%s, %s\n", role_text(side), size_text(side->size).text,
          place_text(haul_region_place(side->memory)).text,
          side->fell_back ? " (instead of the requested place)" : "", side->exported);
-  table_init(&table, "llll");
-  table_row(&table, "STEP", "PATH", "HERE", "THERE");
+  struct table table = table_begin("llll", "STEP", "PATH", "HERE", "THERE");
   for (size_t i = 0; i < side->result_count; i++) {
     const struct pingpong_result *result = &side->results[i];
     table_row(&table, result->step, result->path, result->mine ? "right" : "WRONG",
@@ -101,8 +99,7 @@ static void results_to_json(const struct side *side, struct json *json) {
 }
 
 static void print_pingpong_json(const struct side *side) {
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_text(&json, "role", role_text(side));
   json_number(&json, "bytes", side->size);
   json_text(&json, "place", place_text(haul_region_place(side->memory)).text);

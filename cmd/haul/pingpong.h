@@ -85,19 +85,6 @@ int scratch_to_memory(struct side *side);
 
 /* ---- pingpong_session.c: messages ---- */
 
-/* Sends a message of `length` bytes, which may be 0. */
-int side_send(struct side *side, enum pingpong_tag tag, const void *bytes, size_t length);
-
-/* Receives the next message of the peer, which must have this tag; the caller releases it. */
-int side_receive(struct side *side, enum pingpong_tag tag, struct haul_message *message);
-
-/* Receives the next message of the peer and drops its content. */
-int side_expect(struct side *side, enum pingpong_tag tag);
-
-/* Transfer the whole memory as messages. */
-int side_send_memory(struct side *side);
-int side_receive_memory(struct side *side);
-
 /* Waits for a client without a deadline; sets side->peer, size and iterations, and the name of the
  * client's region. */
 int side_await_hello(struct side *side, char region[256]);

@@ -16,7 +16,8 @@
 
 /* ---- Messages ---- */
 
-int side_send(struct side *side, enum pingpong_tag tag, const void *bytes, size_t length) {
+static int send_message(struct side *side, enum pingpong_tag tag, const void *bytes,
+                        size_t length) {
   if (haul_message_send(side->peer, tag, bytes, length, haul_deadline_in(side->timeout)))
     return fail_library("cannot send to the other side");
   return EXIT_DONE;
@@ -48,7 +49,8 @@ static int next_message(struct side *side, struct haul_message *message, haul_de
   }
 }
 
-int side_receive(struct side *side, enum pingpong_tag tag, struct haul_message *message) {
+/* The next message of the peer must have this tag; the caller releases it. */
+static int receive_message(struct side *side, enum pingpong_tag tag, struct haul_message *message) {
   int status = next_message(side, message, haul_deadline_in(side->timeout));
   if (status)
     return status;
@@ -61,29 +63,30 @@ int side_receive(struct side *side, enum pingpong_tag tag, struct haul_message *
   return EXIT_FAILED;
 }
 
-int side_expect(struct side *side, enum pingpong_tag tag) {
+static int expect_message(struct side *side, enum pingpong_tag tag) {
   struct haul_message message;
-  int status = side_receive(side, tag, &message);
+  int status = receive_message(side, tag, &message);
   if (status == EXIT_DONE)
     haul_message_release(&message);
   return status;
 }
 
-int side_send_memory(struct side *side) {
+static int send_memory(struct side *side) {
   int status = memory_to_scratch(side);
   const char *bytes = haul_region_address(side->scratch);
   for (uint64_t at = 0; at < side->size && status == EXIT_DONE; at += PART) {
     uint64_t remaining = side->size - at;
-    status = side_send(side, TAG_DATA, bytes + at, (size_t)(remaining < PART ? remaining : PART));
+    status =
+        send_message(side, TAG_DATA, bytes + at, (size_t)(remaining < PART ? remaining : PART));
   }
   return status;
 }
 
-int side_receive_memory(struct side *side) {
+static int receive_memory(struct side *side) {
   char *bytes = haul_region_address(side->scratch);
   for (uint64_t at = 0; at < side->size;) {
     struct haul_message message;
-    int status = side_receive(side, TAG_DATA, &message);
+    int status = receive_message(side, TAG_DATA, &message);
     if (status)
       return status;
     bool fits = message.length > 0 && message.length <= side->size - at;
@@ -133,7 +136,7 @@ int side_await_hello(struct side *side, char region[256]) {
 int side_send_welcome(struct side *side) {
   char text[GREETING_SIZE];
   int length = snprintf(text, sizeof(text), "haul-pingpong 1 %s", side->name);
-  return side_send(side, TAG_WELCOME, text, (size_t)length);
+  return send_message(side, TAG_WELCOME, text, (size_t)length);
 }
 
 int side_send_hello(struct side *side, char region[256]) {
@@ -141,9 +144,9 @@ int side_send_hello(struct side *side, char region[256]) {
   struct haul_message message;
   int length = snprintf(text, sizeof(text), "haul-pingpong 1 %" PRIu64 " %u %s", side->size,
                         side->iterations, side->name);
-  int status = side_send(side, TAG_HELLO, text, (size_t)length);
+  int status = send_message(side, TAG_HELLO, text, (size_t)length);
   if (status == EXIT_DONE)
-    status = side_receive(side, TAG_WELCOME, &message);
+    status = receive_message(side, TAG_WELCOME, &message);
   if (status)
     return status;
   copy_text(&message, text);
@@ -191,23 +194,23 @@ struct step {
 static int exchange_client(struct side *side, unsigned i, struct pingpong_result *result) {
   int status = memory_fill(side, 100 * i);
   if (status == EXIT_DONE)
-    status = side_send_memory(side);
+    status = send_memory(side);
   if (status == EXIT_DONE)
     status = memory_clear(side);
   if (status == EXIT_DONE)
-    status = side_receive_memory(side);
+    status = receive_memory(side);
   return status ? status : memory_check(side, 200 * i, &result->mine);
 }
 
 static int exchange_server(struct side *side, unsigned i, struct pingpong_result *result) {
   int status = memory_clear(side);
   if (status == EXIT_DONE)
-    status = side_receive_memory(side);
+    status = receive_memory(side);
   if (status == EXIT_DONE)
     status = memory_check(side, 100 * i, &result->mine);
   if (status == EXIT_DONE)
     status = memory_fill(side, 200 * i);
-  return status ? status : side_send_memory(side);
+  return status ? status : send_memory(side);
 }
 
 /* ---- One-sided ---- */
@@ -241,11 +244,11 @@ static int write_server(struct side *side, unsigned i, struct pingpong_result *r
   (void)i;
   int status = memory_fill(side, WRITE_BASE);
   if (status == EXIT_DONE)
-    status = side_expect(side, TAG_READY);
+    status = expect_message(side, TAG_READY);
   if (status)
     return status;
   bool moved = transfer(side, HAUL_OP_WRITE, side->memory, result) == EXIT_DONE;
-  status = side_send(side, TAG_DONE, NULL, 0);
+  status = send_message(side, TAG_DONE, NULL, 0);
   result->mine = moved && transfer(side, HAUL_OP_READ, side->scratch, NULL) == EXIT_DONE &&
                  scratch_check(side, WRITE_BASE);
   return status;
@@ -258,9 +261,9 @@ static int await_operation(struct side *side, int prepared, uint32_t base,
   int status = prepared;
   snprintf(result->path, sizeof(result->path), "(theirs)");
   if (status == EXIT_DONE)
-    status = side_send(side, TAG_READY, NULL, 0);
+    status = send_message(side, TAG_READY, NULL, 0);
   if (status == EXIT_DONE)
-    status = side_expect(side, TAG_DONE);
+    status = expect_message(side, TAG_DONE);
   return status ? status : memory_check(side, base, &result->mine);
 }
 
@@ -273,11 +276,11 @@ static int read_client(struct side *side, unsigned i, struct pingpong_result *re
   (void)i;
   int status = memory_clear(side);
   if (status == EXIT_DONE)
-    status = side_expect(side, TAG_READY);
+    status = expect_message(side, TAG_READY);
   if (status)
     return status;
   bool moved = transfer(side, HAUL_OP_READ, side->memory, result) == EXIT_DONE;
-  status = side_send(side, TAG_DONE, NULL, 0);
+  status = send_message(side, TAG_DONE, NULL, 0);
   bool right = false;
   if (status == EXIT_DONE)
     status = memory_check(side, READ_BASE, &right);
@@ -303,9 +306,9 @@ static const struct step steps[] = {
 static int exchange_verdicts(struct side *side, struct pingpong_result *result) {
   const unsigned char mine = result->mine;
   struct haul_message message;
-  int status = side_send(side, TAG_VERDICT, &mine, 1);
+  int status = send_message(side, TAG_VERDICT, &mine, 1);
   if (status == EXIT_DONE)
-    status = side_receive(side, TAG_VERDICT, &message);
+    status = receive_message(side, TAG_VERDICT, &message);
   if (status)
     return status;
   result->theirs = message.length == 1 && *(const unsigned char *)message.bytes == 1;

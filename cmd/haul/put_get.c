@@ -165,8 +165,7 @@ static int get_all(struct job *job) {
 /* ---- Both ---- */
 
 static void print_put_get_json(const struct job *job) {
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_text(&json, "command", is_put(job) ? "put" : "get");
   json_text(&json, "file", job->file);
   json_text(&json, "target", job->target_text);

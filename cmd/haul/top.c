@@ -148,9 +148,8 @@ static struct unit_text number(uint64_t value) {
 }
 
 static void print_paths(const struct snapshot *now, const struct snapshot *last, double seconds) {
-  struct table table;
-  table_init(&table, "lrrrrrr");
-  table_row(&table, "PATH", "OUT/s", "IN/s", "SERVED OUT/s", "SERVED IN/s", "SLICES/s", "ERRORS");
+  struct table table = table_begin("lrrrrrr", "PATH", "OUT/s", "IN/s", "SERVED OUT/s",
+                                   "SERVED IN/s", "SLICES/s", "ERRORS");
   for (size_t i = 0; i < HAUL_STATS_PATHS && now->node.paths[i].path[0]; i++) {
     struct rates rates = {0};
     add_rates(&rates, &now->node.paths[i], &last->node.paths[i], seconds);
@@ -193,10 +192,9 @@ static struct line *sorted_lines(const struct snapshot *now, const struct snapsh
 static void print_peers(const struct snapshot *now, const struct snapshot *last, double seconds,
                         size_t most) {
   struct line *lines = sorted_lines(now, last, seconds);
-  struct table table;
   size_t shown = now->count < most ? now->count : most;
-  table_init(&table, "lllrrrrrr");
-  table_row(&table, "PEER", "WHO", "PATH", "OUT/s", "IN/s", "SRV OUT", "SRV IN", "QUEUE", "ERR");
+  struct table table = table_begin("lllrrrrrr", "PEER", "WHO", "PATH", "OUT/s", "IN/s", "SRV OUT",
+                                   "SRV IN", "QUEUE", "ERR");
   for (size_t i = 0; i < shown; i++) {
     const struct haul_peer_stats *peer = lines[i].peer;
     const struct rates *rates = &lines[i].rates;
@@ -260,8 +258,7 @@ static void paths_json(struct json *json, const struct haul_path_stats *paths,
 
 static void print_top_json(const struct snapshot *now, const struct snapshot *last) {
   double seconds = (double)(now->at - last->at) / 1e9;
-  struct json json;
-  json_open(&json);
+  struct json json = json_open();
   json_text(&json, "node", now->node.name);
   json_real(&json, "seconds", seconds);
   json_real(&json, "uptime_seconds", (double)now->node.uptime_ns / 1e9);

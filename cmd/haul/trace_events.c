@@ -120,23 +120,27 @@ static bool remove_open(struct timeline *timeline, enum haul_trace_kind kind,
 
 /* ---- Tracks ---- */
 
+/* Names the process (track 0) or a track of it. */
+static void write_name(struct json *json, const char *what, uint64_t track, const char *name) {
+  json_object(json, NULL);
+  json_text(json, "ph", "M");
+  json_text(json, "name", what);
+  json_number(json, "pid", PROCESS);
+  json_number(json, "tid", track);
+  json_object(json, "args");
+  json_text(json, "name", name);
+  json_end_object(json);
+  json_end_object(json);
+}
+
 static void write_track(struct timeline *timeline, uint32_t index, const char *name) {
   const struct track *track = &timeline->tracks[index];
-  struct json *json = &timeline->json;
   char text[128], lane[32] = "";
   if (track->lane > 0)
     snprintf(lane, sizeof lane, " (%u)", track->lane + 1);
   snprintf(text, sizeof text, "%s%s %s%s", track->served ? "for " : "", name,
            track->path[0] ? track->path : "-", lane);
-  json_object(json, NULL);
-  json_text(json, "ph", "M");
-  json_text(json, "name", "thread_name");
-  json_number(json, "pid", PROCESS);
-  json_number(json, "tid", (uint64_t)index + 1);
-  json_object(json, "args");
-  json_text(json, "name", text);
-  json_end_object(json);
-  json_end_object(json);
+  write_name(&timeline->json, "thread_name", (uint64_t)index + 1, text);
 }
 
 static uint32_t *track_chain(const struct timeline *timeline, uint64_t peer, bool served,
@@ -308,23 +312,14 @@ void timeline_begin(struct timeline *timeline, FILE *out, const char *node, uint
   char name[80];
   *timeline = (struct timeline){.start = start, .open_free = NONE};
   if (getrandom(&timeline->seed, sizeof timeline->seed, GRND_NONBLOCK) < 0)
-    timeline->seed = start; /* early after boot there is no entropy */
-  json_begin(json, out);
-  json->flat = 3; /* an event a line */
+    timeline->seed = start;                     /* early after boot there is no entropy */
+  *json = (struct json){.out = out, .flat = 3}; /* an event a line */
   json_object(json, NULL);
   json_text(json, "displayTimeUnit", "ns");
   json_array(json, "traceEvents");
   snprintf(name, sizeof name, "haul %.64s", node);
   text_clean(name);
-  json_object(json, NULL);
-  json_text(json, "ph", "M");
-  json_text(json, "name", "process_name");
-  json_number(json, "pid", PROCESS);
-  json_number(json, "tid", 0);
-  json_object(json, "args");
-  json_text(json, "name", name);
-  json_end_object(json);
-  json_end_object(json);
+  write_name(json, "process_name", 0, name);
 }
 
 void timeline_end(struct timeline *timeline, uint64_t end, uint64_t lost) {

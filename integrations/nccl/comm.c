@@ -143,12 +143,12 @@ static bool wait_idle(struct comm *comm) {
 }
 
 static void release_all(struct comm *comm) {
-  list_each(item, &comm->memories) {
+  list_each_safe(item, &comm->memories) {
     struct memory *memory = list_entry(item, struct memory, link);
     haul_region_release(memory->region);
     free(memory);
   }
-  list_each(item, &comm->targets) {
+  list_each_safe(item, &comm->targets) {
     struct target *target = list_entry(item, struct target, link);
     haul_remote_release(target->remote);
     free(target);
@@ -233,7 +233,7 @@ int comm_close_listen(void *handle) {
   pthread_mutex_lock(&plugin.lock);
   list_remove(&listener->link); /* no further HELLO finds it */
   pthread_mutex_unlock(&plugin.lock);
-  list_each(item, &listener->waiting) comm_close(list_entry(item, struct comm, waiting));
+  list_each_safe(item, &listener->waiting) comm_close(list_entry(item, struct comm, waiting));
   free(listener);
   return NCCL_SUCCESS;
 }

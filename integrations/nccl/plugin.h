@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * haul as a network plugin of NCCL, on haul.h alone.
+ * haul as a network plugin of NCCL, on haul.h, and core/list.h.
  *
  * The process has one node, whose thread moves the bytes. Of NCCL's calls only deregistration and
  * close block. Each remote node has two peers: one for haul_write into memory that the receiver
@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "core/list.h"
 #include "interface.h"
 
 #define DEVICES_MAX  16
@@ -33,10 +34,6 @@
 #define NAME_ROOM    40 /* of published memory */
 #define EAGER_MAX    8192u
 #define SET_UP_NS    INT64_C(20000000000)
-
-struct list {
-  struct list *next, *previous;
-};
 
 struct device {
   char name[16], pci[64], address[64];
@@ -178,7 +175,6 @@ void worker_connect(struct comm *comm);
 void worker_look_up(struct comm *comm, uint64_t target);
 int workers_open(void);
 void workers_close(void);
-struct route *route_acquire(const char *address, int *result);
 void route_release(struct route *route);
 
 /* ---- comm.c ---- */
@@ -229,34 +225,6 @@ void on_memory(struct comm *comm, uint64_t id, const char *name);
 void on_forget(struct comm *comm, uint64_t id);
 void on_post(struct comm *comm, const struct group *group);
 void on_done(struct comm *comm, const struct message_done *done, const void *bytes, size_t length);
-
-/* ---- Lists: a copy of core/list.h, as only haul.h is available here ---- */
-
-#define list_entry(item, type, member) ((type *)(void *)((char *)(item)-offsetof(type, member)))
-#define list_each(item, head)                                                                      \
-  for (struct list *item = (head)->next, *item##_next = item->next; item != (head);                \
-       item = item##_next, item##_next = item->next)
-
-static inline void list_init(struct list *head) {
-  head->next = head->previous = head;
-}
-
-static inline bool list_empty(const struct list *head) {
-  return head->next == head;
-}
-
-static inline void list_append(struct list *head, struct list *item) {
-  item->previous = head->previous;
-  item->next = head;
-  head->previous->next = item;
-  head->previous = item;
-}
-
-static inline void list_remove(struct list *item) {
-  item->previous->next = item->next;
-  item->next->previous = item->previous;
-  list_init(item);
-}
 
 /* With the comm's lock; or NULL. */
 static inline struct target *target_find(struct comm *comm, uint64_t id) {

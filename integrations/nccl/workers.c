@@ -51,7 +51,7 @@ static void route_free(struct route *route) {
   free(route);
 }
 
-struct route *route_acquire(const char *address, int *result) {
+static struct route *route_acquire(const char *address, int *result) {
   struct route *route = route_reuse(address);
   if (route)
     return route;

@@ -169,14 +169,13 @@ static ucs_status_t alloc_bounce(gaudi_iface_t *iface) {
 static ucs_status_t open_iface(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
                                const uct_iface_config_t *base, uct_iface_h *out) {
   const struct gaudi_copy_config *config = (const struct gaudi_copy_config *)base;
-  gaudi_iface_t *iface;
-  ucs_status_t status = gaudi_iface_new(GAUDI_COPY, &ops, md, worker, params, base, &iface);
+  ucs_status_t status = gaudi_iface_new(GAUDI_COPY, &ops, md, worker, params, base, out);
   if (status != UCS_OK)
     return status;
+  gaudi_iface_t *iface = (gaudi_iface_t *)*out;
   iface->max_fast = config->max_fast;
   iface->max_short = config->max_short < UINT_MAX ? config->max_short : UINT_MAX;
   iface->max_bcopy = config->max_bcopy;
-  *out = &iface->super.super;
   status = alloc_bounce(iface);
   if (status != UCS_OK)
     gaudi_iface_delete(*out);

@@ -297,9 +297,13 @@ static UCS_CLASS_DEFINE_DELETE_FUNC(gaudi_iface_t, uct_iface_t)
 
 ucs_status_t gaudi_iface_new(enum gaudi_kind kind, const uct_iface_ops_t *ops, uct_md_h md,
                              uct_worker_h worker, const uct_iface_params_t *params,
-                             const uct_iface_config_t *config, gaudi_iface_t **iface) {
-  return UCS_CLASS_NEW(gaudi_iface_t, iface, kind, ops, md, worker, params,
-                       (const struct gaudi_iface_config *)config);
+                             const uct_iface_config_t *config, uct_iface_h *out) {
+  gaudi_iface_t *iface;
+  ucs_status_t status = UCS_CLASS_NEW(gaudi_iface_t, &iface, kind, ops, md, worker, params,
+                                      (const struct gaudi_iface_config *)config);
+  if (status == UCS_OK)
+    *out = &iface->super.super;
+  return status;
 }
 
 /* ---- Endpoints ---- */

@@ -190,7 +190,7 @@ static ucs_status_t jobs_arm(uct_iface_h base, unsigned events) {
   return timerfd_settime(iface->timer, 0, &in, NULL) == 0 ? UCS_OK : UCS_ERR_IO_ERROR;
 }
 
-/* ---- gaudi_dma ---- */
+/* ---- Operations ---- */
 
 /* Between memories without a common engine, such as read-only host memory. */
 static int copy_staged(const struct gaudi_part *to, const struct gaudi_part *from, size_t length,
@@ -214,37 +214,6 @@ static ucs_status_t dma_start(gaudi_iface_t *iface, struct gaudi_job *job, bool 
   job_free(job);
   return status;
 }
-
-static ucs_status_t dma_zcopy(uct_ep_h ep, bool put, const uct_iov_t *iov, size_t count,
-                              uint64_t address, uct_rkey_t rkey, uct_completion_t *completion) {
-  gaudi_iface_t *iface = (gaudi_iface_t *)ep->iface;
-  size_t length;
-  ucs_status_t status = gaudi_check_iov(iface, iov, count, &length);
-  if (status != UCS_OK || length == 0)
-    return status;
-  struct gaudi_job *job = calloc(1, sizeof *job);
-  if (!job)
-    return UCS_ERR_NO_MEMORY;
-  status = gaudi_target_acquire(address, rkey, length, &job->device);
-  if (status == UCS_OK)
-    status = gaudi_part_acquire(iov->buffer, length, iov->memh, &job->local);
-  if (status == UCS_OK)
-    return dma_start(iface, job, put, length, completion);
-  job_free(job);
-  return status;
-}
-
-static ucs_status_t dma_put_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, uint64_t address,
-                                  uct_rkey_t rkey, uct_completion_t *completion) {
-  return dma_zcopy(ep, true, iov, count, address, rkey, completion);
-}
-
-static ucs_status_t dma_get_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, uint64_t address,
-                                  uct_rkey_t rkey, uct_completion_t *completion) {
-  return dma_zcopy(ep, false, iov, count, address, rkey, completion);
-}
-
-/* ---- gaudi_ipc ---- */
 
 static ucs_status_t ipc_start(gaudi_iface_t *iface, struct gaudi_job *job, bool put,
                               struct haul_piece piece, uct_completion_t *completion) {
@@ -279,64 +248,57 @@ static ucs_status_t check_key(const gaudi_ep_t *ep, const struct gaudi_key *key,
   return UCS_ERR_INVALID_ADDR;
 }
 
-static ucs_status_t ipc_zcopy(uct_ep_h base, bool put, const uct_iov_t *iov, size_t count,
-                              uint64_t address, uct_rkey_t rkey, uct_completion_t *completion) {
+static ucs_status_t zcopy(uct_ep_h base, bool put, const uct_iov_t *iov, size_t count,
+                          uint64_t address, uct_rkey_t rkey, uct_completion_t *completion) {
   const gaudi_ep_t *ep = (const gaudi_ep_t *)base;
   const struct gaudi_key *key = (const struct gaudi_key *)rkey;
   gaudi_iface_t *iface = (gaudi_iface_t *)base->iface;
+  bool ipc = iface->kind == GAUDI_IPC;
   size_t length;
   ucs_status_t status = gaudi_check_iov(iface, iov, count, &length);
+  if (status == UCS_OK && length > 0 && ipc)
+    status = check_key(ep, key, address, length);
   if (status != UCS_OK || length == 0)
-    return status;
-  status = check_key(ep, key, address, length);
-  if (status != UCS_OK)
     return status;
   struct gaudi_job *job = calloc(1, sizeof *job);
   if (!job)
     return UCS_ERR_NO_MEMORY;
-  status = gaudi_import(ep->peer, ep->connection, key, gaudi_until(iface), &job->import);
+  status = ipc ? gaudi_import(ep->peer, ep->connection, key, gaudi_until(iface), &job->import)
+               : gaudi_target_acquire(address, rkey, length, &job->device);
   if (status == UCS_OK)
     status = gaudi_part_acquire(iov->buffer, length, iov->memh, &job->local);
-  if (status == UCS_OK)
-    return ipc_start(iface, job, put,
-                     (struct haul_piece){job->local.offset, address - key->start, length},
-                     completion);
-  job_free(job);
-  return status;
+  if (status != UCS_OK) {
+    job_free(job);
+    return status;
+  }
+  if (!ipc)
+    return dma_start(iface, job, put, length, completion);
+  const struct haul_piece piece = {job->local.offset, address - key->start, length};
+  return ipc_start(iface, job, put, piece, completion);
 }
 
-static ucs_status_t ipc_put_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, uint64_t address,
-                                  uct_rkey_t rkey, uct_completion_t *completion) {
-  return ipc_zcopy(ep, true, iov, count, address, rkey, completion);
+static ucs_status_t put_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, uint64_t address,
+                              uct_rkey_t rkey, uct_completion_t *completion) {
+  return zcopy(ep, true, iov, count, address, rkey, completion);
 }
 
-static ucs_status_t ipc_get_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, uint64_t address,
-                                  uct_rkey_t rkey, uct_completion_t *completion) {
-  return ipc_zcopy(ep, false, iov, count, address, rkey, completion);
+static ucs_status_t get_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, uint64_t address,
+                              uct_rkey_t rkey, uct_completion_t *completion) {
+  return zcopy(ep, false, iov, count, address, rkey, completion);
 }
 
 /* ---- Interfaces ---- */
 
 static uct_iface_ops_t dma_ops, ipc_ops;
 
-static ucs_status_t jobs_iface_new(enum gaudi_kind kind, const uct_iface_ops_t *ops, uct_md_h md,
-                                   uct_worker_h worker, const uct_iface_params_t *params,
-                                   const uct_iface_config_t *base, uct_iface_h *out) {
-  gaudi_iface_t *iface;
-  ucs_status_t status = gaudi_iface_new(kind, ops, md, worker, params, base, &iface);
-  if (status == UCS_OK)
-    *out = &iface->super.super;
-  return status;
-}
-
 static ucs_status_t dma_open(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
                              const uct_iface_config_t *config, uct_iface_h *out) {
-  return jobs_iface_new(GAUDI_DMA, &dma_ops, md, worker, params, config, out);
+  return gaudi_iface_new(GAUDI_DMA, &dma_ops, md, worker, params, config, out);
 }
 
 static ucs_status_t ipc_open(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
                              const uct_iface_config_t *config, uct_iface_h *out) {
-  return jobs_iface_new(GAUDI_IPC, &ipc_ops, md, worker, params, config, out);
+  return gaudi_iface_new(GAUDI_IPC, &ipc_ops, md, worker, params, config, out);
 }
 
 #define TRANSPORT(title, setting, open)                                                            \
@@ -351,22 +313,16 @@ static ucs_status_t ipc_open(uct_md_h md, uct_worker_h worker, const uct_iface_p
 uct_tl_t gaudi_dma_tl = TRANSPORT("gaudi_dma", "GAUDI_DMA_", dma_open);
 uct_tl_t gaudi_ipc_tl = TRANSPORT("gaudi_ipc", "GAUDI_IPC_", ipc_open);
 
-static void jobs_init_ops(uct_iface_ops_t *ops) {
-  *ops = gaudi_iface_ops;
-  ops->ep_flush = flush_ep;
-  ops->iface_flush = flush;
-  ops->iface_progress = progress;
-  ops->iface_progress_enable = uct_base_iface_progress_enable;
-  ops->iface_progress_disable = uct_base_iface_progress_disable;
-}
-
 void gaudi_jobs_init(void) {
-  jobs_init_ops(&dma_ops);
-  dma_ops.ep_put_zcopy = dma_put_zcopy;
-  dma_ops.ep_get_zcopy = dma_get_zcopy;
+  ipc_ops = gaudi_iface_ops;
+  ipc_ops.ep_put_zcopy = put_zcopy;
+  ipc_ops.ep_get_zcopy = get_zcopy;
+  ipc_ops.ep_flush = flush_ep;
+  ipc_ops.iface_flush = flush;
+  ipc_ops.iface_progress = progress;
+  ipc_ops.iface_progress_enable = uct_base_iface_progress_enable;
+  ipc_ops.iface_progress_disable = uct_base_iface_progress_disable;
+  dma_ops = ipc_ops;
   dma_ops.iface_event_fd_get = jobs_event_fd;
   dma_ops.iface_event_arm = jobs_arm;
-  jobs_init_ops(&ipc_ops);
-  ipc_ops.ep_put_zcopy = ipc_put_zcopy;
-  ipc_ops.ep_get_zcopy = ipc_get_zcopy;
 }

@@ -54,8 +54,9 @@ static ucs_status_t query_resources(uct_component_t *component, uct_md_resource_
 
 /* ---- Calls, common to all versions ---- */
 
-ucs_status_t gaudi_md_alloc(struct gaudi_md *md, size_t *length, void **address,
-                            struct gaudi_memh **memh) {
+/* Allocates on the chosen device, or on the first available one. */
+static ucs_status_t alloc_any(struct gaudi_md *md, size_t *length, void **address,
+                              struct gaudi_memh **memh) {
   size_t chosen = atomic_load(&md->chosen);
   if (chosen < md->count)
     return gaudi_memory_alloc(md->devices[chosen].number, length, address, memh);
@@ -76,7 +77,7 @@ static ucs_status_t md_alloc(uct_md_h md, size_t *length, void **address, ucs_me
   if (own->ipc || type != GAUDI_MEMORY_TYPE || (flags & UCT_MD_MEM_FLAG_FIXED))
     return UCS_ERR_UNSUPPORTED;
   if (system == UCS_SYS_DEVICE_ID_UNKNOWN)
-    return gaudi_md_alloc(own, length, address, (struct gaudi_memh **)memh);
+    return alloc_any(own, length, address, (struct gaudi_memh **)memh);
   for (size_t i = 0; i < own->count; i++)
     if (own->devices[i].system == system)
       return gaudi_memory_alloc(own->devices[i].number, length, address,
@@ -365,7 +366,7 @@ static void md_measure(struct gaudi_md *md) {
   haul_region *host = NULL;
   size_t length = LARGE;
   void *address;
-  if (gaudi_md_alloc(md, &length, &address, &memh) != UCS_OK ||
+  if (alloc_any(md, &length, &address, &memh) != UCS_OK ||
       haul_region_alloc(gaudi_node(), at_host, LARGE, HAUL_REGION_PINNED, &host))
     ucs_warn("gaudi: cannot measure copies, using estimates: out of memory");
   else

@@ -39,8 +39,6 @@ uint64_t gaudi_host(void);
 /* Random id of this process. */
 uint64_t gaudi_process(void);
 
-/* UCX's status for a code of haul. */
-ucs_status_t gaudi_status(int code);
 /* Logs the calling thread's last error of haul with its hint; returns its status. */
 ucs_status_t gaudi_failed(const char *what, ucs_log_level_t level);
 
@@ -161,9 +159,6 @@ struct gaudi_md {
 extern uct_component_t gaudi_component, gaudi_ipc_component;
 
 int64_t gaudi_nanoseconds(double seconds);
-/* Allocates on the chosen device, or on the first available one. */
-ucs_status_t gaudi_md_alloc(struct gaudi_md *md, size_t *length, void **address,
-                            struct gaudi_memh **memh);
 
 /* ---- iface.c: base of the transports ---- */
 
@@ -212,7 +207,7 @@ void gaudi_ep_delete(uct_ep_h ep);
 void gaudi_iface_delete(uct_iface_h iface);
 ucs_status_t gaudi_iface_new(enum gaudi_kind kind, const uct_iface_ops_t *ops, uct_md_h md,
                              uct_worker_h worker, const uct_iface_params_t *params,
-                             const uct_iface_config_t *config, gaudi_iface_t **iface);
+                             const uct_iface_config_t *config, uct_iface_h *out);
 ucs_status_t gaudi_query_devices(uct_md_h md, uct_tl_device_resource_t **devices, unsigned *count);
 /* Default operations; each transport overrides its own. */
 extern const uct_iface_ops_t gaudi_iface_ops;

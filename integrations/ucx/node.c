@@ -18,7 +18,7 @@ static struct {
 
 /* ---- Errors ---- */
 
-ucs_status_t gaudi_status(int code) {
+static ucs_status_t status_of(int code) {
   switch (code) {
   case HAUL_OK:
     return UCS_OK;
@@ -59,7 +59,7 @@ ucs_status_t gaudi_failed(const char *what, ucs_log_level_t level) {
   const struct haul_error *error = haul_error_last();
   ucs_log(level, "gaudi: %s: %s%s%s (%s)", what, error->object, *error->object ? ": " : "",
           error->text, error->hint);
-  return gaudi_status(error->code);
+  return status_of(error->code);
 }
 
 /* ---- Node ---- */

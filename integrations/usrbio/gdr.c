@@ -129,27 +129,14 @@ int hf3fs_iovsync_gpu(const struct hf3fs_iov *iov, int direction) {
 
 /* ---- The later names: _device ---- */
 
-int hf3fs_iovcreate_device(struct hf3fs_iov *iov, const char *mount, size_t size, size_t block_size,
-                           int device) {
-  return hf3fs_iovcreate_gpu(iov, mount, size, block_size, device);
-}
-
-int hf3fs_iovopen_device(struct hf3fs_iov *iov, const uint8_t id[16], const char *mount,
-                         size_t size, size_t block_size, int device) {
-  return hf3fs_iovopen_gpu(iov, id, mount, size, block_size, device);
-}
-
-int hf3fs_iovwrap_device(struct hf3fs_iov *iov, void *memory, const uint8_t id[16],
-                         const char *mount, size_t size, size_t block_size, int device) {
-  return hf3fs_iovwrap_gpu(iov, memory, id, mount, size, block_size, device);
-}
+#define SAME_AS(name, other) extern __typeof__(other) name __attribute__((alias(#other)))
+SAME_AS(hf3fs_iovcreate_device, hf3fs_iovcreate_gpu);
+SAME_AS(hf3fs_iovopen_device, hf3fs_iovopen_gpu);
+SAME_AS(hf3fs_iovwrap_device, hf3fs_iovwrap_gpu);
+SAME_AS(hf3fs_iov_device_id, hf3fs_iov_gpu_device);
 
 enum hf3fs_mem_type hf3fs_iov_mem_type(const struct hf3fs_iov *iov) {
   return device_of(iov) ? HF3FS_MEM_DEVICE : HF3FS_MEM_HOST;
-}
-
-int hf3fs_iov_device_id(const struct hf3fs_iov *iov) {
-  return hf3fs_iov_gpu_device(iov);
 }
 
 int hf3fs_iovsync(const struct hf3fs_iov *iov, int direction) {

@@ -102,7 +102,7 @@ static bool is_in_process(const struct library *library) {
 
 /* For a name that is not loaded dlopen searches the file system. So it is tried again only after
  * the process has loaded another object. */
-bool library_is_loaded(struct library *library) {
+static bool is_loaded(struct library *library) {
   unsigned long long loads = 0;
   if (atomic_load_explicit(&library->published, memory_order_acquire))
     return true;
@@ -117,7 +117,7 @@ bool library_is_loaded(struct library *library) {
 
 void *library_loaded(struct library *library) {
   struct haul_error before;
-  if (!library_is_loaded(library))
+  if (!is_loaded(library))
     return NULL;
   error_save(&before);
   void *table = library_open(library);

@@ -15,6 +15,12 @@ struct library_symbol {
 
 #define LIBRARY_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+/* Members of a struct library: its calls as arrays of library_symbol, and the table they fill. */
+#define LIBRARY_REQUIRED(calls, filled)                                                            \
+  .required = (calls), .required_count = LIBRARY_COUNT(calls), .table = &(filled),                 \
+  .lock = PTHREAD_MUTEX_INITIALIZER
+#define LIBRARY_OPTIONAL(calls) .optional = (calls), .optional_count = LIBRARY_COUNT(calls)
+
 /* One library; a static object that threads share. */
 struct library {
   const char *title;    /* "libibverbs" */
@@ -39,10 +45,8 @@ struct library {
  * HAUL_ENOTSUP: no library (system: ENOENT), or one without a required call. */
 void *library_open(struct library *library);
 
-/* Is the library loaded in this process, by haul or by others? Cheap when no object was loaded
- * since the last call. Sets no detail. */
-bool library_is_loaded(struct library *library);
-/* The table if the library is loaded already, else NULL. Sets no detail. */
+/* The table if the library is loaded in this process already, by haul or by others, else NULL.
+ * Cheap when no object was loaded since the last call. Sets no detail. */
 void *library_loaded(struct library *library);
 
 /* For tests: closes the library. The table must be out of use. */

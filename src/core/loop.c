@@ -23,18 +23,15 @@
 #define POLLERS_MAX      16384 /* that can rest */
 #define POLLER_WORDS     (POLLERS_MAX / 64)
 
-/* Events name a watch by slot and generation, so that an event fetched before loop_unwatch is
- * dropped after it. */
-struct slot {
-  struct watch *watch; /* NULL: the slot is free */
-  uint32_t generation;
-  uint32_t next_free; /* 0: none */
-};
-
-/* Pollers by number. */
-struct number {
-  struct poller *poller; /* NULL: the number is free */
-  uint32_t next_free;    /* 0: none */
+/* Watches or pollers by number; number 0 is never used. Events name a watch by number and
+ * generation, so that an event fetched before loop_unwatch is dropped after it. */
+struct numbers {
+  struct number {
+    void *owner; /* NULL: the number is free */
+    uint32_t generation;
+    uint32_t next_free; /* 0: none */
+  } * list;
+  uint32_t count, free;
 };
 
 struct loop {
@@ -45,13 +42,11 @@ struct loop {
   bool own_thread;
   int64_t spin_ns;
   struct watch wake_watch, timer_watch;
-  struct slot *slots; /* lock; slot 0 is never used */
-  uint32_t slot_count, free_slot;
+  struct numbers watches;   /* lock */
   struct timers timers;     /* lock */
   struct list pollers;      /* lock */
   struct list *next_poller; /* lock: where run_pollers continues */
-  struct number *numbers;   /* lock; number 0 is never used */
-  uint32_t number_count, free_number;
+  struct numbers numbered;  /* lock: by poller->number */
   /* A bit for each number: loop_poll was called. A bit of a poller that was stopped since is
    * harmless. The exchange in take_asked pairs with loop_poll: it sees what the caller changed. */
   _Atomic uint64_t asked[POLLER_WORDS];
@@ -123,8 +118,8 @@ void loop_close(struct loop *loop) {
   if (!loop)
     return;
   loop_forked(loop);
-  alloc_free(loop->slots);
-  alloc_free(loop->numbers);
+  alloc_free(loop->watches.list);
+  alloc_free(loop->numbered.list);
   pthread_mutex_destroy(&loop->lock);
   alloc_free(loop);
 }
@@ -135,6 +130,40 @@ void loop_lock(struct loop *loop) {
 
 void loop_unlock(struct loop *loop) {
   pthread_mutex_unlock(&loop->lock);
+}
+
+/* ---- Numbers ---- */
+
+/* False: no memory, or `most` of them. */
+static bool add_numbers(struct numbers *numbers, uint32_t most) {
+  uint32_t count = numbers->count ? numbers->count * 2 : 16;
+  struct number *list = count <= most ? alloc_resize(numbers->list, count * sizeof *list) : NULL;
+  if (!list)
+    return false;
+  uint32_t first = numbers->count ? numbers->count : 1;
+  for (uint32_t i = count - 1; i >= first; i--) { /* the lowest is used first */
+    list[i] = (struct number){.next_free = numbers->free};
+    numbers->free = i;
+  }
+  numbers->list = list;
+  numbers->count = count;
+  return true;
+}
+
+/* 0: there is none. */
+static uint32_t take_number(struct numbers *numbers, uint32_t most, void *owner) {
+  if (!numbers->free && !add_numbers(numbers, most))
+    return 0;
+  uint32_t number = numbers->free;
+  numbers->free = numbers->list[number].next_free;
+  numbers->list[number].owner = owner;
+  return number;
+}
+
+static void give_number(struct numbers *numbers, uint32_t number) {
+  numbers->list[number].owner = NULL;
+  numbers->list[number].next_free = numbers->free;
+  numbers->free = number;
 }
 
 /* ---- Deferred calls ---- */
@@ -180,27 +209,8 @@ int loop_run_deferred(struct loop *loop) {
 
 /* ---- Descriptors ---- */
 
-/* False: no memory. */
-static bool add_slots(struct loop *loop) {
-  uint32_t count = loop->slot_count ? loop->slot_count * 2 : 16;
-  struct slot *slots = alloc_resize(loop->slots, count * sizeof *slots);
-  if (!slots)
-    return false;
-  uint32_t first = loop->slot_count ? loop->slot_count : 1;
-  for (uint32_t i = count - 1; i >= first; i--) { /* the lowest is used first */
-    slots[i] = (struct slot){.next_free = loop->free_slot};
-    loop->free_slot = i;
-  }
-  loop->slots = slots;
-  loop->slot_count = count;
-  return true;
-}
-
 static void give_slot(struct loop *loop, struct watch *watch) {
-  struct slot *slot = &loop->slots[watch->slot];
-  slot->watch = NULL;
-  slot->next_free = loop->free_slot;
-  loop->free_slot = watch->slot;
+  give_number(&loop->watches, watch->slot);
   watch->slot = 0;
 }
 
@@ -211,13 +221,11 @@ static struct epoll_event event_of(const struct watch *watch) {
 
 int loop_watch(struct loop *loop, struct watch *watch, int fd, uint32_t events,
                void (*ready)(struct watch *watch, uint32_t events)) {
-  if (!loop->free_slot && !add_slots(loop))
+  uint32_t slot = take_number(&loop->watches, UINT32_MAX, watch);
+  if (!slot)
     return error_memory("event loop");
-  uint32_t slot = loop->free_slot;
-  loop->free_slot = loop->slots[slot].next_free;
   *watch = (struct watch){.ready = ready, .fd = fd, .events = events, .slot = slot};
-  watch->generation = ++loop->slots[slot].generation;
-  loop->slots[slot].watch = watch;
+  watch->generation = ++loop->watches.list[slot].generation;
   struct epoll_event event = event_of(watch);
   if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
     int error = errno;
@@ -247,9 +255,9 @@ static int dispatch_events(struct loop *loop, const struct epoll_event *events, 
   for (int i = 0; i < count; i++) {
     uint32_t slot = (uint32_t)events[i].data.u64;
     uint32_t generation = (uint32_t)(events[i].data.u64 >> 32);
-    if (slot >= loop->slot_count || loop->slots[slot].generation != generation)
+    if (slot >= loop->watches.count || loop->watches.list[slot].generation != generation)
       continue;
-    struct watch *watch = loop->slots[slot].watch;
+    struct watch *watch = loop->watches.list[slot].owner;
     if (!watch)
       continue;
     handled += watch != &loop->wake_watch && watch != &loop->timer_watch;
@@ -283,38 +291,11 @@ static int fire_timers(struct loop *loop, int64_t now) {
   return fired;
 }
 
-static void add_numbers(struct loop *loop) {
-  uint32_t count = loop->number_count ? loop->number_count * 2 : 64;
-  struct number *numbers =
-      count <= POLLERS_MAX ? alloc_resize(loop->numbers, count * sizeof *numbers) : NULL;
-  if (!numbers)
-    return;
-  uint32_t first = loop->number_count ? loop->number_count : 1;
-  for (uint32_t i = count - 1; i >= first; i--) {
-    numbers[i] = (struct number){.next_free = loop->free_number};
-    loop->free_number = i;
-  }
-  loop->numbers = numbers;
-  loop->number_count = count;
-}
-
-/* 0: no memory, or too many. */
-static uint32_t take_number(struct loop *loop, struct poller *poller) {
-  if (!loop->free_number)
-    add_numbers(loop);
-  uint32_t number = loop->free_number;
-  if (number) {
-    loop->free_number = loop->numbers[number].next_free;
-    loop->numbers[number].poller = poller;
-  }
-  return number;
-}
-
 void loop_poller_start(struct loop *loop, struct poller *poller,
                        bool (*poll)(struct poller *poller)) {
   poller->poll = poll;
   poller->urgent = poller->rests = false;
-  poller->number = take_number(loop, poller);
+  poller->number = take_number(&loop->numbered, POLLERS_MAX, poller);
   list_append(&loop->pollers, &poller->link);
 }
 
@@ -323,10 +304,8 @@ void loop_poller_stop(struct loop *loop, struct poller *poller) {
     loop->next_poller = poller->link.next;
   list_remove(&poller->link);
   uint32_t number = poller->number;
-  if (number && loop->numbers[number].poller == poller) { /* stopping twice does no harm */
-    loop->numbers[number] = (struct number){.next_free = loop->free_number};
-    loop->free_number = number;
-  }
+  if (number && loop->numbered.list[number].owner == poller) /* stopping twice does no harm */
+    give_number(&loop->numbered, number);
   poller->rests = false;
 }
 
@@ -346,14 +325,14 @@ void loop_poller_resume(struct loop *loop, struct poller *poller) {
 }
 
 static void resume_number(struct loop *loop, uint32_t number) {
-  if (number < loop->number_count && loop->numbers[number].poller)
-    loop_poller_resume(loop, loop->numbers[number].poller);
+  if (number < loop->numbered.count && loop->numbered.list[number].owner)
+    loop_poller_resume(loop, loop->numbered.list[number].owner);
 }
 
 static void take_asked(struct loop *loop) {
   if (!atomic_load(&loop->any_asked) || !atomic_exchange(&loop->any_asked, false))
     return;
-  for (uint32_t word = 0; word * 64 < loop->number_count; word++) {
+  for (uint32_t word = 0; word * 64 < loop->numbered.count; word++) {
     uint64_t asked = atomic_load(&loop->asked[word]);
     if (asked)
       asked = atomic_exchange(&loop->asked[word], 0);

@@ -82,6 +82,11 @@ void trace_write(struct trace *trace, struct trace_event event) {
 
 /* ---- Starting and stopping ---- */
 
+/* The next event's number. */
+static uint64_t next_number(const struct trace *trace) {
+  return atomic_load_explicit(&trace->next, memory_order_relaxed) + 1;
+}
+
 bool trace_start(struct trace *trace) {
   if (atomic_load(&trace->ring))
     return true;
@@ -89,7 +94,7 @@ bool trace_start(struct trace *trace) {
     trace->allocated = alloc_zero(1, sizeof *trace->allocated);
   if (!trace->allocated)
     return false;
-  trace->first = trace_next(trace);
+  trace->first = next_number(trace);
   atomic_store(&trace->ring, trace->allocated);
   return true;
 }
@@ -104,10 +109,6 @@ bool trace_stop(struct trace *trace) {
 }
 
 /* ---- Reading ---- */
-
-uint64_t trace_next(const struct trace *trace) {
-  return atomic_load_explicit(&trace->next, memory_order_relaxed) + 1;
-}
 
 enum found { FOUND, GONE, UNFINISHED };
 
@@ -129,7 +130,7 @@ static enum found read_slot(struct slot *slot, uint64_t number, struct trace_eve
 size_t trace_read(struct trace *trace, uint64_t *from, struct trace_event *events, size_t room,
                   uint64_t *lost) {
   struct trace_ring *ring = atomic_load(&trace->ring);
-  uint64_t end = trace_next(trace), at = *from;
+  uint64_t end = next_number(trace), at = *from;
   size_t count = 0;
   *lost = 0;
   if (at == 0 || at > end || !ring)

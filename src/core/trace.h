@@ -60,8 +60,6 @@ void trace_write(struct trace *trace, struct trace_event event);
 bool trace_start(struct trace *trace);
 /* True when the ring is freed. False: a writer is still inside; call it again. */
 bool trace_stop(struct trace *trace);
-/* The next event's number. */
-uint64_t trace_next(const struct trace *trace);
 /* Reads at most `room` events from number *from on (0 or a future number: from the next event) and
  * advances *from. Returns their number; *lost counts the overwritten ones among them. */
 size_t trace_read(struct trace *trace, uint64_t *from, struct trace_event *events, size_t room,

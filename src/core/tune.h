@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Chooses the fastest of a few variants by measurement: the slice sizes of copies and transfers
  * that go through bounce buffers. Host memory over tcp, rdma and map uses one fixed size. Any
- * thread may read and record; of two concurrent records one may be lost. */
+ * thread may read and record; of two concurrent records one may be lost.
+ *
+ * Against slices of 1 MiB, lone writes over tcp between emulated devices of 1 GB/s are 1.6 times as
+ * fast at 1 MiB, 1.4 times at 512 KiB, and from 4 MiB on the same within noise, as are devices
+ * without a limit (HAUL_SIM_BANDWIDTH=1000000000 bench/transfer tcp 1M 1 0.4 write sim:0). */
 #ifndef HAUL_CORE_TUNE_H
 #define HAUL_CORE_TUNE_H
 

@@ -13,11 +13,18 @@
 struct wire {
   uint8_t *at, *end;
   bool failed;
+  bool gets; /* WIRE and its like read, and do not write */
 };
 
 static inline struct wire wire_over(const void *bytes, size_t length) {
   uint8_t *at = (uint8_t *)(uintptr_t)bytes;
-  return (struct wire){at, at + length, false};
+  return (struct wire){.at = at, .end = at + length};
+}
+
+static inline struct wire wire_from(const void *bytes, size_t length) {
+  struct wire wire = wire_over(bytes, length);
+  wire.gets = true;
+  return wire;
 }
 
 static inline size_t wire_left(const struct wire *wire) {
@@ -120,6 +127,32 @@ static inline void wire_get_string(struct wire *wire, char *text, size_t size) {
   }
   memcpy(text, at, length);
   text[length] = '\0';
+}
+
+/* A field of that many bits in either direction, so that one function lists the fields of a message
+ * for its sender and its receiver. */
+#define WIRE(wire, bits, field)                                                                    \
+  ((field) = (__typeof__(field))wire_field(wire, (uint64_t)(field), (bits) / 8))
+
+static inline uint64_t wire_field(struct wire *wire, uint64_t value, size_t bytes) {
+  if (wire->gets)
+    return wire_get(wire, bytes);
+  wire_put(wire, value, bytes);
+  return value;
+}
+
+static inline void wire_bytes(struct wire *wire, void *bytes, size_t length) {
+  if (wire->gets)
+    wire_get_bytes(wire, bytes, length);
+  else
+    wire_put_bytes(wire, bytes, length);
+}
+
+static inline void wire_string(struct wire *wire, char *text, size_t size) {
+  if (wire->gets)
+    wire_get_string(wire, text, size);
+  else
+    wire_put_string(wire, text);
 }
 
 #endif

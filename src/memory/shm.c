@@ -136,7 +136,10 @@ int shm_attach(int fd, size_t length, const uint8_t capability[16], struct shm *
   return status;
 }
 
-void shm_describe(const struct shm *shm, struct ticket *ticket) {
+/* Fills an owner's ticket: the capability, and in extra the data's length, which may exceed the
+ * ticket's, and the file. shm_attach_ticket rejects another file, so that a holder of the ticket
+ * cannot pass off memory of its own as the owner's. */
+static void describe(const struct shm *shm, struct ticket *ticket) {
   memcpy(ticket->capability, shm->footer->capability, sizeof ticket->capability);
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   wire_put64(&wire, shm->length);
@@ -221,7 +224,7 @@ int shm_descriptor(const struct shm *shm, bool writable, int *descriptor) {
 
 int shm_export(struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,
                int *descriptor) {
-  shm_describe(shm, ticket);
+  describe(shm, ticket);
   if (!descriptor)
     return 0;
   if (atomic_load_explicit(&shm->clear_from, memory_order_acquire) != length) {

@@ -36,10 +36,6 @@ int shm_create(const char *name, size_t length, struct shm *shm);
 /* Checks a foreign descriptor: a memfd sealed against shrinking, large enough, with a footer that
  * carries this capability and length. HAUL_ETICKET, HAUL_ESTALE. Takes no descriptor. */
 int shm_attach(int fd, size_t length, const uint8_t capability[16], struct shm *shm);
-/* Fills an owner's ticket: the capability, and in extra the data's length, which may exceed the
- * ticket's, and the file. shm_attach_ticket rejects another file, so that a holder of the ticket
- * cannot pass off memory of its own as the owner's. */
-void shm_describe(const struct shm *shm, struct ticket *ticket);
 /* Exports `length` bytes, for providers. Zeroes the data behind them, the first time only: exported
  * memory is never reused (region_export), and zeroing mapped pages costs more with each process. */
 int shm_export(struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,

@@ -12,53 +12,48 @@
 #define LAYOUT         (8 + 16 * HAUL_TENSOR_DIMENSIONS + 8) /* bytes */
 #define SUMMED         (sizeof((struct haul_ticket *)0)->bytes - 8)
 
-static void put_layout(struct wire *wire, const struct haul_tensor *layout) {
-  wire_put8(wire, layout->type);
-  wire_put8(wire, layout->bits);
-  wire_put16(wire, layout->lanes);
-  wire_put32(wire, layout->dimensions);
-  wire_put64(wire, layout->offset);
+static void layout_fields(struct wire *wire, struct haul_tensor *layout) {
+  WIRE(wire, 8, layout->type);
+  WIRE(wire, 8, layout->bits);
+  WIRE(wire, 16, layout->lanes);
+  WIRE(wire, 32, layout->dimensions);
+  WIRE(wire, 64, layout->offset);
   for (size_t i = 0; i < HAUL_TENSOR_DIMENSIONS; i++)
-    wire_put64(wire, (uint64_t)layout->shape[i]);
+    WIRE(wire, 64, layout->shape[i]);
   for (size_t i = 0; i < HAUL_TENSOR_DIMENSIONS; i++)
-    wire_put64(wire, (uint64_t)layout->strides[i]);
+    WIRE(wire, 64, layout->strides[i]);
 }
 
-static void get_layout(struct wire *wire, struct haul_tensor *layout) {
-  layout->type = wire_get8(wire);
-  layout->bits = wire_get8(wire);
-  layout->lanes = wire_get16(wire);
-  layout->dimensions = wire_get32(wire);
-  layout->offset = wire_get64(wire);
-  for (size_t i = 0; i < HAUL_TENSOR_DIMENSIONS; i++)
-    layout->shape[i] = (int64_t)wire_get64(wire);
-  for (size_t i = 0; i < HAUL_TENSOR_DIMENSIONS; i++)
-    layout->strides[i] = (int64_t)wire_get64(wire);
+/* Behind magic, version and flags. A token takes the place of the layout. */
+static void ticket_fields(struct wire *wire, struct ticket *ticket) {
+  uint8_t rest[LAYOUT - IPC_TOKEN] = {0};
+  WIRE(wire, 16, ticket->place.kind);
+  WIRE(wire, 16, ticket->place.device);
+  WIRE(wire, 32, ticket->rights);
+  WIRE(wire, 64, ticket->length);
+  WIRE(wire, 64, ticket->offset);
+  WIRE(wire, 64, ticket->generation);
+  wire_bytes(wire, ticket->capability, sizeof ticket->capability);
+  wire_bytes(wire, ticket->extra, sizeof ticket->extra);
+  if (ticket->has_token) {
+    wire_bytes(wire, ticket->token, IPC_TOKEN);
+    wire_bytes(wire, rest, sizeof rest);
+  } else {
+    layout_fields(wire, &ticket->layout);
+  }
+  wire_bytes(wire, ticket->identity, sizeof ticket->identity);
 }
 
 void ticket_pack(const struct ticket *ticket, struct haul_ticket *packed) {
-  static const struct haul_tensor none;
-  static const uint8_t rest[LAYOUT - IPC_TOKEN];
+  struct ticket copy = *ticket;
+  if (!ticket->has_layout)
+    copy.layout = (struct haul_tensor){0};
   memset(packed, 0, sizeof *packed);
   struct wire wire = wire_over(packed->bytes, SUMMED);
   wire_put32(&wire, TICKET_MAGIC);
   wire_put16(&wire, TICKET_VERSION);
   wire_put16(&wire, ticket->has_layout ? HAS_LAYOUT : ticket->has_token ? HAS_TOKEN : 0);
-  wire_put16(&wire, ticket->place.kind);
-  wire_put16(&wire, ticket->place.device);
-  wire_put32(&wire, ticket->rights);
-  wire_put64(&wire, ticket->length);
-  wire_put64(&wire, ticket->offset);
-  wire_put64(&wire, ticket->generation);
-  wire_put_bytes(&wire, ticket->capability, sizeof ticket->capability);
-  wire_put_bytes(&wire, ticket->extra, sizeof ticket->extra);
-  if (ticket->has_token) { /* it takes the place of the layout */
-    wire_put_bytes(&wire, ticket->token, IPC_TOKEN);
-    wire_put_bytes(&wire, rest, sizeof rest);
-  } else {
-    put_layout(&wire, ticket->has_layout ? &ticket->layout : &none);
-  }
-  wire_put_bytes(&wire, ticket->identity, sizeof ticket->identity);
+  ticket_fields(&wire, &copy);
   struct wire sum = wire_over(packed->bytes + SUMMED, 8);
   wire_put64(&sum, XXH3_64bits(packed->bytes, SUMMED));
 }
@@ -97,28 +92,13 @@ static int check_fields(const struct ticket *ticket, unsigned flags) {
 }
 
 int ticket_unpack(const struct haul_ticket *packed, struct ticket *ticket) {
-  uint8_t rest[LAYOUT - IPC_TOKEN];
-  struct wire wire = wire_over(packed->bytes, SUMMED);
+  struct wire wire = wire_from(packed->bytes, SUMMED);
   int status = check_envelope(packed, &wire);
   if (status != 0)
     return status;
   unsigned flags = wire_get16(&wire);
   *ticket = (struct ticket){.has_layout = flags == HAS_LAYOUT, .has_token = flags == HAS_TOKEN};
-  ticket->place.kind = wire_get16(&wire);
-  ticket->place.device = wire_get16(&wire);
-  ticket->rights = wire_get32(&wire);
-  ticket->length = wire_get64(&wire);
-  ticket->offset = wire_get64(&wire);
-  ticket->generation = wire_get64(&wire);
-  wire_get_bytes(&wire, ticket->capability, sizeof ticket->capability);
-  wire_get_bytes(&wire, ticket->extra, sizeof ticket->extra);
-  if (ticket->has_token) {
-    wire_get_bytes(&wire, ticket->token, IPC_TOKEN);
-    wire_get_bytes(&wire, rest, sizeof rest);
-  } else {
-    get_layout(&wire, &ticket->layout);
-  }
-  wire_get_bytes(&wire, ticket->identity, sizeof ticket->identity);
+  ticket_fields(&wire, ticket);
   return check_fields(ticket, flags);
 }
 

@@ -360,7 +360,7 @@ static int on_refused(struct haul_peer *peer, struct wire *in) {
 
 static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
                     const uint8_t *body) {
-  struct wire in = wire_over(body, frame->length);
+  struct wire in = wire_from(body, frame->length);
   switch (frame->type) {
   case CONTROL_READY:
     return on_ready(peer, &in);

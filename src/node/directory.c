@@ -29,10 +29,7 @@ static struct library library = {
     .since = "this haul",
     .packages = "libcurl4 libjansson4",
     .note = "; if haul was built without libcurl4-openssl-dev and libjansson-dev, build it again",
-    .required = symbols,
-    .required_count = LIBRARY_COUNT(symbols),
-    .table = &table,
-    .lock = PTHREAD_MUTEX_INITIALIZER,
+    LIBRARY_REQUIRED(symbols, table),
 };
 
 /* Only in the directory haul/ beside this library, so that no other module is loaded. */

@@ -19,31 +19,49 @@ static size_t finish_pack(struct wire *wire, uint8_t *bytes, size_t length_at) {
   return length;
 }
 
+/* Behind the lengths. */
+static void hello_fields(struct wire *wire, struct hello *hello, uint8_t *flags) {
+  WIRE(wire, 8, hello->role);
+  WIRE(wire, 8, *flags);
+  wire_bytes(wire, hello->node_id, 16);
+  wire_bytes(wire, hello->boot, 16);
+  if (hello->role == ROLE_CONTROL) {
+    wire_string(wire, hello->name, sizeof hello->name);
+    WIRE(wire, 32, hello->message_window);
+    WIRE(wire, 16, hello->window);
+  } else {
+    wire_bytes(wire, hello->token, 16);
+    wire_string(wire, hello->transport, sizeof hello->transport);
+    WIRE(wire, 16, hello->index);
+  }
+}
+
 size_t hello_pack(const struct hello *hello, uint8_t *bytes) {
+  struct hello copy = *hello;
+  uint8_t flags = (uint8_t)((hello->plain ? FLAG_PLAIN : 0) | (hello->updates ? FLAG_UPDATES : 0));
   struct wire wire = wire_over(bytes, HANDSHAKE_MAX);
   wire_put_bytes(&wire, hello_magic, 8);
   wire_put16(&wire, hello->lowest);
   wire_put16(&wire, hello->highest);
-  wire_put16(&wire, 0);
-  wire_put16(&wire, 0);
-  wire_put8(&wire, hello->role);
-  wire_put8(&wire,
-            (uint8_t)((hello->plain ? FLAG_PLAIN : 0) | (hello->updates ? FLAG_UPDATES : 0)));
-  wire_put_bytes(&wire, hello->node_id, 16);
-  wire_put_bytes(&wire, hello->boot, 16);
-  if (hello->role == ROLE_CONTROL) {
-    wire_put_string(&wire, hello->name);
-    wire_put32(&wire, hello->message_window);
-    wire_put16(&wire, hello->window);
-  } else {
-    wire_put_bytes(&wire, hello->token, 16);
-    wire_put_string(&wire, hello->transport);
-    wire_put16(&wire, hello->index);
-  }
+  wire_put32(&wire, 0);
+  hello_fields(&wire, &copy, &flags);
   return finish_pack(&wire, bytes, 12);
 }
 
+static void welcome_fields(struct wire *wire, struct welcome *welcome, uint8_t *flags) {
+  wire_bytes(wire, welcome->node_id, 16);
+  wire_bytes(wire, welcome->boot, 16);
+  wire_bytes(wire, welcome->token, 16);
+  wire_string(wire, welcome->name, sizeof welcome->name);
+  wire_string(wire, welcome->companion, sizeof welcome->companion);
+  WIRE(wire, 32, welcome->message_window);
+  WIRE(wire, 16, welcome->window);
+  WIRE(wire, 8, *flags);
+}
+
 size_t welcome_pack(const struct welcome *welcome, uint8_t *bytes) {
+  struct welcome copy = *welcome;
+  uint8_t flags = welcome->updates ? FLAG_UPDATES : 0;
   struct wire wire = wire_over(bytes, HANDSHAKE_MAX);
   wire_put_bytes(&wire, welcome_magic, 8);
   wire_put16(&wire, welcome->version);
@@ -54,14 +72,7 @@ size_t welcome_pack(const struct welcome *welcome, uint8_t *bytes) {
     wire_put32(&wire, (uint32_t)welcome->code);
     wire_put_string(&wire, welcome->reason);
   } else {
-    wire_put_bytes(&wire, welcome->node_id, 16);
-    wire_put_bytes(&wire, welcome->boot, 16);
-    wire_put_bytes(&wire, welcome->token, 16);
-    wire_put_string(&wire, welcome->name);
-    wire_put_string(&wire, welcome->companion);
-    wire_put32(&wire, welcome->message_window);
-    wire_put16(&wire, welcome->window);
-    wire_put8(&wire, welcome->updates ? FLAG_UPDATES : 0);
+    welcome_fields(&wire, &copy, &flags);
   }
   return finish_pack(&wire, bytes, 14);
 }
@@ -90,31 +101,18 @@ int hello_parse(const uint8_t *bytes, size_t length, struct hello *hello) {
   memset(hello, 0, sizeof *hello);
   if (length < HANDSHAKE_HEAD || hello_body(bytes) != (int)(length - HANDSHAKE_HEAD))
     return HAUL_EPROTO;
-  struct wire wire = wire_over(bytes + 8, length - 8);
+  struct wire wire = wire_from(bytes + 8, length - 8);
   hello->lowest = wire_get16(&wire);
   hello->highest = wire_get16(&wire);
   wire_get32(&wire);
   if (hello->lowest > PROTOCOL_HIGHEST || hello->highest < PROTOCOL_LOWEST)
     return HAUL_EVERSION;
-  hello->role = wire_get8(&wire);
-  uint8_t flags = wire_get8(&wire);
+  uint8_t flags = 0;
+  hello_fields(&wire, hello, &flags);
   hello->plain = flags & FLAG_PLAIN;
   hello->updates = flags & FLAG_UPDATES;
-  wire_get_bytes(&wire, hello->node_id, 16);
-  wire_get_bytes(&wire, hello->boot, 16);
-  if (hello->role == ROLE_CONTROL) {
-    wire_get_string(&wire, hello->name, sizeof hello->name);
-    hello->message_window = wire_get32(&wire);
-    hello->window = wire_get16(&wire);
-    if (!is_window(hello->window))
-      return HAUL_EPROTO;
-  } else if (hello->role == ROLE_CHANNEL) {
-    wire_get_bytes(&wire, hello->token, 16);
-    wire_get_string(&wire, hello->transport, sizeof hello->transport);
-    hello->index = wire_get16(&wire);
-  } else {
+  if (hello->role == ROLE_CONTROL ? !is_window(hello->window) : hello->role != ROLE_CHANNEL)
     return HAUL_EPROTO;
-  }
   if ((flags & ~FLAGS_KNOWN) || (hello->plain && hello->role != ROLE_CHANNEL))
     return HAUL_EPROTO;
   return wire.failed || wire_left(&wire) > 0 ? HAUL_EPROTO : 0;
@@ -124,7 +122,7 @@ int welcome_parse(const uint8_t *bytes, size_t length, struct welcome *welcome) 
   memset(welcome, 0, sizeof *welcome);
   if (length < HANDSHAKE_HEAD || welcome_body(bytes) != (int)(length - HANDSHAKE_HEAD))
     return HAUL_EPROTO;
-  struct wire wire = wire_over(bytes + 8, length - 8);
+  struct wire wire = wire_from(bytes + 8, length - 8);
   welcome->version = wire_get16(&wire);
   welcome->lowest = wire_get16(&wire);
   welcome->highest = wire_get16(&wire);
@@ -137,14 +135,8 @@ int welcome_parse(const uint8_t *bytes, size_t length, struct welcome *welcome) 
   } else {
     if (welcome->version < PROTOCOL_LOWEST || welcome->version > PROTOCOL_HIGHEST)
       return HAUL_EVERSION;
-    wire_get_bytes(&wire, welcome->node_id, 16);
-    wire_get_bytes(&wire, welcome->boot, 16);
-    wire_get_bytes(&wire, welcome->token, 16);
-    wire_get_string(&wire, welcome->name, sizeof welcome->name);
-    wire_get_string(&wire, welcome->companion, sizeof welcome->companion);
-    welcome->message_window = wire_get32(&wire);
-    welcome->window = wire_get16(&wire);
-    uint8_t flags = wire_get8(&wire);
+    uint8_t flags = 0;
+    welcome_fields(&wire, welcome, &flags);
     welcome->updates = flags & FLAG_UPDATES;
     if (!is_window(welcome->window) || (flags & ~FLAG_UPDATES))
       return HAUL_EPROTO;

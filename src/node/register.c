@@ -290,6 +290,13 @@ static int update_all(struct registration *registration, int64_t until) {
   return code ? code : update_regions(registration, until);
 }
 
+/* The next update enters all under another lease. This one expires: entries remain meanwhile. */
+static void leave_lease(struct registration *registration) {
+  registration->lease = 0;
+  registration->claimed = false;
+  registration->uncertain = false;
+}
+
 /* The directory drops all entries with their lease. */
 static void end_lease(struct registration *registration) {
   if (registration->lease)
@@ -299,16 +306,7 @@ static void end_lease(struct registration *registration) {
   alloc_free(registration->regions);
   registration->regions = NULL;
   registration->region_count = 0;
-  registration->lease = 0;
-  registration->claimed = false;
-  registration->uncertain = false;
-}
-
-/* The next update enters all under another lease. This one expires: entries remain meanwhile. */
-static void leave_lease(struct registration *registration) {
-  registration->lease = 0;
-  registration->claimed = false;
-  registration->uncertain = false;
+  leave_lease(registration);
 }
 
 /* Makes the directory's entries agree with the node. If the lease has expired, all are entered

@@ -119,73 +119,46 @@ HAUL_API int haul_node_stats(haul_node *node, struct haul_node_stats *stats,
 
 /* ---- On the wire ---- */
 
-static void put_paths(struct wire *wire, const struct haul_path_stats paths[HAUL_STATS_PATHS]) {
+/* False: more paths than there may be, or one without a name, which would end the list. */
+static bool paths_fields(struct wire *wire, struct haul_path_stats paths[HAUL_STATS_PATHS]) {
   uint8_t count = 0;
   while (count < HAUL_STATS_PATHS && paths[count].path[0])
     count++;
-  wire_put8(wire, count);
-  for (const struct haul_path_stats *path = paths; path < paths + count; path++) {
-    wire_put_string(wire, path->path);
-    wire_put8(wire, path->open != 0);
-#define PUT(name) wire_put64(wire, path->name);
-    PATH_COUNTERS(PUT)
-#undef PUT
-  }
-}
-
-/* False: more paths than there may be, or one without a name, which would end the list. */
-static bool get_paths(struct wire *wire, struct haul_path_stats paths[HAUL_STATS_PATHS]) {
-  unsigned count = wire_get8(wire);
-  memset(paths, 0, HAUL_STATS_PATHS * sizeof *paths);
+  WIRE(wire, 8, count);
   if (count > HAUL_STATS_PATHS)
     return false;
+  if (wire->gets)
+    memset(paths, 0, HAUL_STATS_PATHS * sizeof *paths);
   for (struct haul_path_stats *path = paths; path < paths + count; path++) {
-    wire_get_string(wire, path->path, sizeof path->path);
-    path->open = wire_get8(wire);
-#define GET(name) path->name = wire_get64(wire);
-    PATH_COUNTERS(GET)
-#undef GET
+    wire_string(wire, path->path, sizeof path->path);
+    WIRE(wire, 8, path->open);
+#define FIELD(name) WIRE(wire, 64, path->name);
+    PATH_COUNTERS(FIELD)
+#undef FIELD
     if (!path->path[0])
       return false;
   }
   return !wire->failed;
 }
 
-static void put_node(struct wire *wire, const struct haul_node_stats *stats) {
-#define PUT(bits, name) wire_put##bits(wire, stats->name);
-  NODE_FIGURES(PUT)
-#undef PUT
-  put_paths(wire, stats->paths);
+static bool node_fields(struct wire *wire, struct haul_node_stats *stats) {
+#define FIELD(bits, name) WIRE(wire, bits, stats->name);
+  NODE_FIGURES(FIELD)
+#undef FIELD
+  return paths_fields(wire, stats->paths);
 }
 
-static bool get_node(struct wire *wire, struct haul_node_stats *stats) {
-#define GET(bits, name) stats->name = wire_get##bits(wire);
-  NODE_FIGURES(GET)
-#undef GET
-  return get_paths(wire, stats->paths);
-}
-
-static void put_peer(struct wire *wire, const struct haul_peer_stats *stats) {
-  wire_put64(wire, stats->number);
-  wire_put_string(wire, stats->name);
-  wire_put_string(wire, stats->identity);
-  wire_put8(wire, (uint8_t)((stats->initiator ? 1 : 0) | (stats->same_host ? 2 : 0)));
-  wire_put32(wire, stats->transfers);
-  wire_put64(wire, stats->silent_ns);
-  put_paths(wire, stats->paths);
-}
-
-static bool get_peer(struct wire *wire, struct haul_peer_stats *stats) {
-  memset(stats, 0, sizeof *stats);
-  stats->number = wire_get64(wire);
-  wire_get_string(wire, stats->name, sizeof stats->name);
-  wire_get_string(wire, stats->identity, sizeof stats->identity);
-  uint8_t flags = wire_get8(wire);
+static bool peer_fields(struct wire *wire, struct haul_peer_stats *stats) {
+  uint8_t flags = (uint8_t)((stats->initiator ? 1 : 0) | (stats->same_host ? 2 : 0));
+  WIRE(wire, 64, stats->number);
+  wire_string(wire, stats->name, sizeof stats->name);
+  wire_string(wire, stats->identity, sizeof stats->identity);
+  WIRE(wire, 8, flags);
   stats->initiator = flags & 1;
   stats->same_host = flags >> 1 & 1;
-  stats->transfers = wire_get32(wire);
-  stats->silent_ns = wire_get64(wire);
-  return get_paths(wire, stats->paths) && flags < 4;
+  WIRE(wire, 32, stats->transfers);
+  WIRE(wire, 64, stats->silent_ns);
+  return paths_fields(wire, stats->paths) && flags < 4;
 }
 
 /* ---- Serving ---- */
@@ -205,7 +178,7 @@ static void put_state(struct haul_node *node, uint64_t after, struct wire *out) 
   struct haul_node_stats stats;
   uint16_t count = 0;
   describe_node(node, &stats);
-  put_node(out, &stats);
+  node_fields(out, &stats);
   struct wire count_at = *out;
   wire_put16(out, 0);
   list_each(item, &node->peers) { /* in the order of their numbers */
@@ -214,7 +187,7 @@ static void put_state(struct haul_node *node, uint64_t after, struct wire *out) 
     if (peer->base.number <= after || count == PEERS_PAGE)
       continue;
     describe_peer(peer, &one);
-    put_peer(out, &one);
+    peer_fields(out, &one);
     count++;
   }
   wire_put16(&count_at, count);
@@ -251,12 +224,12 @@ static int parse_state(struct request *request, struct wire *in) {
   int32_t status = (int32_t)wire_get32(in);
   if (status == HAUL_EACCESS)
     return observation_refused(request->peer);
-  if (status != 0 || !get_node(in, state->stats))
+  if (status != 0 || !node_fields(in, state->stats))
     return HAUL_EPROTO;
   state->page = wire_get16(in);
   for (unsigned i = 0; i < state->page; i++) {
-    struct haul_peer_stats one;
-    if (!get_peer(in, &one) || one.number <= state->last)
+    struct haul_peer_stats one = {.number = 0};
+    if (!peer_fields(in, &one) || one.number <= state->last)
       return HAUL_EPROTO;
     state->last = one.number;
     if (state->count < state->room)
@@ -457,16 +430,11 @@ HAUL_API int haul_node_trace(haul_node *node, struct haul_trace *trace,
   return code == HAUL_ENOMEM ? error_memory("events") : code ? error_code(code, NULL) : 0;
 }
 
-static void put_event(struct wire *wire, const struct trace_event *event) {
-#define PUT(bits, name) wire_put##bits(wire, (uint##bits##_t)event->name);
-  EVENT_FIELDS(PUT)
-#undef PUT
-}
-
-static bool get_event(struct wire *wire, struct trace_event *event) {
-#define GET(bits, name) event->name = (__typeof__(event->name))wire_get##bits(wire);
-  EVENT_FIELDS(GET)
-#undef GET
+/* Whether the event is valid. */
+static bool event_fields(struct wire *wire, struct trace_event *event) {
+#define FIELD(bits, name) WIRE(wire, bits, event->name);
+  EVENT_FIELDS(FIELD)
+#undef FIELD
   return !wire->failed && event->kind >= HAUL_TRACE_SUBMIT && event->kind <= HAUL_TRACE_SERVED &&
          event->operation >= HAUL_OP_WRITE && event->operation <= HAUL_OP_COMPARE_SWAP &&
          event->status <= 0 && (event->path == TRACE_NO_PATH || transport_at(event->path));
@@ -486,7 +454,7 @@ void trace_serve(struct haul_peer *peer, struct wire *in, struct wire *out) {
     wire_put64(out, lost);
     wire_put16(out, (uint16_t)count);
     for (size_t i = 0; i < count; i++)
-      put_event(out, &page[i]);
+      event_fields(out, &page[i]);
   }
 }
 
@@ -514,7 +482,7 @@ static int parse_traced(struct request *request, struct wire *in) {
     return HAUL_EPROTO;
   for (size_t i = 0; i < traced->page; i++) {
     struct trace_event event;
-    if (!get_event(in, &event))
+    if (!event_fields(in, &event))
       return HAUL_EPROTO;
     describe_event(&event, &traced->events[traced->count++]);
   }

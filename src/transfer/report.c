@@ -97,9 +97,11 @@ static void set_chosen_reason(const struct haul_path *paths, size_t count, bool 
     snprintf(chosen->reason, sizeof chosen->reason, "by estimates alone (estimates_only)");
 }
 
-size_t route_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
-                   uint64_t pieces, const struct constraints *constraints, int chosen,
-                   struct haul_path *paths) {
+/* Describes all paths with their costs and reasons, and returns their number, at most
+ * HAUL_PATHS_MAX. `chosen`: the path taken; -1: none. */
+static size_t describe_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
+                             uint64_t pieces, const struct constraints *constraints, int chosen,
+                             struct haul_path *paths) {
   bool ruled = chosen >= 0 && route_rule(remote, bytes, constraints) == chosen;
   const char *set = ruled ? remote->transfers->rules.origin : "";
   size_t count = 0;
@@ -155,8 +157,8 @@ static void fill_report(struct haul_transfer *transfer, struct haul_report *repo
   report->from = write ? transfer->place : remote->key.place;
   report->to = write ? remote->key.place : transfer->place;
   struct constraints constraints = transfer_constraints(transfer);
-  report->path_count = route_paths(remote, transfer->route, transfer->bytes, transfer->pieces,
-                                   &constraints, atomic_load(&transfer->path), report->paths);
+  report->path_count = describe_paths(remote, transfer->route, transfer->bytes, transfer->pieces,
+                                      &constraints, atomic_load(&transfer->path), report->paths);
   snprintf(report->peer, sizeof report->peer, "%s", remote->link->name);
   snprintf(report->name, sizeof report->name, "%s", remote->name);
 }
@@ -309,7 +311,7 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
     return HAUL_ENOMEM;
   bool found = route_choose(remote, route, length, &constraints, &chosen) == 0;
   size_t all_count =
-      route_paths(remote, route, length, 1, &constraints, found ? (int)chosen : -1, all);
+      describe_paths(remote, route, length, 1, &constraints, found ? (int)chosen : -1, all);
   for (size_t i = 0; i < all_count && i < *count; i++)
     paths[i] = all[i];
   *count = all_count;

@@ -202,7 +202,7 @@ int transfer_path(struct haul_transfer *transfer, size_t *path) {
 }
 
 /* Between mapped memories the costs of small copies do not depend on the kind of the local one. */
-void remote_set_direct(struct haul_remote *remote, enum haul_operation operation) {
+static void set_direct(struct haul_remote *remote, enum haul_operation operation) {
   char here;
   struct memory local = {.provider = provider_of(HAUL_HOST),
                          .place = {HAUL_HOST, 0},
@@ -262,9 +262,9 @@ int remote_open(struct transfers *transfers, struct link *link, const struct rem
   for (size_t i = 0; (transport = transport_at(i)); i++)
     bind_transport(remote, transport, until);
   if (key->rights & HAUL_WRITE)
-    remote_set_direct(remote, HAUL_OP_WRITE);
+    set_direct(remote, HAUL_OP_WRITE);
   if (key->rights & HAUL_READ)
-    remote_set_direct(remote, HAUL_OP_READ);
+    set_direct(remote, HAUL_OP_READ);
   *out = remote;
   return 0;
 }

@@ -89,8 +89,6 @@ struct route *remote_route(struct haul_remote *remote, const struct memory *loca
  * detail. */
 int route_choose(const struct haul_remote *remote, const struct route *route, uint64_t bytes,
                  const struct constraints *constraints, size_t *index);
-/* Sets remote->direct, if the best path for few bytes has a mapping. */
-void remote_set_direct(struct haul_remote *remote, enum haul_operation operation);
 /* The tuned slices of a path; NULL: all slices have one size. */
 struct tune *route_slices(struct route *route, size_t index);
 /* Expected ns on a path. `known`, which may be NULL: whether this size was measured. */
@@ -106,12 +104,6 @@ struct constraints transfer_constraints(const struct haul_transfer *transfer);
 /* The path of a transfer. It is chosen once, and again only if it is closed or refused a work.
  * Returns 0, or the code of route_choose. */
 int transfer_path(struct haul_transfer *transfer, size_t *path);
-
-/* report.c: describes all paths with their costs and reasons, and returns their number, at most
- * HAUL_PATHS_MAX. `chosen`: the path taken; -1: none. */
-size_t route_paths(const struct haul_remote *remote, struct route *route, uint64_t bytes,
-                   uint64_t pieces, const struct constraints *constraints, int chosen,
-                   struct haul_path *paths);
 
 /* ---- Plans ---- */
 

@@ -107,6 +107,47 @@ static void bad_strings_fail_and_leave_an_empty_one(void **state) {
   assert_true(string_fails(1, "", 0, 64));
 }
 
+struct all {
+  uint8_t small;
+  int32_t negative;
+  uint64_t large;
+  uint8_t bytes[3];
+  char text[8];
+};
+
+static void list_fields(struct wire *wire, struct all *all) {
+  WIRE(wire, 8, all->small);
+  WIRE(wire, 32, all->negative);
+  WIRE(wire, 64, all->large);
+  wire_bytes(wire, all->bytes, sizeof all->bytes);
+  wire_string(wire, all->text, sizeof all->text);
+}
+
+static void one_list_of_fields_writes_and_reads(void **state) {
+  (void)state;
+  uint8_t bytes[64];
+  struct all all, got;
+  memset(&got, 0, sizeof got);
+  memset(&all, 0, sizeof all); /* the padding, too */
+  all.small = 200;
+  all.negative = -28;
+  all.large = UINT64_MAX - 1;
+  memcpy(all.bytes, "\1\2\3", 3);
+  strcpy(all.text, "text");
+  struct wire out = wire_over(bytes, sizeof bytes);
+  list_fields(&out, &all);
+  size_t length = sizeof bytes - wire_left(&out);
+  assert_int_equal(length, 1 + 4 + 8 + 3 + 2 + 4);
+  struct wire in = wire_from(bytes, length);
+  list_fields(&in, &got);
+  assert_false(in.failed);
+  assert_int_equal(wire_left(&in), 0);
+  assert_memory_equal(&got, &all, sizeof all);
+  in = wire_from(bytes, length - 1);
+  list_fields(&in, &got);
+  assert_true(in.failed);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(fields_are_little_endian),
@@ -115,6 +156,7 @@ int main(void) {
       cmocka_unit_test(strings_round_trip),
       cmocka_unit_test(control_characters_are_not_sent),
       cmocka_unit_test(bad_strings_fail_and_leave_an_empty_one),
+      cmocka_unit_test(one_list_of_fields_writes_and_reads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

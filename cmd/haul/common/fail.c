@@ -18,8 +18,6 @@ static const char *command_name;
 static const struct {
   const char *library, *command;
 } phrases[] = {
-    {"set a later deadline in its options",
-     "allow more time with --timeout, if the command has it"},
     {"set a later deadline in the options",
      "allow more time with --timeout, if the command has it"},
     {"haul_device_list shows", "haul info shows"},

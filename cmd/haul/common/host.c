@@ -157,9 +157,8 @@ static const struct haul_port *as_seen(const struct ports *ports, size_t device,
 /* ---- Ports as text ---- */
 
 static void print_ports(const struct ports *ports) {
-  struct table table;
-  table_init(&table, "lllrrlll");
-  table_row(&table, "PORT", "PATH", "STATE", "SPEED", "NUMA", "PCI", "ADDRESS", "FOUND");
+  struct table table =
+      table_begin("lllrrlll", "PORT", "PATH", "STATE", "SPEED", "NUMA", "PCI", "ADDRESS", "FOUND");
   for (size_t i = 0; i < ports->count; i++) {
     const struct haul_port *port = &ports->seen[0][i];
     table_row(&table, port->name, port->path, port->usable ? "usable" : "closed",
@@ -184,9 +183,7 @@ static void distance_text(const struct haul_port *port, char *text, size_t size)
 
 /* One line for each pair: the places may not fit beside each other. */
 static void print_distances(const struct ports *ports) {
-  struct table table;
-  table_init(&table, "lll");
-  table_row(&table, "PORT", "PLACE", "DISTANCE");
+  struct table table = table_begin("lll", "PORT", "PLACE", "DISTANCE");
   for (size_t i = 0; i < ports->count; i++) {
     for (size_t device = 0; device < ports->device_count; device++) {
       const struct haul_port *port = as_seen(ports, device, &ports->seen[0][i]);

@@ -86,9 +86,7 @@ static void write_text(FILE *out, const struct haul_log_line *line) {
 }
 
 static void write_json(FILE *out, const struct haul_log_line *line) {
-  struct json json;
-  json_begin(&json, out);
-  json.flat = 1;
+  struct json json = {.out = out, .flat = 1};
   json_object(&json, NULL);
   json_text(&json, "time", stamp(line->time_ns).text);
   json_text(&json, "level", level_names[line->level - 1]);

@@ -13,13 +13,10 @@
 
 /* ---- JSON ---- */
 
-void json_begin(struct json *json, FILE *out) {
-  *json = (struct json){.out = out};
-}
-
-void json_open(struct json *json) {
-  json_begin(json, stdout);
-  json_object(json, NULL);
+struct json json_open(void) {
+  struct json json = {.out = stdout};
+  json_object(&json, NULL);
+  return json;
 }
 
 static size_t write_character(FILE *out, const char *text) {
@@ -172,22 +169,31 @@ void print_clean(FILE *out, const char *format, ...) {
 
 /* ---- Tables ---- */
 
-void table_init(struct table *table, const char *alignment) {
-  *table = (struct table){.alignment = alignment, .columns = strlen(alignment)};
-}
-
-void table_row(struct table *table, ...) {
-  va_list list;
+static void add_row(struct table *table, va_list cells) {
   size_t count = table->columns;
   table->cells = must_realloc(table->cells, (table->rows + 1) * count * sizeof(*table->cells));
   char **row = table->cells + table->rows * count;
-  va_start(list, table);
   for (size_t i = 0; i < count; i++) {
-    row[i] = must_strdup(va_arg(list, const char *));
+    row[i] = must_strdup(va_arg(cells, const char *));
     text_clean(row[i]);
   }
-  va_end(list);
   table->rows++;
+}
+
+struct table table_begin(const char *alignment, ...) {
+  struct table table = {.alignment = alignment, .columns = strlen(alignment)};
+  va_list headings;
+  va_start(headings, alignment);
+  add_row(&table, headings);
+  va_end(headings);
+  return table;
+}
+
+void table_row(struct table *table, ...) {
+  va_list cells;
+  va_start(cells, table);
+  add_row(table, cells);
+  va_end(cells);
 }
 
 static void measure(const struct table *table, int *widths) {

@@ -12,6 +12,8 @@
 
 #define JSON_DEPTH_MAX 16
 
+/* Writes indented JSON, one value a line. Begins with `out` and maybe `flat`, the rest zero. `key`
+ * is NULL within an array and at the top. */
 struct json {
   FILE *out;
   int depth;
@@ -19,10 +21,8 @@ struct json {
   bool some[JSON_DEPTH_MAX]; /* the container at this depth has a value */
 };
 
-/* Writes indented JSON, one value a line. `key` is NULL within an array and at the top. */
-void json_begin(struct json *json, FILE *out);
 /* Begins an object on standard output. */
-void json_open(struct json *json);
+struct json json_open(void);
 
 void json_object(struct json *json, const char *key); /* ends with json_end_object */
 void json_end_object(struct json *json);
@@ -48,10 +48,9 @@ struct table {
 /* Prints a line without control characters and invalid UTF-8, which names of files may have. */
 void print_clean(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* `alignment` must outlive the table. table_end is due. */
-void table_init(struct table *table, const char *alignment);
-
-/* Adds a row: one text for each column. The first row is the heading. */
+/* With a heading for each column. `alignment` must outlive the table. table_end is due. */
+struct table table_begin(const char *alignment, ...);
+/* Adds a row: one text for each column. */
 void table_row(struct table *table, ...);
 
 /* Prints the table to standard output and frees it. */

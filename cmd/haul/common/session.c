@@ -44,7 +44,7 @@ static const char *skip_haul_scheme(const char *text) {
   return strncmp(text, "haul://", length) == 0 ? text + length : text;
 }
 
-bool is_directory(const char *text) {
+static bool is_directory(const char *text) {
   return strncmp(text, "etcd://", strlen("etcd://")) == 0 ||
          strncmp(text, "etcds://", strlen("etcds://")) == 0;
 }

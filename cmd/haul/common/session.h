@@ -18,8 +18,6 @@
  * is empty, a bare number or too long. */
 bool address_expand(const char *text, const char *port, char address[ADDRESS_MAX]);
 
-/* Whether the scheme is that of a directory. */
-bool is_directory(const char *text);
 /* Copies etcd://HOST/PREFIX; false if the text is not of that form, for example has a NODE. */
 bool directory_parse(const char *text, char address[ADDRESS_MAX]);
 

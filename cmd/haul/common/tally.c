@@ -75,6 +75,16 @@ void tally_print(const struct tally *tally, FILE *out) {
   fputc('\n', out);
 }
 
+/* "copies" and "zero_copy", as members of the open object. */
+static void copies_to_json(struct json *json, const struct haul_path *path) {
+  json_object(json, "copies");
+  json_number(json, "cpu", path->copies_cpu);
+  json_number(json, "kernel", path->copies_kernel);
+  json_number(json, "dma", path->copies_dma);
+  json_end_object(json);
+  json_bool(json, "zero_copy", path->zero_copy);
+}
+
 void tally_to_json(const struct tally *tally, struct json *json) {
   const struct haul_report *sum = &tally->sum;
   int64_t elapsed = sum->queued_ns + sum->wire_ns;
@@ -86,7 +96,7 @@ void tally_to_json(const struct tally *tally, struct json *json) {
     return;
   json_text(json, "path", sum->path_count ? sum->paths[0].name : "");
   if (sum->path_count)
-    path_copies_to_json(json, &sum->paths[0]);
+    copies_to_json(json, &sum->paths[0]);
   json_object(json, "bytes_by_path");
   for (size_t i = 0; i < tally->path_count; i++)
     json_number(json, tally->paths[i].name, tally->paths[i].bytes);
@@ -104,15 +114,6 @@ const char *path_state(const struct haul_path *path) {
   return path->chosen ? "chosen" : path->open ? "open" : "closed";
 }
 
-void path_copies_to_json(struct json *json, const struct haul_path *path) {
-  json_object(json, "copies");
-  json_number(json, "cpu", path->copies_cpu);
-  json_number(json, "kernel", path->copies_kernel);
-  json_number(json, "dma", path->copies_dma);
-  json_end_object(json);
-  json_bool(json, "zero_copy", path->zero_copy);
-}
-
 static void path_to_json(struct json *json, const struct haul_path *path) {
   json_object(json, NULL);
   json_text(json, "name", path->name);
@@ -122,7 +123,7 @@ static void path_to_json(struct json *json, const struct haul_path *path) {
     json_real(json, "estimate_ns", path->estimate_ns);
     json_bool(json, "measured", path->measured);
     json_text(json, "send", path->send);
-    path_copies_to_json(json, path);
+    copies_to_json(json, path);
   }
   json_text(json, "detail", path->detail);
   json_text(json, "reason", path->reason);

@@ -46,9 +46,6 @@ void tally_to_json(const struct tally *tally, struct json *json);
 /* "chosen", "open" or "closed". */
 const char *path_state(const struct haul_path *path);
 
-/* Writes "copies" and "zero_copy" as members of the open object. */
-void path_copies_to_json(struct json *json, const struct haul_path *path);
-
 /* Writes an array of objects. */
 void paths_to_json(struct json *json, const char *key, const struct haul_path *paths, size_t count);
 

@@ -12,10 +12,7 @@ static struct library library = {
     .names = {"libssl.so.3"},
     .since = "3.0",
     .packages = "libssl3",
-    .required = required,
-    .required_count = LIBRARY_COUNT(required),
-    .table = &table,
-    .lock = PTHREAD_MUTEX_INITIALIZER,
+    LIBRARY_REQUIRED(required, table),
 };
 
 /* No atexit handler: a process may exit with open nodes, whose threads still use OpenSSL. No effect

@@ -24,12 +24,8 @@ struct library cuda_library = {
     .since = "CUDA 10.2's",
     .packages = "nvidia-driver libcuda1",
     .note = "; a container is started with --gpus all",
-    .required = required,
-    .required_count = LIBRARY_COUNT(required),
-    .optional = optional,
-    .optional_count = LIBRARY_COUNT(optional),
-    .table = &table,
-    .lock = PTHREAD_MUTEX_INITIALIZER,
+    LIBRARY_REQUIRED(required, table),
+    LIBRARY_OPTIONAL(optional),
 };
 
 const struct cuda_driver *cuda_driver_open(void) {

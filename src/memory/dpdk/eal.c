@@ -34,10 +34,7 @@ struct library dpdk_library = {
     .names = {"librte_eal.so.23"},
     .since = "DPDK 22.11",
     .packages = "librte-gpudev23 librte-mempool-ring23",
-    .required = required,
-    .required_count = LIBRARY_COUNT(required),
-    .table = &table,
-    .lock = PTHREAD_MUTEX_INITIALIZER,
+    LIBRARY_REQUIRED(required, table),
 };
 
 const struct dpdk_eal *dpdk_eal_open(void) {

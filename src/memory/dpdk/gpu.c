@@ -50,10 +50,7 @@ static struct library library = {
     .names = {"librte_gpudev.so.23"},
     .since = "DPDK 22.11",
     .packages = "librte-gpudev23",
-    .required = required,
-    .required_count = LIBRARY_COUNT(required),
-    .table = &table,
-    .lock = PTHREAD_MUTEX_INITIALIZER,
+    LIBRARY_REQUIRED(required, table),
 };
 
 /* ---- devices ---- */

@@ -27,12 +27,8 @@ struct library gaudi_library = {
     .since = "the driver of Linux 6.3",
     .packages = "habanalabs-thunk",
     .note = " (Intel's Gaudi repository)",
-    .required = required,
-    .required_count = LIBRARY_COUNT(required),
-    .optional = optional,
-    .optional_count = LIBRARY_COUNT(optional),
-    .table = &table,
-    .lock = PTHREAD_MUTEX_INITIALIZER,
+    LIBRARY_REQUIRED(required, table),
+    LIBRARY_OPTIONAL(optional),
 };
 
 const struct gaudi_driver *gaudi_driver_open(void) {

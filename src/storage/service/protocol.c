@@ -332,87 +332,71 @@ bool protocol_get_name(struct wire *wire, struct protocol_name *name) {
 
 /* ---- I/O summaries ---- */
 
-static void put_path(struct wire *wire, const struct haul_path *path) {
-  wire_put8(wire, (uint8_t)((path->open ? 1 : 0) | (path->chosen ? 2 : 0) |
-                            (path->measured ? 4 : 0) | (path->zero_copy ? 8 : 0)));
-  wire_put64(wire, (uint64_t)path->cost_ns);
-  wire_put64(wire, (uint64_t)path->estimate_ns);
-  wire_put8(wire, (uint8_t)path->copies_cpu);
-  wire_put8(wire, (uint8_t)path->copies_kernel);
-  wire_put8(wire, (uint8_t)path->copies_dma);
-  wire_put_string(wire, path->name);
-  wire_put_string(wire, path->detail);
-  wire_put_string(wire, path->reason);
-  wire_put_string(wire, path->send);
-}
-
 /* Nanoseconds, bounded so that they fit int64_t and double. */
-static int64_t get_ns(struct wire *wire) {
-  uint64_t time = wire_get64(wire);
-  if (time > (uint64_t)1 << 62)
+static int64_t time_field(struct wire *wire, int64_t time) {
+  WIRE(wire, 64, time);
+  if (wire->gets && (time < 0 || time > INT64_C(1) << 62))
     wire->failed = true;
-  return wire->failed ? 0 : (int64_t)time;
+  return wire->failed ? 0 : time;
 }
 
-static void get_path(struct wire *wire, struct haul_path *path) {
-  unsigned flags = wire_get8(wire);
+static void path_fields(struct wire *wire, struct haul_path *path) {
+  unsigned flags = (path->open ? 1 : 0) | (path->chosen ? 2 : 0) | (path->measured ? 4 : 0) |
+                   (path->zero_copy ? 8 : 0);
+  WIRE(wire, 8, flags);
   path->open = (flags & 1) != 0;
   path->chosen = (flags & 2) != 0;
   path->measured = (flags & 4) != 0;
   path->zero_copy = (flags & 8) != 0;
-  path->cost_ns = (double)get_ns(wire);
-  path->estimate_ns = (double)get_ns(wire);
-  path->copies_cpu = wire_get8(wire);
-  path->copies_kernel = wire_get8(wire);
-  path->copies_dma = wire_get8(wire);
-  wire_get_string(wire, path->name, sizeof path->name);
-  wire_get_string(wire, path->detail, sizeof path->detail);
-  wire_get_string(wire, path->reason, sizeof path->reason);
-  wire_get_string(wire, path->send, sizeof path->send);
+  path->cost_ns = (double)time_field(wire, (int64_t)path->cost_ns);
+  path->estimate_ns = (double)time_field(wire, (int64_t)path->estimate_ns);
+  WIRE(wire, 8, path->copies_cpu);
+  WIRE(wire, 8, path->copies_kernel);
+  WIRE(wire, 8, path->copies_dma);
+  wire_string(wire, path->name, sizeof path->name);
+  wire_string(wire, path->detail, sizeof path->detail);
+  wire_string(wire, path->reason, sizeof path->reason);
+  wire_string(wire, path->send, sizeof path->send);
+}
+
+/* Fails with more paths than there may be. */
+static void summary_fields(struct wire *wire, struct io_summary *summary) {
+  struct haul_report *report = &summary->report;
+  WIRE(wire, 64, report->bytes);
+  WIRE(wire, 64, report->slices);
+  WIRE(wire, 32, report->retries);
+  WIRE(wire, 64, summary->pages);
+  report->queued_ns = time_field(wire, report->queued_ns);
+  report->setup_ns = time_field(wire, report->setup_ns);
+  WIRE(wire, 16, report->from.kind);
+  WIRE(wire, 16, report->from.device);
+  WIRE(wire, 16, report->to.kind);
+  WIRE(wire, 16, report->to.device);
+  WIRE(wire, 8, report->checksum);
+  WIRE(wire, 8, report->path_count);
+  if (report->path_count > HAUL_PATHS_MAX)
+    wire->failed = true;
+  for (size_t i = 0; !wire->failed && i < report->path_count; i++)
+    path_fields(wire, &report->paths[i]);
 }
 
 size_t protocol_put_summary(const struct io_summary *summary, uint8_t *bytes, size_t room) {
-  const struct haul_report *report = &summary->report;
+  struct io_summary copy = *summary;
   struct wire wire = wire_over(bytes, room);
-  wire_put64(&wire, report->bytes);
-  wire_put64(&wire, report->slices);
-  wire_put32(&wire, report->retries);
-  wire_put64(&wire, summary->pages);
-  wire_put64(&wire, (uint64_t)report->queued_ns);
-  wire_put64(&wire, (uint64_t)report->setup_ns);
-  wire_put16(&wire, report->from.kind);
-  wire_put16(&wire, report->from.device);
-  wire_put16(&wire, report->to.kind);
-  wire_put16(&wire, report->to.device);
-  wire_put8(&wire, report->checksum != 0);
-  wire_put8(&wire, (uint8_t)report->path_count);
-  for (size_t i = 0; i < report->path_count; i++)
-    put_path(&wire, &report->paths[i]);
+  copy.report.checksum = summary->report.checksum != 0;
+  summary_fields(&wire, &copy);
   return wire.failed ? 0 : (size_t)(wire.at - bytes);
 }
 
 int protocol_get_summary(const void *bytes, size_t size, struct io_summary *summary) {
-  struct haul_report empty = HAUL_REPORT_INIT, *report = &summary->report;
-  struct wire wire = wire_over(bytes, size);
+  struct haul_report empty = HAUL_REPORT_INIT;
+  struct wire wire = wire_from(bytes, size);
   *summary = (struct io_summary){.report = empty};
-  report->bytes = wire_get64(&wire);
-  report->slices = wire_get64(&wire);
-  report->retries = wire_get32(&wire);
-  summary->pages = wire_get64(&wire);
-  report->queued_ns = get_ns(&wire);
-  report->setup_ns = get_ns(&wire);
-  report->from.kind = wire_get16(&wire);
-  report->from.device = wire_get16(&wire);
-  report->to.kind = wire_get16(&wire);
-  report->to.device = wire_get16(&wire);
-  report->checksum = wire_get8(&wire) != 0;
-  report->path_count = wire_get8(&wire);
-  if (report->path_count > HAUL_PATHS_MAX)
-    return -EPROTO;
-  for (size_t i = 0; i < report->path_count; i++)
-    get_path(&wire, &report->paths[i]);
-  report->pieces = report->slices;
-  return wire.failed || wire_left(&wire) > 0 || summary->pages > report->bytes ? -EPROTO : 0;
+  summary_fields(&wire, summary);
+  summary->report.checksum = summary->report.checksum != 0;
+  summary->report.pieces = summary->report.slices;
+  return wire.failed || wire_left(&wire) > 0 || summary->pages > summary->report.bytes ? -EPROTO
+                                                                                       : 0;
 }
 
 /* ---- Flags and errors ---- */
