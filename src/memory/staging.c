@@ -250,13 +250,14 @@ void staging_cancel_wait(struct staging_user *user) {
     return;
   pthread_mutex_lock(&user->staging->lock);
   leave_queue(user);
+  user->staging->unserved_at[user->kind] = clock_now();
   wake_next(user->staging);
   pthread_mutex_unlock(&user->staging->lock);
 }
 
-bool staging_is_short(struct staging *staging, enum staging_kind kind) {
+bool staging_was_short(struct staging *staging, enum staging_kind kind, int64_t since) {
   pthread_mutex_lock(&staging->lock);
-  bool is_short = first_waiter(staging, kind);
+  bool is_short = first_waiter(staging, kind) || staging->unserved_at[kind] > since;
   pthread_mutex_unlock(&staging->lock);
   return is_short;
 }

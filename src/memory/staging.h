@@ -48,6 +48,7 @@ struct staging {
   size_t used[STAGING_KINDS];
   struct list idle;                   /* bounce buffers, latest first */
   struct list waiting[STAGING_KINDS]; /* users, in order of arrival */
+  int64_t unserved_at[STAGING_KINDS]; /* when one last left the queue without a buffer */
   bool closed;
   bool expires; /* a call of staging_expire is due */
   uint64_t waits;
@@ -94,8 +95,9 @@ int staging_get_wait(struct staging *staging, struct staging_user *user, unsigne
 void staging_put(struct staging_user *user, struct bounce *bounce);
 /* Leaves the queue; does nothing when not queued. */
 void staging_cancel_wait(struct staging_user *user);
-/* Is a user of this kind queued? */
-bool staging_is_short(struct staging *staging, enum staging_kind kind);
+/* Is a user of this kind queued, or has one left the queue without a buffer after `since`? Peers
+ * tick at the same instants: users that gave up in this round count as well. */
+bool staging_was_short(struct staging *staging, enum staging_kind kind, int64_t since);
 /* HAUL_ELIMIT, for a user that waited or held a buffer for too long. */
 int staging_full(void);
 

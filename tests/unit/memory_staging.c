@@ -183,10 +183,14 @@ static void a_leaving_user_wakes_the_next(void **state) {
   assert_int_equal(take(&second), 1);
   give(&greedy);
   assert_int_equal(second.woken, 0);
+  int64_t before = haul_deadline_in(0) - 1;
   staging_cancel_wait(&first.user);
   staging_cancel_wait(&first.user);
   assert_true(second.woken > 0);
   assert_works(take(&second));
+  assert_true(staging_was_short(staging, STAGING_SEND, before));
+  assert_false(staging_was_short(staging, STAGING_SEND, haul_deadline_in(0)));
+  assert_false(staging_was_short(staging, STAGING_RECEIVE, before));
   give_all(&greedy);
   give_all(&second);
 }
@@ -200,8 +204,8 @@ static void the_other_kind_does_not_wait(void **state) {
   for (unsigned i = 0; i < LEAST - STAGING_PAIR; i++)
     assert_works(take(&greedy));
   assert_int_equal(take(&waits), 1);
-  assert_true(staging_is_short(staging, STAGING_SEND));
-  assert_false(staging_is_short(staging, STAGING_RECEIVE));
+  assert_true(staging_was_short(staging, STAGING_SEND, haul_deadline_in(0)));
+  assert_false(staging_was_short(staging, STAGING_RECEIVE, haul_deadline_in(0)));
   assert_works(take(&lands));
   assert_works(take(&lands));
   give_all(&lands);
@@ -219,7 +223,7 @@ static void all_requested_buffers_or_none(void **state) {
   for (unsigned i = 0; i < LEAST - STAGING_PAIR - 1; i++)
     assert_works(take(&greedy));
   assert_fails(HAUL_ETIMEDOUT, staging_get_wait(staging, &copy, 2, -1, two, HAUL_NO_WAIT));
-  assert_false(staging_is_short(staging, STAGING_RECEIVE));
+  assert_false(staging_was_short(staging, STAGING_RECEIVE, haul_deadline_in(0)));
   /* A request of two is not overtaken by a request of one. */
   unsigned woken = 0;
   staging_user_init(staging, &copy, STAGING_RECEIVE, 2, count_wake, &woken);

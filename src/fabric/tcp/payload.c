@@ -252,10 +252,11 @@ static void expire_queue(struct tcp_rail *rail, int64_t bound, int64_t now) {
 /* A response waits at most for the time of a transfer, when the requester times out. */
 static void expire_sends(struct tcp_endpoint *endpoint, int64_t now) {
   const struct haul_node_config *config = endpoint->base.link->fabric->config;
-  bool is_short = staging_is_short(endpoint->tx_staging.staging, STAGING_SEND);
+  int64_t bound = now - config->liveness_ns;
+  bool is_short = staging_was_short(endpoint->tx_staging.staging, STAGING_SEND, bound);
   combiner_lock(&endpoint->combiner);
   if (is_short)
-    each_rail(rail, endpoint) expire_queue(rail, now - config->liveness_ns, now);
+    each_rail(rail, endpoint) expire_queue(rail, bound, now);
   for (struct tx_frame *frame;
        (frame = find_overdue(&endpoint->staged_sends, false, now - config->transfer_ns));)
     tx_fail(frame, staging_full());
@@ -268,7 +269,7 @@ static void expire_sends(struct tcp_endpoint *endpoint, int64_t now) {
 static void expire_receives(struct tcp_endpoint *endpoint, int64_t now) {
   int64_t bound = endpoint->base.link->fabric->config->liveness_ns;
   int64_t waits_since = atomic_load(&endpoint->rx_staging.waits_since);
-  bool is_short = staging_is_short(endpoint->rx_staging.staging, STAGING_RECEIVE);
+  bool is_short = staging_was_short(endpoint->rx_staging.staging, STAGING_RECEIVE, now - bound);
   each_rail(rail, endpoint) {
     bool waited = waits_since != 0 && now - waits_since > bound / 4 && rail_awaits_bounce(rail);
     bool had = is_short && rail->rx.payload.bounce && now - rail->rx.payload.since > bound;
