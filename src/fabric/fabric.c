@@ -34,10 +34,12 @@ const struct transport *transport_named(const char *name) {
 
 /* ---- Node ---- */
 
-void fabric_open(struct fabric *fabric) {
-  for (size_t i = 0; i < TRANSPORTS; i++)
-    if (transports[i]->open && transports[i]->open(fabric) != 0)
-      fabric->shared[i] = NULL;
+int fabric_open(struct fabric *fabric) {
+  int code = 0;
+  for (size_t i = 0; i < TRANSPORTS && code == 0; i++)
+    if (transports[i]->open)
+      code = transports[i]->open(fabric);
+  return code;
 }
 
 void fabric_close(struct fabric *fabric) {
@@ -61,13 +63,13 @@ bool fabric_help(struct fabric *fabric) {
 
 void fabric_announce(struct fabric *fabric, const struct memory *memory) {
   for (size_t i = 0; i < TRANSPORTS; i++)
-    if (transports[i]->announce && fabric->shared[i])
+    if (transports[i]->announce)
       transports[i]->announce(fabric, memory);
 }
 
 void fabric_invalidate(struct fabric *fabric, const struct memory *memory) {
   for (size_t i = 0; i < TRANSPORTS; i++)
-    if (transports[i]->invalidate && fabric->shared[i])
+    if (transports[i]->invalidate)
       transports[i]->invalidate(fabric, memory);
 }
 

@@ -237,8 +237,8 @@ struct transport {
 
   /* NULL means: nothing to do, none, or false. */
 
-  /* Once per node. On failure the transport is closed on this node, for the reason in the thread's
-   * error detail. */
+  /* Once per node. Fails for lack of memory alone, and the node with it: else the path would stay
+   * closed for the node's life. What the host lacks closes endpoints instead (`create`). */
   int (*open)(struct fabric *fabric);
   /* Ends its threads; works posted later end with HAUL_EPATH. */
   void (*close)(struct fabric *fabric);
@@ -339,8 +339,9 @@ const struct transport *transport_at(size_t index);
 /* NULL for an unknown name. */
 const struct transport *transport_named(const char *name);
 
-/* These call the callback of every transport. */
-void fabric_open(struct fabric *fabric);
+/* These call the callback of every transport. After a failed fabric_open, fabric_close and
+ * fabric_release are due, too. */
+int fabric_open(struct fabric *fabric);
 void fabric_close(struct fabric *fabric);
 void fabric_release(struct fabric *fabric);
 bool fabric_help(struct fabric *fabric);

@@ -162,7 +162,9 @@ static int open_parts(struct haul_node *node) {
   boot_id(node->fabric.boot);
   transfers_open(&node->fabric, &node->transfers);
   node->has_transfers = true;
-  fabric_open(&node->fabric);
+  code = fabric_open(&node->fabric);
+  if (code)
+    return code;
   heap_watch(node->heap, &watcher);
   loop_lock(node->loop);
   loop_poller_start(node->loop, &node->poller, sweep_peers);
@@ -260,7 +262,7 @@ static void close_in_child(struct haul_node *node) {
         transport_at(i)->forked(peer->base.endpoints[i]);
   }
   for (size_t i = 0; transport_at(i); i++)
-    if (transport_at(i)->abandon && node->fabric.shared[i])
+    if (transport_at(i)->abandon)
       transport_at(i)->abandon(&node->fabric);
   exports_forked(node->exports);
   loop_forked(node->loop);

@@ -323,7 +323,7 @@ static void report_all(struct haul_node *node, each_fn *each, void *user) {
     if (provider_at(i)->counters)
       provider_at(i)->counters(each, user);
   for (size_t i = 0; transport_at(i); i++)
-    if (transport_at(i)->counters && node->fabric.shared[i])
+    if (transport_at(i)->counters)
       transport_at(i)->counters(&node->fabric, each, user);
   loop_lock(node->loop);
   each(user, "node.peers", node->peer_count);

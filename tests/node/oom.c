@@ -134,11 +134,9 @@ static int publish(struct life *life) {
   return 0;
 }
 
-static int meet(struct life *life) {
+static int reach(struct life *life) {
   char address[160];
-  int code = haul_node_listen(life->owner, life->address);
-  if (code == 0)
-    code = haul_node_address(life->owner, 0, address, sizeof address);
+  int code = haul_node_address(life->owner, 0, address, sizeof address);
   if (code == 0)
     code = haul_peer_connect(life->user, address, haul_deadline_in(life->patience), &life->peer);
   if (code == 0)
@@ -146,6 +144,11 @@ static int meet(struct life *life) {
   if (code == 0)
     code = haul_peer_lookup(life->peer, "sim", haul_deadline_in(PATIENCE), &life->remotes[1]);
   return code;
+}
+
+static int meet(struct life *life) {
+  int code = haul_node_listen(life->owner, life->address);
+  return code == 0 ? reach(life) : code;
 }
 
 static int live(struct life *life) {
@@ -177,12 +180,20 @@ static void whoever_joined_leaves(struct life *life) {
   assert_int_equal(life->joined, life->left);
 }
 
-static void end(struct life *life) {
+static void leave(struct life *life) {
   for (unsigned i = 0; i < 2; i++)
     haul_remote_release(life->remotes[i]);
   haul_region_release(life->local);
   haul_peer_close(life->peer);
   haul_node_close(life->user);
+  life->remotes[0] = life->remotes[1] = NULL;
+  life->local = NULL;
+  life->peer = NULL;
+  life->user = NULL;
+}
+
+static void end(struct life *life) {
+  leave(life);
   whoever_joined_leaves(life);
   for (unsigned i = 0; i < 2; i++)
     haul_region_release(life->regions[i]);
@@ -247,6 +258,30 @@ static void every_refusal_of_memory_is_survived(void **state) {
 
 static void memory_that_ends_for_good_is_survived(void **state) {
   sweep(*state, seams_refuse_from);
+}
+
+/* Memory is short for a moment only: no path stays closed for the life of a node. */
+static void a_node_that_opens_has_its_paths(void **state) {
+  struct life life = {.address = *state, .patience = PATIENCE};
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  bool refused = true;
+  assert_works(haul_node_open(&config, &life.owner));
+  assert_works(publish(&life));
+  assert_works(haul_node_listen(life.owner, life.address));
+  for (unsigned n = 1; refused; n++) {
+    seams_refuse(n);
+    int code = haul_node_open(&config, &life.user);
+    refused = seams_restore();
+    if (code == HAUL_ENOMEM)
+      continue;
+    assert_works(code);
+    assert_works(reach(&life));
+    assert_works(
+        haul_region_alloc(life.user, (struct haul_place){HAUL_HOST, 0}, LENGTH, 0, &life.local));
+    assert_works(one_transfer(&life, 0, "map", true));
+    leave(&life);
+  }
+  end(&life);
 }
 
 /* ---- Descriptors ---- */
@@ -321,6 +356,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       OVER_BOTH(every_refusal_of_memory_is_survived),
       OVER_BOTH(memory_that_ends_for_good_is_survived),
+      OVER_BOTH(a_node_that_opens_has_its_paths),
       OVER_BOTH(every_lack_of_descriptors_is_survived),
       OVER_BOTH(a_node_without_descriptors_lives_on),
   };

@@ -114,7 +114,7 @@ int model_destroy_comp_channel(struct ibv_comp_channel *seen) {
     return EBUSY;
   world_close(seen->fd);
   context_of(seen->context)->users--;
-  channel->object.released = true;
+  object_release(&channel->object);
   return 0;
 }
 
@@ -202,7 +202,7 @@ int model_destroy_cq(struct ibv_cq *seen) {
   context_of(seen->context)->users--;
   free(queue->entries);
   queue->entries = NULL;
-  queue->object.released = true;
+  object_release(&queue->object);
   return 0;
 }
 

@@ -437,7 +437,7 @@ int model_destroy_qp(struct ibv_qp *seen) {
   completions_of(seen->recv_cq)->qps--;
   ((struct domain *)seen->pd)->users--;
   release(qp);
-  qp->object.released = true;
+  object_release(&qp->object);
   return 0;
 }
 

@@ -17,12 +17,18 @@ static void *fail(int error) {
 
 /* ---- Objects ---- */
 
-static struct list all_objects = LIST_INIT(all_objects);
+static struct list living = LIST_INIT(living), released = LIST_INIT(released);
 
 void object_init(struct object *object, enum object_kind kind) {
   object->kind = kind;
   object->owner = process_current();
-  list_append(&all_objects, &object->link);
+  list_append(&living, &object->link);
+}
+
+void object_release(struct object *object) {
+  object->released = true;
+  list_remove(&object->link);
+  list_append(&released, &object->link);
 }
 
 void object_check(const struct object *object, enum object_kind kind, const char *call) {
@@ -48,10 +54,7 @@ static void *whole_of(struct object *object) {
 
 size_t verbs_objects(const struct process *process) {
   size_t count = 0;
-  list_each(item, &all_objects) {
-    const struct object *object = list_entry(item, struct object, link);
-    count += object->owner == process && !object->released;
-  }
+  list_each(item, &living) count += list_entry(item, struct object, link)->owner == process;
   return count;
 }
 
@@ -198,7 +201,7 @@ static int close_device(struct ibv_context *seen) {
   world_close(seen->async_fd);
   put_device(seen->device);
   list_remove(&context->link);
-  context->object.released = true;
+  object_release(&context->object);
   return 0;
 }
 
@@ -275,7 +278,7 @@ static int dealloc_pd(struct ibv_pd *seen) {
   if (domain->users > 0)
     return EBUSY;
   context_of(seen->context)->users--;
-  domain->object.released = true;
+  object_release(&domain->object);
   return 0;
 }
 
@@ -365,9 +368,9 @@ static int dereg_mr(struct ibv_mr *seen) {
   if (model->requests > 0)
     sim_fail("dma", "%u work requests need the memory whose registration %x ends", model->requests,
              seen->rkey);
-  list_each(item, &all_objects) {
+  list_each(item, &living) {
     struct object *object = list_entry(item, struct object, link);
-    if (object->kind == QUEUE_PAIR && object->owner == model->object.owner && !object->released)
+    if (object->kind == QUEUE_PAIR && object->owner == model->object.owner)
       wire_settle(whole_of(object), model);
   }
   sim_trace("nic: registration %x ends", seen->rkey);
@@ -375,16 +378,16 @@ static int dereg_mr(struct ibv_mr *seen) {
   domain_of(seen->pd, "ibv_dereg_mr")->users--;
   free(model->gone);
   model->gone = NULL;
-  model->object.released = true;
+  object_release(&model->object);
   return 0;
 }
 
 /* ---- Direct memory access ---- */
 
 void verbs_unmapped(const struct process *process, const char *from, const char *to) {
-  list_each(item, &all_objects) {
+  list_each(item, &living) {
     struct object *object = list_entry(item, struct object, link);
-    if (object->kind != REGISTRATION || object->owner != process || object->released)
+    if (object->kind != REGISTRATION || object->owner != process)
       continue;
     struct registration_model *model = whole_of(object);
     const char *begin = model->seen.addr;
@@ -440,13 +443,18 @@ static void free_object(struct object *object) {
   free(whole);
 }
 
-/* Before its descriptors go. */
-void verbs_process_died(struct process *process) {
-  list_each_safe(item, &all_objects) {
+static void free_all(const struct list *objects, const struct process *process) {
+  list_each_safe(item, objects) {
     struct object *object = list_entry(item, struct object, link);
     if (object->owner == process)
       free_object(object);
   }
+}
+
+/* Before its descriptors go. */
+void verbs_process_died(struct process *process) {
+  free_all(&living, process);
+  free_all(&released, process);
 }
 
 /* ---- Symbols ---- */

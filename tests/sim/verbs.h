@@ -56,7 +56,7 @@ enum object_kind { CONTEXT, DOMAIN, REGISTRATION, CHANNEL, COMPLETIONS, QUEUE_PA
 
 /* Released objects stay until their process ends, so that a use of one shows. */
 struct object {
-  struct list link; /* of all */
+  struct list link; /* of all living, or of all released */
   enum object_kind kind;
   struct process *owner;
   bool released;
@@ -115,6 +115,7 @@ void object_check(const struct object *object, enum object_kind kind, const char
 struct context *context_of(struct ibv_context *seen);
 struct context *context_behind(struct ibv_context *seen); /* the same without the check */
 void object_init(struct object *object, enum object_kind kind);
+void object_release(struct object *object);
 
 /* The bytes at `address` as the key's owner has them; NULL: no access. Fails the run where memory
  * is accessed that its owner has unmapped. */

@@ -305,8 +305,6 @@ static int map_create(struct link *link, struct endpoint **out) {
                    "one of the nodes cannot read its boot id: mount /proc on both hosts");
   else if (!link->same_host)
     endpoint_close(&endpoint->base, "the peer is on another host (boot id differs)");
-  else if (!link->fabric->shared[map_transport.index])
-    endpoint_close(&endpoint->base, "this node could not start it for lack of memory or threads");
   else if (channel_open(endpoint) != 0)
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   *out = &endpoint->base;

@@ -86,9 +86,7 @@ static int create(struct link *link, struct endpoint **out) {
   staging_user_init(heap_staging(link->fabric->heap), &endpoint->staging, STAGING_RECEIVE,
                     RDMA_SLOTS, loop_wake_callback, link->fabric->loop);
   *out = &endpoint->base;
-  if (!endpoint->node)
-    endpoint_close(&endpoint->base, "this node cannot start rdma: out of memory");
-  else if (rdma_devices_open(endpoint->node) != 0 || rdma_events_watch(endpoint->node) != 0)
+  if (rdma_devices_open(endpoint->node) != 0 || rdma_events_watch(endpoint->node) != 0)
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
   return 0;
 }
