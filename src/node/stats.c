@@ -481,7 +481,7 @@ static int parse_traced(struct request *request, struct wire *in) {
       traced->page > traced->room - traced->count)
     return HAUL_EPROTO;
   for (size_t i = 0; i < traced->page; i++) {
-    struct trace_event event;
+    struct trace_event event = {0};
     if (!event_fields(in, &event))
       return HAUL_EPROTO;
     describe_event(&event, &traced->events[traced->count++]);
