@@ -30,6 +30,7 @@ serve_on() {
   local host=$1 v4 v6
   shift
   eval "v4=\$v4_$host v6=\$v6_$host"
+  : >"$work/serve" # the lines of an earlier serve would end the wait
   on "$host" "$HAUL" serve --insecure --listen "tcp://$v4:7420" --listen "tcp://[$v6]:7420" "$@" \
     >"$work/serve" 2>"$work/serve.err" &
   server=$!
