@@ -191,11 +191,11 @@ static void assert_sent_at_once(uint64_t bytes, int priority) {
     assert_works(haul_write(t.remote, t.from, &piece, 1, &options, &transfers[i]));
     assert_int_equal(sends, i + 1);
   }
-  sys_ops.sendmsg = real_send;
   for (unsigned i = 0; i < COUNT(transfers); i++) {
     assert_works(haul_transfer_wait(transfers[i], soon()));
     haul_transfer_release(transfers[i]);
   }
+  sys_ops.sendmsg = real_send; /* no thread of the nodes is sending */
 }
 
 static void urgent_writes_are_sent_at_once(void **state) {
