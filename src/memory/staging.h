@@ -95,8 +95,8 @@ int staging_get_wait(struct staging *staging, struct staging_user *user, unsigne
 void staging_put(struct staging_user *user, struct bounce *bounce);
 /* Leaves the queue; does nothing when not queued. */
 void staging_cancel_wait(struct staging_user *user);
-/* Is a user of this kind queued, or has one left the queue without a buffer after `since`? A user
- * may give up in the round that judges the holders, before them. */
+/* Is a user of this kind queued, or has one left the queue without a buffer after `since`? The
+ * stall timer removes waiting users before it checks for slow holders. */
 bool staging_is_short(struct staging *staging, enum staging_kind kind, int64_t since);
 /* HAUL_ELIMIT, for a user that waited or held a buffer for too long. */
 int staging_full(void);
