@@ -7,21 +7,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/fork.h"
-
 static _Thread_local struct haul_error last;
 static _Thread_local char formatted_hint[sizeof last.hint], formatted_object[sizeof last.object];
-/* Set by every public call. initial-exec saves a call to __tls_get_addr; eight bytes fit the static
- * TLS that the loader reserves for dlopen, `last` would not. */
-static _Thread_local __attribute__((tls_model("initial-exec"))) const char *current_call = "";
+_Thread_local __attribute__((tls_model("initial-exec"))) const char *error_call = "";
 
 int error_enter(const char *call) {
-  current_call = call;
-  if (__builtin_expect(!fork_is_child(), 1))
-    return 0;
-  error_set(HAUL_EFORK, 0, NULL, "call exec first, or fork before the first node is opened",
-            "this process is a fork of the one that opened the node");
-  return HAUL_EFORK;
+  return error_enter_inline(call);
+}
+
+int error_forked(void) {
+  return error_set(HAUL_EFORK, 0, NULL, "call exec first, or fork before the first node is opened",
+                   "this process is a fork of the one that opened the node");
 }
 
 /* The hint of a code, where the failing function gives none. */
@@ -81,7 +77,7 @@ int error_set(int code, int system, const char *object, const char *hint, const 
   va_start(arguments, format);
   vsnprintf(next.text, sizeof next.text, format, arguments);
   va_end(arguments);
-  snprintf(next.call, sizeof next.call, "%s", current_call);
+  snprintf(next.call, sizeof next.call, "%s", error_call);
   snprintf(next.object, sizeof next.object, "%s", object ? object : "");
   snprintf(next.hint, sizeof next.hint, "%s", hint ? hint : usual_hint(code));
   last = next;
@@ -140,7 +136,7 @@ int error_restore(const struct haul_error *from) {
   if (from->code == 0)
     return 0;
   last = *from;
-  snprintf(last.call, sizeof last.call, "%s", current_call);
+  snprintf(last.call, sizeof last.call, "%s", error_call);
   return last.code;
 }
 

@@ -4,11 +4,21 @@
 #ifndef HAUL_CORE_ERROR_H
 #define HAUL_CORE_ERROR_H
 
+#include "core/fork.h"
 #include "haul/haul.h"
 
 /* Notes the public call that the thread is in; `call` is a literal. Returns 0, or HAUL_EFORK with
  * the detail in a fork of the process that opened the first node. */
 int error_enter(const char *call);
+
+/* The same without a call, for haul_region_alloc, which takes nanoseconds. initial-exec saves a
+ * call to __tls_get_addr; eight bytes fit the static TLS that the loader reserves for dlopen. */
+extern _Thread_local __attribute__((tls_model("initial-exec"))) const char *error_call;
+int error_forked(void) __attribute__((cold, noinline)); /* HAUL_EFORK, with the detail */
+static inline __attribute__((always_inline)) int error_enter_inline(const char *call) {
+  error_call = call;
+  return __builtin_expect(*fork_mark == 0, 0) ? error_forked() : 0;
+}
 
 /* Sets the thread's detail and returns `code`. `system` is an errno or 0. `object` may be NULL.
  * `hint` NULL: the code's default hint. Bytes from a peer go into the text through error_quote,

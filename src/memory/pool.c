@@ -27,7 +27,7 @@ uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t leng
   return size_class < pool->classes ? size_class : REGION_EXACT;
 }
 
-uint8_t pool_class_of(size_t length) {
+inline uint8_t pool_class_of(size_t length) {
   for (uint8_t i = 0; i < POOL_CLASSES; i++)
     if (length <= class_bytes[i])
       return i == 0 || length > class_bytes[i] / 4 ? i : REGION_EXACT;

@@ -235,8 +235,8 @@ static struct haul_region *pooled(struct heap *heap, struct haul_place place, bo
   return region;
 }
 
-static uint8_t class_for(const struct heap *heap, struct haul_place place, size_t length,
-                         unsigned flags) {
+static inline uint8_t class_for(const struct heap *heap, struct haul_place place, size_t length,
+                                unsigned flags) {
   return length > 0 && !(flags & ~HAUL_REGION_PRIVATE) ? pool_class(&heap->pool, place, length)
                                                        : REGION_EXACT;
 }

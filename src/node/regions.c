@@ -18,7 +18,7 @@
 
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region) {
-  if (error_enter("haul_region_alloc") != 0) /* the hot path makes no further call */
+  if (error_enter_inline("haul_region_alloc") != 0) /* the hot path makes only tail calls */
     return HAUL_EFORK;
   if (__builtin_expect(!node || !region, 0))
     return node_enter("haul_region_alloc", false, "node or region is NULL");
