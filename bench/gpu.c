@@ -28,8 +28,6 @@ static struct {
   CUdeviceptr from, to;
 } at;
 
-/* ---- Driver ---- */
-
 static void drive(CUresult result, const char *what) {
   if (result == CUDA_SUCCESS)
     return;
@@ -74,8 +72,6 @@ static void copy_inside(void) {
   drive(at.driver->copy_inside(at.to, at.from, at.length, at.stream), "cuMemcpyDtoDAsync");
   drive(at.driver->stream_wait(at.stream), "cuStreamSynchronize");
 }
-
-/* ---- haul ---- */
 
 static void prepare_staged(void) {
   at.node = open_node(1, 0);
@@ -143,8 +139,6 @@ static void prepare_shared(void) {
 static void copy_shared(void) {
   must(haul_region_copy(at.device, 0, at.imported, 0, at.length, HAUL_FOREVER), "copy");
 }
-
-/* ---- Measurement ---- */
 
 static const struct {
   const char *what, *who;

@@ -30,8 +30,6 @@ static void demand(bool holds, const char *what) {
   exit(1);
 }
 
-/* ---- Figures of a round ---- */
-
 struct figures {
   double rate, bytes_rate, p50, p99, posting, node_processor, peers_processor;
 };
@@ -93,8 +91,6 @@ static void run_round(struct load_rig *rig, unsigned round) {
   fflush(stdout);
   demand(load_rig_check(rig) == 0, "bytes are not where they should be");
 }
-
-/* ---- Resource use ---- */
 
 /* Gauges of the node and of its process. */
 struct state {

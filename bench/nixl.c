@@ -17,8 +17,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ---- The C API, as far as it is used here ---- */
-
 enum { IN_PROGRESS = 1, DRAM = 0, WRITE = 1 };
 
 struct agent_config {
@@ -95,8 +93,6 @@ static void works(int status, const char *what) {
   fprintf(stderr, "nixl: %s: status %d\n", what, status);
   exit(1);
 }
-
-/* ---- Both ends ---- */
 
 #define METADATA_MAX 65536 /* with one registration it takes less than 1 KiB */
 
@@ -185,8 +181,6 @@ static struct target meet(struct end *end, const char *port) {
         "load the metadata");
   return target;
 }
-
-/* ---- Transfers ---- */
 
 /* Segments of `size` bytes at both ends, prepared once, as vLLM's connector does. */
 struct lists {

@@ -39,8 +39,6 @@ iperf() { # GB/s at the receiver, and CPU seconds a GB of both; LENGTH of a call
   end_server
 }
 
-# ---- UCX ----
-
 export UCX_LOG_LEVEL=error # it warns on stdout
 
 # Both ends of ucx_perftest. The client's last line: Final: iterations, 50th percentile, average, overall,
@@ -91,8 +89,6 @@ ucx_rcache() { # ARGUMENTS... of bench regcache
   HAUL_BENCH_UCS=$peers/libucx/lib/libucs.so.0 bench regcache "$@" ucx
 }
 
-# ---- NIXL ----
-
 # Its wheel finds its own UCX and its plugins' libraries beside it.
 nixl() { # ARGUMENTS... of bench nixl
   local libraries=$peers/.nixl_cu12.mesonpy.libs
@@ -100,8 +96,6 @@ nixl() { # ARGUMENTS... of bench nixl
   HAUL_BENCH_NIXL=$libraries NIXL_PLUGIN_DIR=$peers/nixl_cu12.libs/nixl UCX_TLS=tcp UCX_NET_DEVICES=lo \
     bench nixl "$@"
 }
-
-# ---- Mooncake ----
 
 # Its fastest settings: connections that stay, and room for all segments of a transfer.
 mooncake_settings() {

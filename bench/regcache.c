@@ -33,8 +33,6 @@ static void drop(void *user, void *handle) {
   (void)handle;
 }
 
-/* ---- haul's cache ---- */
-
 static const struct regcache_ops ops = {.add = add, .remove = drop};
 
 static struct regcache *cache;
@@ -60,8 +58,6 @@ static void close_haul(void) {
 }
 
 static const struct tested tested_haul = {open_haul, touch_haul, close_haul};
-
-/* ---- The ranges, drawn before the measurement ---- */
 
 enum { LENGTH = 64 << 10, STRIDE = LENGTH + 4096, BATCH = 4096, DRAWN = 64 * BATCH };
 enum { INSIDE = 4096, NEW_EACH = 100, THREADS_MAX = 16 };
@@ -99,8 +95,6 @@ static void fill(const struct tested *tested, uint64_t entries) {
   }
 }
 
-/* ---- hit ---- */
-
 static int by_size(const void *one, const void *other) {
   int64_t left = *(const int64_t *)one, right = *(const int64_t *)other;
   return (left > right) - (left < right);
@@ -133,8 +127,6 @@ static void hit(const struct tested *tested, uint64_t entries, uint64_t rounds) 
   free(drawn);
   free(times);
 }
-
-/* ---- mixed ---- */
 
 struct worker {
   pthread_t thread;
@@ -198,8 +190,6 @@ static void mixed(const struct tested *tested, uint64_t entries, unsigned thread
   need(share > 0.9 / NEW_EACH && share < 1.1 / NEW_EACH, "another share of gets has registered");
   tested->close();
 }
-
-/* ---- merge ---- */
 
 static void merge(uint64_t regions, uint64_t size) {
   const uint64_t first = (uint64_t)1 << 40;

@@ -30,8 +30,6 @@ static uint64_t next_offset(uint64_t number) {
   return block % t.blocks * t.block;
 }
 
-/* ---- CPU time ---- */
-
 /* Clock ticks in user and kernel mode, see proc(5). */
 static double seconds_of(const char *pid) {
   char path[64], text[1024];
@@ -56,8 +54,6 @@ static double seconds_of_all(void) {
          (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6 +
          seconds_of(getenv("HAUL_BENCH_DAEMON"));
 }
-
-/* ---- Rings ---- */
 
 static void works(int code, const char *what) {
   errno = code < 0 ? -code : code;

@@ -79,8 +79,6 @@ struct job {
   struct gnuplot *plot;
 };
 
-/* ---- Sizes and paths ---- */
-
 static bool add_size(struct bench_sizes *sizes, uint64_t size) {
   if (size == 0 || sizes->count == BENCH_SIZES_MAX)
     return false;
@@ -158,8 +156,6 @@ static int find_bench_paths(struct bench *bench) {
                            : fail_because(NULL, "no path to '%s' is open", bench->region);
 }
 
-/* ---- The region and the memory ---- */
-
 static int choose_region(struct job *job) {
   struct haul_published *entries;
   uint64_t best = 0;
@@ -233,8 +229,6 @@ static int allocate(struct job *job) {
     memset(haul_region_address(bench->local), 0x5a, (size_t)length);
   return EXIT_DONE;
 }
-
-/* ---- The sweep ---- */
 
 /* Measures each path in turn for one size: a machine that slows down during the sweep then affects
  * all of them. */

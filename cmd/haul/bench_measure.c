@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "bench.h"
 #include "command.h"
@@ -28,8 +27,6 @@ struct samples {
 
 /* One complete operation of a size. Returns an exit status. */
 typedef int operation_function(struct bench *bench, uint64_t size);
-
-/* ---- Latency ---- */
 
 static int compare(const void *a, const void *b) {
   int64_t one = *(const int64_t *)a, other = *(const int64_t *)b;
@@ -91,8 +88,6 @@ static int measure_latency(struct bench *bench, uint64_t size, operation_functio
   free(samples.list);
   return status;
 }
-
-/* ---- Write and read ---- */
 
 static int fail_bench(const struct bench *bench) {
   return fail_library("cannot %s '%s'", bench->operation == BENCH_WRITE ? "write to" : "read from",
@@ -182,8 +177,6 @@ static int measure_transfers(struct bench *bench, uint64_t size, struct bench_ro
     status = measure_transfers_rate(bench, size, row);
   return status;
 }
-
-/* ---- Messages ---- */
 
 static int fail_message(void) {
   return fail_library("cannot exchange messages");

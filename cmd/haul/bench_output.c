@@ -125,8 +125,6 @@ void bench_print_end(const struct bench *bench, enum bench_form form) {
   json_end_object(&json);
 }
 
-/* ---- Plot ---- */
-
 static void write_row(FILE *script, const struct bench_row *row) {
   fprintf(script, "%llu %g", (unsigned long long)row->size, rate_of(row));
   if (row->latency.count)

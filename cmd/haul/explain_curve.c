@@ -87,8 +87,6 @@ int curve_make(const struct curve_input *input, struct curve *curve) {
   return 0;
 }
 
-/* ---- Measuring ---- */
-
 static int read_some(const struct curve_input *input, const char *path, uint64_t bytes) {
   struct haul_transfer_options options = input->options;
   struct haul_piece piece = {0, 0, bytes};
@@ -124,8 +122,6 @@ int curve_measure(const struct curve_input *input, bool *known) {
   return result;
 }
 
-/* ---- Output ---- */
-
 #define ROW_EVERY 3 /* points, so that sizes grow by a factor of 8 */
 
 static const struct haul_path *path_named(const struct curve_point *point, const char *name) {
@@ -149,8 +145,6 @@ static size_t open_paths(const struct curve *curve, const char *names[HAUL_PATHS
     }
   return count;
 }
-
-/* ---- Text ---- */
 
 /* Sizes at which the choice changes are exact: they are not rounded. */
 static struct unit_text exact_text(uint64_t bytes) {
@@ -201,8 +195,6 @@ void curve_print(const struct curve *curve) {
       print_point(&curve->at[i], names, count);
 }
 
-/* ---- JSON ---- */
-
 static void point_to_json(const struct curve_point *point, struct json *json) {
   json_object(json, NULL);
   json_number(json, "bytes", point->bytes);
@@ -243,8 +235,6 @@ void curve_to_json(const struct curve *curve, struct json *json) {
     point_to_json(&curve->at[i], json);
   json_end_array(json);
 }
-
-/* ---- Plot ---- */
 
 static void write_rows(const struct curve *curve, const char *const *names, size_t count,
                        FILE *script) {

@@ -33,8 +33,6 @@ struct job {
   int failed;           /* exit status of a callback, whose error has been printed */
 };
 
-/* ---- Opening ---- */
-
 static int split(struct job *job) {
   const char *name = job->exported->target->name;
   size_t length = strcspn(name, "/");
@@ -87,8 +85,6 @@ static int finish(struct job *job, int failed, const struct haul_storage_error *
   return failed ? fail_because(error->hint, "%s", error->text) : EXIT_DONE;
 }
 
-/* ---- Reports ---- */
-
 /* Adds the report of the server. */
 static void add_report(void *user, const struct haul_report *report, uint64_t pages) {
   struct job *job = user;
@@ -140,8 +136,6 @@ static void print_report(struct job *job, bool get) {
     print_words(job, get);
 }
 
-/* ---- Get ---- */
-
 static bool begin_file(void *user, uint64_t length) {
   struct job *job = user;
   progress_begin(&job->progress, job->path, length, job->exported->quiet);
@@ -176,8 +170,6 @@ int exported_get(const struct exported *exported) {
     print_report(&job, true);
   return close_job(&job, status);
 }
-
-/* ---- Put ---- */
 
 static ssize_t read_input(void *user, void *bytes, size_t room) {
   struct job *job = user;
@@ -215,8 +207,6 @@ int exported_put(const struct exported *exported) {
     print_report(&job, false);
   return close_job(&job, status);
 }
-
-/* ---- Lists ---- */
 
 struct listed {
   char *name;

@@ -9,7 +9,6 @@
 #include "command.h"
 #include "common/fail.h"
 #include "common/host.h"
-#include "common/options.h"
 #include "common/output.h"
 #include "common/session.h"
 #include "common/text.h"
@@ -192,8 +191,6 @@ static void print_info_json(const struct state *state) {
   json_end_object(&json);
 }
 
-/* ---- Settings ---- */
-
 static void print_settings(const struct haul_setting *settings, size_t count) {
   struct table table = table_begin("lll", "SETTING", "VALUE", "FROM");
   for (size_t i = 0; i < count; i++)
@@ -229,8 +226,6 @@ static int show_settings(bool as_json) {
   free(settings);
   return EXIT_DONE;
 }
-
-/* ---- The command ---- */
 
 static int run_info(const struct command *self, char **operands) {
   (void)self, (void)operands;

@@ -83,8 +83,6 @@ static int list_node(const struct session *session, const char *node, int as_jso
   return EXIT_DONE;
 }
 
-/* ---- A directory ---- */
-
 struct listing {
   haul_directory *handle;
   struct haul_directory_entry *entries;
@@ -219,8 +217,6 @@ static int list_directory(const char *address, int64_t timeout_ns, int as_json, 
   free(listing.entries);
   return status;
 }
-
-/* ---- The command ---- */
 
 static int run_ls(const struct command *self, char **operands) {
   struct session session;

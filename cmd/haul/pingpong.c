@@ -4,8 +4,6 @@
  */
 #include <errno.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "command.h"
 #include "common/fail.h"

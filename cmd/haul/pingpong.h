@@ -61,7 +61,7 @@ struct side {
 void narrate(const struct side *side, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* ---- pingpong_memory.c; functions return an exit status unless stated otherwise ---- */
+/* pingpong_memory.c; functions return an exit status unless stated otherwise */
 
 /* Allocates `size` bytes at the place, or on the host with a note; exports and publishes them. */
 int memory_make(struct side *side, struct haul_place place);
@@ -83,7 +83,7 @@ bool scratch_check(const struct side *side, uint32_t base);
 int memory_to_scratch(struct side *side);
 int scratch_to_memory(struct side *side);
 
-/* ---- pingpong_session.c: messages ---- */
+/* pingpong_session.c: messages */
 
 /* Waits for a client without a deadline; sets side->peer, size and iterations, and the name of the
  * client's region. */
@@ -96,7 +96,7 @@ int side_send_welcome(struct side *side);
 /* Sends or awaits BYE, so that neither side ends while the other waits for it. */
 void side_end_session(struct side *side);
 
-/* ---- pingpong_session.c: steps ---- */
+/* pingpong_session.c: steps */
 
 /* Runs all steps. A failed step does not stop the next one; a broken connection does. */
 int steps_run(struct side *side);

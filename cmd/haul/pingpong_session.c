@@ -14,8 +14,6 @@
 #define GREETING_SIZE 512
 #define PEER_LOST     "the other side closed the connection"
 
-/* ---- Messages ---- */
-
 static int send_message(struct side *side, enum pingpong_tag tag, const void *bytes,
                         size_t length) {
   if (haul_message_send(side->peer, tag, bytes, length, haul_deadline_in(side->timeout)))
@@ -174,8 +172,6 @@ void side_end_session(struct side *side) {
   }
 }
 
-/* ---- Steps ---- */
-
 #define WRITE_BASE 1000u
 #define READ_BASE  2000u
 
@@ -189,7 +185,7 @@ struct step {
   step_function *client, *server;
 };
 
-/* ---- Two-sided: the client sends 100·i + k, the server replies 200·i + k ---- */
+/* Two-sided: the client sends 100·i + k, the server replies 200·i + k */
 
 static int exchange_client(struct side *side, unsigned i, struct pingpong_result *result) {
   int status = memory_fill(side, 100 * i);
@@ -212,8 +208,6 @@ static int exchange_server(struct side *side, unsigned i, struct pingpong_result
     status = memory_fill(side, 200 * i);
   return status ? status : send_memory(side);
 }
-
-/* ---- One-sided ---- */
 
 /* Writes or reads the whole memory, and stores the path in `result`. Without a result, any path is
  * allowed. */
@@ -300,8 +294,6 @@ static const struct step steps[] = {
 };
 
 #define STEP_COUNT (sizeof(steps) / sizeof(steps[0]))
-
-/* ---- The session ---- */
 
 static int exchange_verdicts(struct side *side, struct pingpong_result *result) {
   const unsigned char mine = result->mine;

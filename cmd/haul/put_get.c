@@ -61,8 +61,6 @@ static bool is_put(const struct job *job) {
   return job->ring.operation == HAUL_OP_WRITE;
 }
 
-/* ---- Put ---- */
-
 static int fail_too_large(const struct job *job) {
   uint64_t room = haul_remote_length(job->session.remote);
   if (given.offset > room)
@@ -114,8 +112,6 @@ static int put_all(struct job *job) {
   return status;
 }
 
-/* ---- Get ---- */
-
 static int prepare_get(struct job *job) {
   uint64_t size = haul_remote_length(job->session.remote);
   uint64_t room = given.offset < size ? size - given.offset : 0;
@@ -161,8 +157,6 @@ static int get_all(struct job *job) {
   }
   return status;
 }
-
-/* ---- Both ---- */
 
 static void print_put_get_json(const struct job *job) {
   struct json json = json_open();

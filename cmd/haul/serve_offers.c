@@ -14,8 +14,6 @@
 #include "common/session.h"
 #include "common/text.h"
 
-/* ---- Regions ---- */
-
 /* Parses the common part of both forms: NAME=, and :ro at the end. */
 static int parse_common(const struct command *command, const char *text, struct offer *offer) {
   const char *equals = strchr(text, '=');
@@ -134,8 +132,6 @@ void offers_release(struct offers *offers) {
   for (size_t i = 0; i < offers->count; i++)
     haul_region_release(offers->regions[i]);
 }
-
-/* ---- Exports ---- */
 
 static bool is_name(const char *text) {
   size_t length = strlen(text);

@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -125,8 +124,6 @@ static struct rates rates_of(const struct haul_peer_stats *peer, const struct sn
   return sum;
 }
 
-/* ---- Text ---- */
-
 /* "1.2G": a power of 1000 in at most five columns. */
 static struct unit_text short_rate(double value) {
   static const char units[] = " KMGTP";
@@ -226,8 +223,6 @@ static void print_screen(const struct snapshot *now, const struct snapshot *last
   print_peers(now, last, seconds, most);
 }
 
-/* ---- JSON ---- */
-
 static void path_json(struct json *json, const struct haul_path_stats *path,
                       const struct haul_path_stats *then, double seconds) {
   struct rates rates = {0};
@@ -285,8 +280,6 @@ static void print_top_json(const struct snapshot *now, const struct snapshot *la
   json_end_array(&json);
   json_end_object(&json);
 }
-
-/* ---- The command ---- */
 
 /* The number of peers that fit the terminal; unlimited for other output. */
 static size_t lines_for_peers(void) {

@@ -6,7 +6,6 @@
 #include <haul/stats.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "command.h"

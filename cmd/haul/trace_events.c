@@ -36,8 +36,6 @@ static const char *operation_name(enum haul_operation operation) {
              : "?";
 }
 
-/* ---- Hashes ---- */
-
 /* The finalizer of splitmix64. */
 static uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) + UINT64_C(0x9e3779b97f4a7c15);
@@ -52,8 +50,6 @@ static uint32_t *new_heads(uint32_t *old, uint32_t room) {
   memset(heads, 0xff, room * sizeof *heads); /* NONE */
   return heads;
 }
-
-/* ---- Open events ---- */
 
 static bool belongs(const struct haul_trace_event *began, enum haul_trace_kind kind,
                     const struct haul_trace_event *ends) {
@@ -117,8 +113,6 @@ static bool remove_open(struct timeline *timeline, enum haul_trace_kind kind,
   }
   return false;
 }
-
-/* ---- Tracks ---- */
 
 /* Names the process (track 0) or a track of it. */
 static void write_name(struct json *json, const char *what, uint64_t track, const char *name) {
@@ -207,8 +201,6 @@ void timeline_name(struct timeline *timeline, const struct haul_peer_stats *peer
     if (timeline->tracks[i].peer == peer->number)
       write_track(timeline, i, peer->name);
 }
-
-/* ---- Writing ---- */
 
 static void write_head(struct timeline *timeline, const char *phase, const char *name, uint64_t at,
                        uint32_t track) {

@@ -3,8 +3,6 @@
 #include "haul-cudahook.h"
 #include "hook.h"
 
-/* ---- An allocator for frameworks ---- */
-
 /* PyTorch makes the device current before it calls; other frameworks may not. */
 static void *alloc_here(struct record *record, cudaStream_t stream) {
   const struct runtime *calls = runtime();
@@ -57,8 +55,6 @@ void haul_cudahook_free(void *address, size_t size, int device, void *stream) {
   if (error == cudaSuccess)
     device_leave(calls, before, device);
 }
-
-/* ---- Allocations by address ---- */
 
 struct found {
   const char *address;

@@ -38,8 +38,6 @@ static void *result_of(void *const *address, cudaError_t result) {
   return address && result == cudaSuccess ? *address : NULL;
 }
 
-/* ---- Synchronous calls ---- */
-
 cudaError_t cudaMalloc(void **address, size_t bytes) {
   struct record record = record_of("cudaMalloc", bytes);
   void *served = serve(&record, address, cudaStreamLegacy);
@@ -111,7 +109,7 @@ cudaError_t cudaDeviceReset(void) {
   return calls->device_reset ? calls->device_reset() : NO_RUNTIME;
 }
 
-/* ---- Stream-ordered calls ----
+/* Stream-ordered calls.
  * Programs compiled with per-thread default streams call those with _ptsz: there NULL is that
  * stream.
  */

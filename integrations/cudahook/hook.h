@@ -11,7 +11,7 @@
 
 #include "runtime.h"
 
-/* ---- blocks.c: allocations of the hook, by address ----
+/* blocks.c: allocations of the hook, by address.
  * Not for a forked child, where another thread's lock may be held forever. */
 
 struct block {
@@ -36,7 +36,7 @@ struct block *blocks_remove_all(int device);
  * HAUL_EINVAL without such a block. `use` must not call this file. */
 int blocks_use(const void *address, int (*use)(void *user, const struct block *block), void *user);
 
-/* ---- node.c: settings, and the node ---- */
+/* node.c: settings, and the node */
 
 /* Whether this process is a fork of the one that opened the node. Takes no lock, so it is called
  * before any that does. */
@@ -61,7 +61,7 @@ bool node_next_name(char *name, size_t size, unsigned *rights);
 /* Once the node is open: why peers cannot connect, or NULL. */
 const char *node_unreachable(void);
 
-/* ---- log.c: HAUL_CUDAHOOK_LOG, "1" for stderr or a file ---- */
+/* log.c: HAUL_CUDAHOOK_LOG, "1" for stderr or a file */
 
 /* One call of the application. */
 struct record {
@@ -83,7 +83,7 @@ __attribute__((format(printf, 2, 3))) void log_warning(const struct record *reco
 /* Sets record->why. Returns NULL, for the caller to return. */
 __attribute__((format(printf, 2, 3))) void *pass_on(struct record *record, const char *format, ...);
 
-/* ---- serve.c: memory from haul for calls of the runtime ---- */
+/* serve.c: memory from haul for calls of the runtime */
 
 /* Result of a call that is passed on without a runtime. */
 #define NO_RUNTIME cudaErrorSharedObjectSymbolNotFound

@@ -32,8 +32,6 @@ static char failure[256];
 /* Why peers cannot connect, or empty. Constant once the node is open. */
 static char unreachable[400];
 
-/* ---- Settings ---- */
-
 /* An empty variable counts as unset. */
 static const char *setting(const char *variable) {
   const char *text = getenv(variable);
@@ -97,8 +95,6 @@ const char *node_unreachable(void) {
   return *unreachable ? unreachable : NULL;
 }
 
-/* ---- Forks ---- */
-
 bool is_forked_child(void) {
   const volatile unsigned char *page = atomic_load_explicit(&mark, memory_order_acquire);
   return page && *page == 0;
@@ -121,8 +117,6 @@ static bool make_mark(void) {
   munmap(page, bytes);
   return first != NULL;
 }
-
-/* ---- Opening ---- */
 
 /* Replaces the first "%p" by the pid, as all processes of a job have the same environment. */
 static void expand(const char *text, char *to, size_t size) {

@@ -7,7 +7,7 @@
 
 #define PENDING_MAX 256u /* frees; the next one waits for all of them */
 
-/* ---- Pending frees: memory that a stream may still use ---- */
+/* Pending frees: memory that a stream may still use */
 
 static void block_release(struct block *block) {
   if (!block)
@@ -124,8 +124,6 @@ static cudaError_t pending_add(const struct runtime *calls, struct block *block,
   return error;
 }
 
-/* ---- Allocation ---- */
-
 static bool may_serve(struct record *record, const struct runtime *calls) {
   if (is_forked_child())
     pass_on(record, "in a forked child");
@@ -238,8 +236,6 @@ cudaError_t serve_passed_on(const struct record *record, void *address, cudaErro
     block_release(blocks_remove(address));
   return result;
 }
-
-/* ---- Release ---- */
 
 struct block *serve_remove(struct record *record, const void *address) {
   const struct runtime *calls = runtime();

@@ -7,8 +7,6 @@
 
 #include "plugin.h"
 
-/* ---- Handles ---- */
-
 #define HANDLE_MAGIC UINT64_C(0x6c7561682d6c6363) /* "ccl-haul" */
 
 /* NCCL carries it from listen to the connecting rank, and passes it to each call of connect. */
@@ -29,8 +27,6 @@ static uint64_t check_of(const struct handle *handle) {
     sum = (sum ^ at[i]) * UINT64_C(0x100000001b3);
   return sum;
 }
-
-/* ---- Lifetime ---- */
 
 static void init_locks(struct comm *comm) {
   pthread_mutexattr_t recursive; /* haul may run callbacks within a call */
@@ -185,8 +181,6 @@ int comm_close(void *handle) {
   return NCCL_SUCCESS;
 }
 
-/* ---- Listening ---- */
-
 /* Devices and the node's listeners have the same indices. */
 static int address_of(int device, char address[ADDRESS_ROOM]) {
   char whole[160];
@@ -252,8 +246,6 @@ int comm_accept(void *handle, void **out) {
   *out = comm;
   return NCCL_SUCCESS;
 }
-
-/* ---- Connecting ---- */
 
 static int connect_begin(struct handle *handle) {
   if (handle->magic != HANDLE_MAGIC || handle->check != check_of(handle) ||

@@ -72,8 +72,6 @@ int memory_deregister(void *handle, void *what) {
   return NCCL_SUCCESS;
 }
 
-/* ---- Targets, at the sender ---- */
-
 void on_memory(struct comm *comm, uint64_t id, const char *name) {
   if (target_find(comm, id))
     return;

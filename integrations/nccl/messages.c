@@ -106,8 +106,6 @@ int message_bye(struct comm *comm) {
   return send_message(comm, &head, sizeof head);
 }
 
-/* ---- Receiving ---- */
-
 /* With plugin.lock. */
 static struct listener *listener_of(const uint8_t secret[16]) {
   list_each(item, &plugin.listeners) {

@@ -149,8 +149,6 @@ extern struct plugin {
   pthread_mutex_t pumping; /* held by the thread that receives messages */
 } plugin;
 
-/* ---- plugin.c ---- */
-
 #define INFO(...)                                                                                  \
   plugin.logger(NCCL_LEVEL_INFO, NCCL_SUBSYSTEM_NET, __FILE__, __LINE__, __VA_ARGS__)
 #define WARN(...)                                                                                  \
@@ -163,12 +161,10 @@ int plugin_finalize(void);
 int plugin_devices(int *count);
 int plugin_properties(int device, struct nccl_properties_12 *properties);
 
-/* ---- devices.c ---- */
-
 /* The interfaces to listen on. */
 unsigned devices_find(struct device *devices, unsigned room);
 
-/* ---- workers.c: blocking calls ---- */
+/* workers.c: blocking calls */
 
 /* Both keep the comm until they are done. */
 void worker_connect(struct comm *comm);
@@ -176,8 +172,6 @@ void worker_look_up(struct comm *comm, uint64_t target);
 int workers_open(void);
 void workers_close(void);
 void route_release(struct route *route);
-
-/* ---- comm.c ---- */
 
 int comm_listen(int device, void *handle, void **listener);
 int comm_connect(void *handle, void **comm);
@@ -191,12 +185,8 @@ void comm_fail(struct comm *comm, int result);
 struct comm *comm_find(uint64_t id);
 void comm_unlock(struct comm *comm);
 
-/* ---- memory.c ---- */
-
 int memory_register(void *comm, void *data, size_t size, int type, void **memory);
 int memory_deregister(void *comm, void *memory);
-
-/* ---- transfer.c ---- */
 
 int transfer_send(void *comm, void *data, size_t size, int tag, void *memory, void **request);
 int transfer_receive(void *comm, int count, void **data, const size_t *sizes, const int *tags,
@@ -204,8 +194,6 @@ int transfer_receive(void *comm, int count, void **data, const size_t *sizes, co
 int transfer_test(void *request, int *done, int *sizes);
 /* Ends receives into deregistered memory. With the comm's lock. */
 void transfer_forget(struct comm *comm, uint64_t memory);
-
-/* ---- messages.c ---- */
 
 struct message_done {
   uint64_t sequence, size;

@@ -19,8 +19,6 @@ static bool locate(const struct memory *memory, const void *data, size_t size, u
   return at >= start && *offset <= memory->size && size <= memory->size - *offset;
 }
 
-/* ---- Receiving ---- */
-
 static bool fill_group(struct comm *comm, struct group *group, void **data, const size_t *sizes,
                        const int *tags, void **memories) {
   for (unsigned i = 0; i < group->count; i++) {
@@ -136,8 +134,6 @@ void on_done(struct comm *comm, const struct message_done *done, const void *byt
   if (++group->used == group->count)
     complete(request, NCCL_SUCCESS);
 }
-
-/* ---- Sending ---- */
 
 void on_post(struct comm *comm, const struct group *group) {
   if (comm->posted_count == GROUPS_MAX) {
@@ -326,8 +322,6 @@ int transfer_send(void *handle, void *data, size_t size, int tag, void *memory, 
   pthread_mutex_unlock(&comm->lock);
   return result;
 }
-
-/* ---- Completion ---- */
 
 static void write_sizes(const struct request *request, int *sizes) {
   if (!sizes)

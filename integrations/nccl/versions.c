@@ -23,8 +23,6 @@ IS(nccl_properties_12, max_p2p, 104);
 IS(nccl_properties_12, rail, 124);
 IS(nccl_net_12, finalize, 160);
 
-/* ---- Version adapters ---- */
-
 static int init_8(nccl_logger *logger) {
   return plugin_init(logger);
 }
@@ -155,8 +153,6 @@ static int attributes(void *context, void *given) {
   (void)context, (void)given;
   return NCCL_SUCCESS;
 }
-
-/* ---- The tables ---- */
 
 #define NAME .name = "haul", .devices = plugin_devices
 #define MEMORY                                                                                     \

@@ -23,8 +23,6 @@ static struct {
   bool ending;
 } workers = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
 
-/* ---- Routes ---- */
-
 /* With plugin.lock. A route whose peers are gone does not count. */
 static struct route *route_find(const char *address) {
   list_each(item, &plugin.routes) {
@@ -90,8 +88,6 @@ void route_release(struct route *route) {
   if (last)
     route_free(route);
 }
-
-/* ---- Jobs ---- */
 
 static int send_hello(struct comm *comm) {
   haul_deadline until = haul_deadline_in(SET_UP_NS);

@@ -16,8 +16,6 @@ void cache_open(struct cache *cache, unsigned most, void (*drop)(void *value)) {
   pthread_mutex_init(&cache->lock, NULL);
 }
 
-/* ---- With the lock ---- */
-
 static void lru_insert(struct cache *cache, struct cache_entry *entry) {
   entry->older = cache->newest;
   entry->newer = NULL;
@@ -79,8 +77,6 @@ static struct cache_entry *take_surplus(struct cache *cache) {
   }
   return surplus;
 }
-
-/* ---- Without the lock ---- */
 
 static void drop_all(struct cache *cache, struct cache_entry *entry) {
   while (entry) {

@@ -21,8 +21,6 @@ static gaudi_iface_t *iface_of(uct_ep_h ep) {
   return (gaudi_iface_t *)ep->iface;
 }
 
-/* ---- One copy ---- */
-
 /* Polls, as a sleep takes longer than such a short copy. */
 static int copy_fast(haul_region *to, uint64_t to_offset, haul_region *from, uint64_t from_offset,
                      size_t length, haul_deadline until) {
@@ -76,8 +74,6 @@ static ucs_status_t copy_direct(const gaudi_iface_t *iface, bool put, const void
   gaudi_part_release(&device);
   return status;
 }
-
-/* ---- Operations ---- */
 
 /* UCP packs and unpacks device memory by short operations of any length, whatever the limit. Those
  * larger than the buffer are direct copies. */
@@ -151,8 +147,6 @@ static ucs_status_t get_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, u
   (void)completion;
   return zcopy(ep, false, iov, count, address, rkey);
 }
-
-/* ---- Interface ---- */
 
 static uct_iface_ops_t ops;
 

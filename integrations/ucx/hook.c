@@ -36,8 +36,6 @@ EXPORTED bool haul_gaudihook_find(uint64_t address, uint64_t length, uint64_t *s
 EXPORTED int haul_gaudihook_descriptor(void);
 EXPORTED void haul_gaudihook_watch(void (*changed)(uint64_t start, uint64_t end, bool mapped));
 
-/* ---- Mappings ---- */
-
 static void mapping_add(int fd, uint64_t handle, uint64_t length) {
   struct mapping *mapping = malloc(sizeof *mapping);
   if (!mapping)
@@ -90,8 +88,6 @@ static void mapping_remove(int fd, uint64_t handle) {
   pthread_mutex_unlock(&state.lock);
 }
 
-/* ---- Calls of the module ---- */
-
 bool haul_gaudihook_find(uint64_t address, uint64_t length, uint64_t *start, uint64_t *end) {
   bool found = false;
   pthread_mutex_lock(&state.lock);
@@ -119,8 +115,6 @@ void haul_gaudihook_watch(void (*changed)(uint64_t start, uint64_t end, bool map
     notify(mapping, true);
   pthread_mutex_unlock(&state.lock);
 }
-
-/* ---- Hooked calls ---- */
 
 /* The real call. RTLD_NEXT does not find a library that a framework loaded with RTLD_LOCAL, as
  * Python does. NULL with errno. */

@@ -44,8 +44,6 @@ ucs_status_t gaudi_check_iov(const gaudi_iface_t *iface, const uct_iov_t *iov, s
   return gaudi_check_length("zcopy", *length, iface->max_zcopy);
 }
 
-/* ---- Attributes ---- */
-
 ucs_status_t gaudi_query_devices(uct_md_h md, uct_tl_device_resource_t **devices, unsigned *count) {
   const struct gaudi_md *own = (const struct gaudi_md *)md;
   uct_tl_device_resource_t *device = calloc(1, sizeof *device); /* UCX frees it */
@@ -115,8 +113,6 @@ static ucs_status_t estimate(uct_iface_h base, uct_perf_attr_t *attributes) {
   return UCS_OK;
 }
 
-/* ---- Addresses ---- */
-
 static ucs_status_t get_address(uct_iface_h base, uct_iface_addr_t *out) {
   struct gaudi_iface_address address = {.host = gaudi_host(), .process = gaudi_process()};
   ucs_status_t status = UCS_OK;
@@ -184,8 +180,6 @@ static uct_iface_internal_ops_t internal_ops = {
 
 #endif
 
-/* ---- Default operations ---- */
-
 #define REFUSE(slot, type) .slot = (type)ucs_empty_function_return_unsupported
 
 /* UCX has no empty functions with this return type. */
@@ -239,8 +233,6 @@ const uct_iface_ops_t gaudi_iface_ops = {
     .iface_get_address = get_address,
     .iface_is_reachable = IS_REACHABLE,
 };
-
-/* ---- Interfaces ---- */
 
 /* From the published guide for Gaudi in UCX. */
 static const struct gaudi_performance defaults[GAUDI_KINDS] = {
@@ -305,8 +297,6 @@ ucs_status_t gaudi_iface_new(enum gaudi_kind kind, const uct_iface_ops_t *ops, u
     *out = &iface->super.super;
   return status;
 }
-
-/* ---- Endpoints ---- */
 
 static ucs_status_t connect_to(gaudi_ep_t *ep, const gaudi_iface_t *iface,
                                const uct_iface_addr_t *at) {

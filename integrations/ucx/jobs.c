@@ -157,8 +157,6 @@ void gaudi_jobs_close(gaudi_iface_t *iface) {
   }
 }
 
-/* ---- Events ---- */
-
 /* The driver has no event for the end of a copy. So the descriptor is a timer, which expires when
  * the next poll is due, with a growing delay. */
 static ucs_status_t jobs_event_fd(uct_iface_h base, int *fd) {
@@ -189,8 +187,6 @@ static ucs_status_t jobs_arm(uct_iface_h base, unsigned events) {
   }
   return timerfd_settime(iface->timer, 0, &in, NULL) == 0 ? UCS_OK : UCS_ERR_IO_ERROR;
 }
-
-/* ---- Operations ---- */
 
 /* Between memories without a common engine, such as read-only host memory. */
 static int copy_staged(const struct gaudi_part *to, const struct gaudi_part *from, size_t length,
@@ -286,8 +282,6 @@ static ucs_status_t get_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t count, u
                               uct_rkey_t rkey, uct_completion_t *completion) {
   return zcopy(ep, false, iov, count, address, rkey, completion);
 }
-
-/* ---- Interfaces ---- */
 
 static uct_iface_ops_t dma_ops, ipc_ops;
 

@@ -26,8 +26,6 @@ static uint64_t check_of(const struct gaudi_key *key) {
   return sum;
 }
 
-/* ---- Packing ---- */
-
 /* Lets other processes look it up. */
 static ucs_status_t publish(struct gaudi_memh *memh) {
   char name[GAUDI_NAME_ROOM];
@@ -65,8 +63,6 @@ ucs_status_t gaudi_key_pack(struct gaudi_memh *memh, void *buffer) {
   return UCS_OK;
 }
 
-/* ---- Unpacking ---- */
-
 static ucs_status_t refuse(const char *why) {
   ucs_error("gaudi: invalid remote key: %s", why);
   return UCS_ERR_INVALID_PARAM;
@@ -100,8 +96,6 @@ bool gaudi_key_covers(const struct gaudi_key *key, uint64_t address, size_t leng
   return address >= key->start && length <= key->length &&
          address - key->start <= key->length - length;
 }
-
-/* ---- Imports ---- */
 
 static void drop_remote(void *value) {
   haul_remote_release(value);

@@ -3,7 +3,6 @@
  * transports would need them, even for host memory. */
 #include "module.h"
 
-#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,8 +50,6 @@ static ucs_status_t query_resources(uct_component_t *component, uct_md_resource_
   *count = 0;
   return UCS_OK;
 }
-
-/* ---- Calls, common to all versions ---- */
 
 /* Allocates on the chosen device, or on the first available one. */
 static ucs_status_t alloc_any(struct gaudi_md *md, size_t *length, void **address,
@@ -324,8 +321,6 @@ static ucs_status_t release_key(uct_component_t *component, uct_rkey_t rkey, voi
   return UCS_OK;
 }
 
-/* ---- Measurement ---- */
-
 #define LARGE  ((size_t)16 << 20)
 #define ROUNDS 9
 
@@ -375,8 +370,6 @@ static void md_measure(struct gaudi_md *md) {
   if (memh)
     gaudi_memory_free(memh);
 }
-
-/* ---- Opening ---- */
 
 static ucs_sys_device_t system_device_of(const char *pci) {
   unsigned domain, bus, slot, function;

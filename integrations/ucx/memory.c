@@ -16,7 +16,7 @@ static struct {
   struct cache registrations;
 } state = {.lock = PTHREAD_RWLOCK_INITIALIZER};
 
-/* ---- The hook (hook.c), if preloaded ---- */
+/* The hook (hook.c), if preloaded */
 
 /* The mapping of device memory that contains the range; false without one, or without the hook. */
 static bool hook_find(uint64_t address, uint64_t length, uint64_t *start, uint64_t *end) {
@@ -44,8 +44,6 @@ void hook_share_device(void) {
   snprintf(text, sizeof text, "%d", fd);
   setenv("HAUL_GAUDI_FD", text, 0);
 }
-
-/* ---- UCX's memory type cache ---- */
 
 /* UCP treats memory that is not in the cache as host memory, without a query to the domain. 1.13
  * has no type for it. The hook calls this too, with its lock. */
@@ -88,8 +86,6 @@ void gaudi_memory_close(void) {
 void gaudi_registrations_counters(struct cache_counters *counters) {
   *counters = cache_counters_of(&state.registrations);
 }
-
-/* ---- Blocks ---- */
 
 /* With the lock: the index of the first block that ends after the address. */
 static size_t search(uint64_t address) {
@@ -170,8 +166,6 @@ ucs_status_t gaudi_memory_find(const void *address, size_t length, struct gaudi_
     return UCS_OK;
   return UCS_ERR_INVALID_ADDR;
 }
-
-/* ---- Registrations ---- */
 
 /* Caches only host memory, as device memory may be freed and reused at the same address, and a new
  * lookup costs no more than the cache. NULL with *status and a log line. */
@@ -259,8 +253,6 @@ void gaudi_memory_free(struct gaudi_memh *memh) {
   }
   free(memh);
 }
-
-/* ---- Parts ---- */
 
 ucs_status_t gaudi_part_acquire(const void *address, size_t length, const struct gaudi_memh *memh,
                                 struct gaudi_part *part) {

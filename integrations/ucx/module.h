@@ -17,7 +17,7 @@
 
 #include "cache.h"
 
-/* ---- node.c: the node of the process ---- */
+/* node.c: the node of the process */
 
 #define GAUDI_REGISTRATIONS 1024
 #define GAUDI_IMPORTS       256
@@ -45,7 +45,7 @@ ucs_status_t gaudi_failed(const char *what, ucs_log_level_t level);
 /* Lists up to *count Gaudi devices. */
 void gaudi_devices(struct haul_device *devices, size_t *count);
 
-/* ---- memory.c: blocks, registrations, and the hook ---- */
+/* memory.c: blocks, registrations, and the hook */
 
 #define GAUDI_DEVICES_MAX 16u
 
@@ -94,7 +94,7 @@ void gaudi_part_release(struct gaudi_part *part);
 ucs_status_t gaudi_target_acquire(uint64_t address, uct_rkey_t rkey, size_t length,
                                   struct gaudi_part *part);
 
-/* ---- keys.c: remote keys and imports ---- */
+/* keys.c: remote keys and imports */
 
 /* A packed key, used between processes of one host, so without byte order conversion. */
 struct gaudi_key {
@@ -127,8 +127,6 @@ void gaudi_counters_log(void);
 void gaudi_imports_counters(struct cache_counters *counters);
 void gaudi_registrations_counters(struct cache_counters *counters);
 
-/* ---- md.c ---- */
-
 struct gaudi_performance {
   double bandwidth, latency; /* bytes per second, seconds */
 };
@@ -160,7 +158,7 @@ extern uct_component_t gaudi_component, gaudi_ipc_component;
 
 int64_t gaudi_nanoseconds(double seconds);
 
-/* ---- iface.c: base of the transports ---- */
+/* iface.c: base of the transports */
 
 enum gaudi_kind { GAUDI_COPY, GAUDI_IPC, GAUDI_DMA, GAUDI_KINDS };
 
@@ -218,8 +216,6 @@ ucs_status_t gaudi_check_iov(const gaudi_iface_t *iface, const uct_iov_t *iov, s
                              size_t *length);
 
 extern ucs_config_field_t gaudi_iface_config_table[];
-
-/* ---- copy.c, jobs.c ---- */
 
 extern uct_tl_t gaudi_copy_tl, gaudi_ipc_tl, gaudi_dma_tl;
 /* Initialize the operations of the transports, before their registration. */

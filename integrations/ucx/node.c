@@ -16,8 +16,6 @@ static struct {
   bool listening;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- Errors ---- */
-
 static ucs_status_t status_of(int code) {
   switch (code) {
   case HAUL_OK:
@@ -61,8 +59,6 @@ ucs_status_t gaudi_failed(const char *what, ucs_log_level_t level) {
           error->text, error->hint);
   return status_of(error->code);
 }
-
-/* ---- Node ---- */
 
 static uint64_t host_of(uint64_t process) {
   char text[64] = "";
@@ -123,8 +119,6 @@ void gaudi_close(void) {
 haul_node *gaudi_node(void) {
   return state.node;
 }
-
-/* ---- Identity ---- */
 
 uint64_t gaudi_host(void) {
   return state.host;

@@ -16,8 +16,7 @@
 enum client_lock { LOCK_FILES, LOCK_MOUNTS, LOCK_LIBRARY, CLIENT_LOCKS };
 extern pthread_mutex_t client_locks[CLIENT_LOCKS];
 
-/* ---- Mounts: mounts.c ----
- *
+/* Mounts: mounts.c.
  * For each mount that the process uses it has a descriptor of MOUNT/3fs-virt/iovs open, by which
  * the daemon knows that the process lives: when it is closed, the daemon removes what the process
  * registered. So it stays open until the process ends, or another file system is mounted there. */
@@ -32,7 +31,7 @@ void mount_put(struct mount *mount);
 /* Whether its daemon lives. Blocks for as long as that takes to respond. */
 bool mount_is_alive(const struct mount *mount);
 
-/* ---- Buffers: iov.c ---- */
+/* Buffers: iov.c */
 
 #define SHM_ROOM  sizeof SHM_DIR SHM_PREFIX "00112233-4455-6677-8899-aabbccddeeff"
 #define LINK_ROOM (MOUNT_ROOM + sizeof "/" CONTROL_IOVS "/" + IOV_NAME_ROOM)
@@ -66,7 +65,7 @@ bool buffer_is_size(size_t size, size_t block_size);
 /* Zeroes the public half after a failure; returns `code`. */
 int buffer_finish(struct hf3fs_iov *iov, int code);
 
-/* ---- Device memory: device.c ---- */
+/* Device memory: device.c */
 
 struct device;
 
@@ -86,7 +85,7 @@ void device_free(struct device *device);
 void *device_address(const struct device *device);
 int device_number(const struct device *device);
 
-/* ---- Registered files: fds.c ---- */
+/* Registered files: fds.c */
 
 struct file {
   uint64_t inode;
@@ -97,8 +96,7 @@ struct file {
  * it is not registered. */
 bool fds_find(int fd, struct file *file);
 
-/* ---- Slots: slots.c ----
- *
+/* Slots: slots.c.
  * Which operations of a ring are in flight, and their userdata, in memory of this process, which
  * the daemon cannot change. One thread takes slots, one thread at a time ends them. */
 
@@ -127,7 +125,7 @@ void slots_release(struct slots *slots, int32_t index);
 /* Whether no slot is busy. */
 bool slots_are_idle(struct slots *slots);
 
-/* ---- Rings: ior.c, io.c ---- */
+/* Rings: ior.c, io.c */
 
 /* hf3fs_ior.iorh. */
 struct ring {

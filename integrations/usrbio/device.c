@@ -25,8 +25,7 @@ struct device {
   pid_t process; /* that registered it: a forked child's copy ends nothing */
 };
 
-/* ---- libhaul ----
- *
+/* libhaul:
  * Only device memory needs it, so it is opened at the first call that does. */
 
 #define LIBRARY_CALLS(call)                                                                        \
@@ -133,8 +132,6 @@ int device_count(void) {
   uint16_t kind;
   return list_devices(&kind);
 }
-
-/* ---- The daemon ---- */
 
 static int read_address(const char *mount, struct sockaddr_un *at, socklen_t *size) {
   char link[MOUNT_ROOM + sizeof "/" CONTROL_IOVS "/" DEVICES_LINK];
@@ -243,8 +240,6 @@ static struct devices_request make_request(enum devices_operation operation, con
   return request;
 }
 
-/* ---- Registering ---- */
-
 static struct device *alloc_device(void) {
   struct device *device = calloc(1, sizeof *device);
   if (device)
@@ -324,8 +319,6 @@ int device_new(const char *mount, const uint8_t id[16], void *memory, size_t siz
   return code;
 }
 
-/* ---- Opening ---- */
-
 static int find_memory(const char *mount, const uint8_t id[16], struct haul_ticket *ticket,
                        int *descriptor) {
   const struct devices_request request = make_request(DEVICES_FIND, id, 0);
@@ -362,8 +355,6 @@ int device_open(const char *mount, const uint8_t id[16], size_t size, struct dev
     *out = device;
   return code;
 }
-
-/* ---- Ending ---- */
 
 /* Blocks until no process has the pipe's write end open any more: the daemon closes its own after
  * the last operation. */

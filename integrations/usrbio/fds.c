@@ -84,8 +84,6 @@ bool fds_find(int fd, struct file *file) {
   return state & REGISTERED;
 }
 
-/* ---- Registering ---- */
-
 static uint32_t state_of(int flags) {
   switch (flags & O_ACCMODE) {
   case O_RDONLY:

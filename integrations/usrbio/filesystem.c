@@ -7,8 +7,6 @@
 
 #include "client.h"
 
-/* ---- Mount points ---- */
-
 bool hf3fs_is_hf3fs(int fd) {
   uint32_t magic = 0;
   return ioctl(fd, IOCTL_GET_MAGIC, &magic) == 0 && magic == HF3FS_SUPER_MAGIC;
@@ -104,8 +102,6 @@ int hf3fs_extract_mount_point(char *hf3fs_mount_point, int size, const char *pat
     memcpy(hf3fs_mount_point, best, length + 1);
   return (int)length + 1;
 }
-
-/* ---- Links and holes ---- */
 
 /* Splits a path into its folder and its last component; 0 or a positive errno value. */
 static int split_path(const char *path, char folder[PATH_MAX], const char **name) {

@@ -13,7 +13,7 @@ static const struct device *device_of(const struct hf3fs_iov *iov) {
   return buffer ? buffer->device : NULL;
 }
 
-/* ---- The earlier names: _gpu ---- */
+/* The earlier names: _gpu */
 
 bool hf3fs_gdr_available(void) {
   return device_count() > 0;
@@ -127,7 +127,7 @@ int hf3fs_iovsync_gpu(const struct hf3fs_iov *iov, int direction) {
   return !device_of(iov) || direction < 0 || direction > 1 ? -EINVAL : 0;
 }
 
-/* ---- The later names: _device ---- */
+/* The later names: _device */
 
 #define SAME_AS(name, other) extern __typeof__(other) name __attribute__((alias(#other)))
 SAME_AS(hf3fs_iovcreate_device, hf3fs_iovcreate_gpu);

@@ -77,8 +77,6 @@ struct hf3fs_cqe {
   const void *userdata;
 };
 
-/* ---- File systems ---- */
-
 /* Whether a descriptor is open on a file system that speaks USRBIO; false for an invalid one. */
 bool hf3fs_is_hf3fs(int fd);
 
@@ -87,8 +85,6 @@ bool hf3fs_is_hf3fs(int fd);
  * With HF3FS_USRBIO_DONT_CHECKFS_FOR_MP=yes in the environment, any mount that has a folder
  * 3fs-virt is accepted. */
 int hf3fs_extract_mount_point(char *hf3fs_mount_point, int size, const char *path);
-
-/* ---- Buffers ---- */
 
 /* Allocates shared memory of `size` bytes and registers it with the daemon. `numa` is the preferred
  * node of its pages, without a guarantee; negative: none. Blocks for as long as the daemon takes.
@@ -116,8 +112,6 @@ void hf3fs_iovunlink(struct hf3fs_iov *iov);
 /* Unmaps a buffer; in the process that created it, also unregisters and unlinks it. It must have no
  * operation in flight. Does nothing for NULL, a zeroed struct, or a wrapped buffer. */
 void hf3fs_iovdestroy(struct hf3fs_iov *iov);
-
-/* ---- Rings ---- */
 
 /* The size in bytes of a ring with so many entries; 0: invalid. */
 size_t hf3fs_ior_size(int entries);
@@ -154,8 +148,6 @@ int hf3fs_iorcreate4(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int e
  * use their buffers until then. Does nothing for NULL or a zeroed struct. */
 void hf3fs_iordestroy(struct hf3fs_ior *ior);
 
-/* ---- Files ---- */
-
 /* Registers an open file for use by rings. Returns 0 or a negative number, which hf3fs_prep_io
  * accepts for the file, too; or a **positive** errno value: EBADF, the file system does not speak
  * USRBIO; EINVAL, it is already registered; EMFILE, ENOMEM. The registration holds a descriptor of
@@ -165,8 +157,6 @@ int hf3fs_reg_fd(int fd, uint64_t flags);
 
 /* Ends the registration, by either number. Does nothing if there is none. */
 void hf3fs_dereg_fd(int fd);
-
-/* ---- Operations ---- */
 
 /* The most operations in flight. */
 int hf3fs_io_entries(const struct hf3fs_ior *ior);
@@ -192,8 +182,6 @@ int hf3fs_submit_ios(const struct hf3fs_ior *ior);
  * flight then completes with ENOTCONN. */
 int hf3fs_wait_for_ios(const struct hf3fs_ior *ior, struct hf3fs_cqe *cqes, int cqec,
                        int min_results, const struct timespec *abs_timeout);
-
-/* ---- Further calls ---- */
 
 /* Makes a hard link to `target` on the same file system. Returns 0 or a **positive** errno value.
  */

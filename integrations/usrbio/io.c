@@ -23,8 +23,6 @@ static int32_t next_place(const struct ring *ring, int32_t place) {
   return place + 1 == ring->view.slots ? 0 : place + 1;
 }
 
-/* ---- Preparing ---- */
-
 static bool is_in_buffer(const struct hf3fs_iov *iov, const void *address, uint64_t length) {
   if (!iov || !iov->base || (uintptr_t)address < (uintptr_t)iov->base)
     return false;
@@ -86,7 +84,7 @@ int hf3fs_submit_ios(const struct hf3fs_ior *ior) {
   return ring_error(ring);
 }
 
-/* ---- Taking completions; all with the ring's `taking` ---- */
+/* Taking completions; all with the ring's `taking` */
 
 static void fail_ring(struct ring *ring, int error) {
   atomic_store_explicit(&ring->error, error, memory_order_relaxed);
@@ -148,7 +146,7 @@ static int collect(struct ring *ring, struct hf3fs_cqe *cqes, int room) {
   return taken;
 }
 
-/* ---- Waiting; all with the ring's `taking` ---- */
+/* Waiting; all with the ring's `taking` */
 
 static int64_t nanoseconds(const struct timespec *time) {
   return (int64_t)time->tv_sec * 1000000000ll + time->tv_nsec;

@@ -13,8 +13,6 @@
 
 #define NUMA_NODES 1024 /* the most that a kernel can be configured for */
 
-/* ---- Memory ---- */
-
 int random_id(uint8_t id[16]) {
   ssize_t got;
   do
@@ -100,8 +98,6 @@ static int open_memory(struct buffer *buffer, const char *path, size_t size) {
   return status;
 }
 
-/* ---- Buffers ---- */
-
 static void format_link(const char *mount, const struct iov_name *name, char link[LINK_ROOM]) {
   int length = snprintf(link, LINK_ROOM, "%s/" CONTROL_IOVS "/", mount);
   iov_name_format(name, link + length);
@@ -165,8 +161,6 @@ void buffer_describe(struct hf3fs_iov *iov, const uint8_t id[16], const char *mo
   iov->block_size = block_size;
   iov->numa = numa;
 }
-
-/* ---- The interface ---- */
 
 static int create_iov(struct hf3fs_iov *iov, const char *mount, size_t size, size_t block_size,
                       int numa) {

@@ -19,8 +19,6 @@ struct mount {
 
 static struct mount *mounts; /* under LOCK_MOUNTS, with a reference each */
 
-/* ---- Locks ---- */
-
 pthread_mutex_t client_locks[CLIENT_LOCKS] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
                                               PTHREAD_MUTEX_INITIALIZER};
 
@@ -37,8 +35,6 @@ static void after_fork(void) {
 __attribute__((constructor)) static void watch_forks(void) {
   pthread_atfork(before_fork, after_fork, after_fork);
 }
-
-/* ---- Mounts ---- */
 
 bool mount_is_path(const char *path) {
   return path && *path && strlen(path) < MOUNT_ROOM;

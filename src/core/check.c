@@ -4,8 +4,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "core/error.h"
-
 void check_begin(struct haul_check *check, const char *backend, const char *name) {
   *check = (struct haul_check){.state = HAUL_CHECK_OK};
   snprintf(check->backend, sizeof check->backend, "%s", backend);

@@ -57,8 +57,6 @@ HAUL_API int haul_log_set(enum haul_log_level level,
   return 0;
 }
 
-/* ---- Lines ---- */
-
 struct waiting_line {
   struct deferred deferred;
   struct log *log;
@@ -115,8 +113,6 @@ static void make_line(struct log *log, enum log_event event, const struct haul_l
   line->deferred.run = call_application;
   loop_defer(log->loop, &line->deferred);
 }
-
-/* ---- Rate limit ---- */
 
 /* Makes a line for each event that was suppressed. */
 static void report_suppressed(struct log *log) {
@@ -175,8 +171,6 @@ void log_write(struct log *log, enum log_event event, const struct haul_log_fiel
   if (log_admit(log, event))
     make_line(log, event, fields);
 }
-
-/* ---- Open and close ---- */
 
 void log_open(struct log *log, struct loop *loop, const char *node) {
   pthread_mutex_lock(&settings.lock);

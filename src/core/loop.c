@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <time.h>
@@ -132,8 +131,6 @@ void loop_unlock(struct loop *loop) {
   pthread_mutex_unlock(&loop->lock);
 }
 
-/* ---- Numbers ---- */
-
 /* False: no memory, or `most` of them. */
 static bool add_numbers(struct numbers *numbers, uint32_t most) {
   uint32_t count = numbers->count ? numbers->count * 2 : 16;
@@ -165,8 +162,6 @@ static void give_number(struct numbers *numbers, uint32_t number) {
   numbers->list[number].next_free = numbers->free;
   numbers->free = number;
 }
-
-/* ---- Deferred calls ---- */
 
 static _Thread_local const struct loop *current_loop; /* whose deferred call this thread runs */
 
@@ -206,8 +201,6 @@ int loop_run_deferred(struct loop *loop) {
   }
   return count;
 }
-
-/* ---- Descriptors ---- */
 
 static void give_slot(struct loop *loop, struct watch *watch) {
   give_number(&loop->watches, watch->slot);
@@ -265,8 +258,6 @@ static int dispatch_events(struct loop *loop, const struct epoll_event *events, 
   }
   return handled;
 }
-
-/* ---- Timers and pollers ---- */
 
 void loop_timer_start(struct loop *loop, struct timer *timer, int64_t at) {
   timers_start(&loop->timers, timer, at);
@@ -358,8 +349,6 @@ static int run_pollers(struct loop *loop, bool *urgent) {
   loop->next_poller = NULL;
   return handled;
 }
-
-/* ---- Rounds ---- */
 
 /* epoll_pwait2(2) needs Linux 5.11, and some sandboxes lack it. Then sleeps are rounded up to
  * milliseconds. */

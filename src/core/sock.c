@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/deferred_close.h"
@@ -24,8 +23,6 @@
 #endif
 
 #define ADDRESS_FORMS "write tcp://host:port, unix:///path or unix://@name"
-
-/* ---- Addresses ---- */
 
 static void set_abstract(const char *name, size_t length, struct address *address) {
   memset(address, 0, sizeof *address);
@@ -169,8 +166,6 @@ void address_format(const struct address *address, char *text, size_t size) {
     snprintf(text, size, "tcp://%s:%u", host, ntohs(in->sin_port));
   }
 }
-
-/* ---- Listening and connecting ---- */
 
 static void pass_descriptors(int fd, int pass) {
   setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &pass, sizeof pass); /* ENOPROTOOPT before 6.16 */
@@ -348,8 +343,6 @@ void sock_tune(int descriptor) {
   setsockopt(descriptor, SOL_SOCKET, SO_OOBINLINE, &one,
              sizeof one); /* else recvmsg stops before urgent data */
 }
-
-/* ---- Descriptors ---- */
 
 #define DESCRIPTORS_AT_ONCE 253 /* SCM_MAX_FD */
 

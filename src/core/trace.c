@@ -19,8 +19,6 @@ struct trace_ring {
   struct slot slots[TRACE_SLOTS];
 };
 
-/* ---- Writing ---- */
-
 static void pack(const struct trace_event *event, uint64_t words[WORDS]) {
   words[0] = event->at;
   words[1] = event->transfer;
@@ -80,8 +78,6 @@ void trace_write(struct trace *trace, struct trace_event event) {
   atomic_fetch_sub(&trace->inside, 1);
 }
 
-/* ---- Starting and stopping ---- */
-
 /* The next event's number. */
 static uint64_t next_number(const struct trace *trace) {
   return atomic_load_explicit(&trace->next, memory_order_relaxed) + 1;
@@ -107,8 +103,6 @@ bool trace_stop(struct trace *trace) {
   trace->allocated = NULL;
   return true;
 }
-
-/* ---- Reading ---- */
 
 enum found { FOUND, GONE, UNFINISHED };
 

@@ -7,11 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define PORT_DEFAULT "2379"
-
-/* ---- Life ---- */
 
 static bool is_prefix(const char *text) {
   for (const char *at = text; *at; at++)
@@ -102,8 +99,6 @@ static int no_memory(const struct directory *directory) {
   return directory->library->code(HAUL_ENOMEM, "directory");
 }
 
-/* ---- Parts of requests ---- */
-
 json_t *range_of(const char *from, const char *to) {
   json_t *range = json_pack("{so}", "key", json_bytes(from, strlen(from)));
   if (range && to && json_object_set_new(range, "range_end", json_bytes(to, strlen(to))) != 0) {
@@ -179,8 +174,6 @@ static int transact_as(struct directory *directory, int64_t lease,
                          "the entry in the directory does not belong to this node any more");
 }
 
-/* ---- Finding ---- */
-
 /* False: no memory. */
 static bool collect(const struct directory *directory, const json_t *range,
                     struct haul_directory_entry *entries, size_t room, size_t *count) {
@@ -251,8 +244,6 @@ static int etcd_find(struct directory *directory, const char *word, int64_t unti
                                    "no node and no region of this name in the directory");
 }
 
-/* ---- Leases ---- */
-
 static int etcd_lease(struct directory *directory, unsigned seconds, int64_t until, int64_t *out) {
   json_t *response = NULL;
   int code = http_post(directory->http, "/v3/lease/grant", json_pack("{si}", "TTL", (int)seconds),
@@ -292,8 +283,6 @@ static void etcd_end_lease(struct directory *directory, int64_t number, int64_t 
   if (http_post(directory->http, "/v3/lease/revoke", lease_of(number), until, &response) == 0)
     json_decref(response);
 }
-
-/* ---- Entering ---- */
 
 static bool share_address(const struct haul_directory_entry *one,
                           const struct haul_directory_entry *other) {

@@ -7,15 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Bytes; bounds the memory that a server can make this process use. It is far above a page of a
  * walk (1000 entries). */
 #define RESPONSE_MAX ((size_t)64 << 20)
 #define LIVENESS_MAX 3600000000000LL /* ns; so that now + liveness cannot overflow */
 #define CONNECT_MS   2000L           /* then the next member is tried */
-
-/* ---- curl's callbacks ---- */
 
 static size_t http_write_body(char *data, size_t size, size_t count, void *user) {
   struct bytes *bytes = user;
@@ -41,8 +38,6 @@ static int close_on_exec(void *user, curl_socket_t socket, curlsocktype purpose)
   fcntl(socket, F_SETFD, FD_CLOEXEC);
   return CURL_SOCKOPT_OK;
 }
-
-/* ---- Open and close ---- */
 
 static void start_curl(void) {
   curl_global_init(CURL_GLOBAL_DEFAULT);
@@ -161,8 +156,6 @@ static void note_own_host(struct http *http) {
 void http_own_host(struct http *http, char *host, size_t size) {
   snprintf(host, size, "%s", http->own_host);
 }
-
-/* ---- One request ---- */
 
 /* Login errors that etcd reports as INVALID_ARGUMENT. */
 static bool is_about_login(const char *text) {
@@ -334,8 +327,6 @@ static int http_post_members(struct http *http, const char *path, const char *te
   free(bytes.data);
   return code;
 }
-
-/* ---- Logging in ---- */
 
 static int set_token(struct http *http, const char *token) {
   if (strlen(token) >= sizeof http->token || strpbrk(token, "\r\n"))

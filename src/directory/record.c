@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "directory/record.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- Words ---- */
 
 bool word_escape(const char *word, char *text, size_t size) {
   size_t used = 0;
@@ -50,8 +47,6 @@ bool word_unescape(const char *text, size_t length, char *word, size_t size) {
   return used > 0;
 }
 
-/* ---- Keys ---- */
-
 void key_of(const char *prefix, const struct haul_directory_entry *entry, char key[KEY_MAX]) {
   char node[3 * sizeof entry->node + 1], name[3 * sizeof entry->name + 1];
   word_escape(entry->node, node, sizeof node);
@@ -80,8 +75,6 @@ bool key_parse(const char *prefix, const char *key, size_t length,
   return word_unescape(rest, (size_t)(slash - rest), entry->name, sizeof entry->name) &&
          word_unescape(slash + 1, (size_t)(end - slash - 1), entry->node, sizeof entry->node);
 }
-
-/* ---- Values ---- */
 
 static void hex_of(const uint8_t bytes[16], char text[33]) {
   for (int i = 0; i < 16; i++)
@@ -171,8 +164,6 @@ bool value_parse(const struct directory_library *library, const char *text, size
   json_decref(value);
   return valid;
 }
-
-/* ---- etcd's JSON ---- */
 
 static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -46,8 +46,6 @@ static int is_broken(const struct directory_walk *walk, const char *what) {
                                          "open the walk again", "%s", what);
 }
 
-/* ---- Pages ---- */
-
 static int no_memory(const struct directory_walk *walk) {
   return walk->directory->library->code(HAUL_ENOMEM, "directory");
 }
@@ -96,8 +94,6 @@ static int read_page(struct directory_walk *walk, int64_t until) {
   walk->read = !more;
   return more ? skip_page(walk) : 0;
 }
-
-/* ---- Changes ---- */
 
 static int open_stream(struct directory_walk *walk, int64_t until) {
   char revision[24];
@@ -165,8 +161,6 @@ static int receive_events(struct directory_walk *walk, int64_t until) {
     nanosleep(&(struct timespec){0, left < PAUSE_NS ? left : PAUSE_NS}, NULL);
   return left > PAUSE_NS ? 0 : code;
 }
-
-/* ---- Events ---- */
 
 /* False: a foreign key, or, with errno ENOMEM, no memory. */
 static bool read_event(const struct directory_walk *walk, const json_t *event,

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/exports.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -120,8 +117,6 @@ void exports_forked(struct exports *exports) {
   if (exports->page.fd >= 0)
     close(exports->page.fd);
 }
-
-/* ---- Publishing ---- */
 
 /* The index of `name`, or its insertion point. With the lock. */
 static uint32_t position(const struct exports *exports, const char *name, bool *found) {
@@ -287,8 +282,6 @@ int exports_remove(struct exports *exports, struct haul_region *region, const ch
   return 0;
 }
 
-/* ---- Finding ---- */
-
 static unsigned rights_of(const struct export *entry, const char *identity) {
   unsigned rights = entry->rights;
   for (uint32_t i = 0; i < entry->count; i++)
@@ -371,8 +364,6 @@ size_t exports_count(struct exports *exports, const char *identity) {
   pthread_mutex_unlock(&exports->lock);
   return count;
 }
-
-/* ---- The validity page ---- */
 
 /* With the lock. */
 static int make_page(struct exports *exports) {

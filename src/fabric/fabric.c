@@ -32,8 +32,6 @@ const struct transport *transport_named(const char *name) {
   return NULL;
 }
 
-/* ---- Node ---- */
-
 int fabric_open(struct fabric *fabric) {
   int code = 0;
   for (size_t i = 0; i < TRANSPORTS && code == 0; i++)
@@ -72,8 +70,6 @@ void fabric_invalidate(struct fabric *fabric, const struct memory *memory) {
     if (transports[i]->invalidate)
       transports[i]->invalidate(fabric, memory);
 }
-
-/* ---- Link ---- */
 
 int link_create_endpoints(struct link *link) {
   for (size_t i = 0; i < TRANSPORTS; i++) {
@@ -226,8 +222,6 @@ void endpoint_trace_served(const struct endpoint *endpoint, enum haul_trace_kind
                                    .bytes = bytes,
                                    .status = code});
 }
-
-/* ---- Requests on a channel ---- */
 
 struct channel_request *channel_request_find(struct list *requests, uint32_t id) {
   list_each(item, requests) {

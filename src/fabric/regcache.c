@@ -25,8 +25,6 @@ struct set {
   struct entry *entries[WAYS];
 } __attribute__((aligned(LINE)));
 
-/* ---- Ranges ---- */
-
 static inline bool is_valid(const struct regcache *cache, const struct regcache_range *range) {
   return range->length > 0 && range->address < cache->top &&
          range->length <= cache->top - range->address;
@@ -52,8 +50,6 @@ static struct range pages_of(const struct regcache *cache, const struct regcache
   pages.end = (pages.end + in_page) & ~in_page;
   return pages;
 }
-
-/* ---- Lookup, with the lock ---- */
 
 static inline uint64_t front_page(const struct regcache *cache,
                                   const struct regcache_range *range) {
@@ -112,8 +108,6 @@ static inline struct entry *find_entry(struct regcache *cache, const struct regc
   return find_in_ranges(cache, range);
 }
 
-/* ---- Entries ---- */
-
 static void *on_line(void *address) {
   return (void *)(((uintptr_t)address + LINE - 1) & ~(uintptr_t)(LINE - 1));
 }
@@ -141,8 +135,6 @@ static struct entry *entry_new(struct regcache *cache) {
   spin_unlock(&cache->lock);
   return entry;
 }
-
-/* ---- Calls ---- */
 
 static int get_slow(struct regcache *cache, const struct regcache_range *range,
                     struct registration **registration) {

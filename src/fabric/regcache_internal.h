@@ -96,8 +96,6 @@ static inline void entry_free(struct regcache *cache, struct entry *entry) {
   cache->free = entry;
 }
 
-/* ---- regcache_lifecycle.c ---- */
-
 /* Without the lock, by the last put of a retired entry. */
 void entry_end(struct regcache *cache, struct entry *entry);
 /* Without the lock. */
@@ -121,7 +119,7 @@ void pending_begin(struct regcache *cache, struct pending *pending, const struct
 int pending_run(struct regcache *cache, struct pending *pending, struct entry *entry,
                 struct registration **registration);
 
-/* ---- regcache_merge.c: with the lock, except merge_free ---- */
+/* regcache_merge.c: with the lock, except merge_free */
 
 /* Takes over the range, or chains it to `out` when it lies within another. Ranges that overlap it
  * belong to its buffer. */

@@ -4,8 +4,6 @@
 #include "core/futex.h"
 #include "fabric/regcache_internal.h"
 
-/* ---- Ending ---- */
-
 static void discount(struct regcache *cache, uint64_t bytes) {
   cache->counters.bytes -= bytes;
   cache->counters.entries--;
@@ -50,8 +48,6 @@ void entry_end(struct regcache *cache, struct entry *entry) {
   spin_unlock(&cache->lock);
   removed_finish(cache, &removed);
 }
-
-/* ---- Eviction ---- */
 
 static bool is_over(const struct regcache *cache, const struct regcache_limits *limits) {
   return cache->counters.bytes > limits->bytes || cache->counters.entries > limits->entries;
@@ -108,8 +104,6 @@ bool regcache_empty(struct regcache *cache) {
   return some;
 }
 
-/* ---- Invalidation ---- */
-
 static bool overlaps(const struct range *one, const struct range *other) {
   return one->kind == other->kind && one->start < other->end && other->start < one->end;
 }
@@ -135,8 +129,6 @@ void regcache_drop(struct regcache *cache, const struct range *pages, const stru
   }
   merge_drop(&cache->merge, bytes, keep, &removed->announced);
 }
-
-/* ---- Registering ---- */
 
 static bool covers(const struct range *one, const struct range *other) {
   return one->kind == other->kind && one->start <= other->start && other->end <= one->end;

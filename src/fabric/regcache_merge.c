@@ -23,8 +23,6 @@ static uint64_t page_up(const struct range_merge *merge, uint64_t address) {
   return page_down(merge, address + merge->page - 1);
 }
 
-/* ---- Announced ranges ---- */
-
 static void push(struct announced *announced, struct announced **out) {
   announced->next = *out;
   *out = announced;
@@ -81,8 +79,6 @@ void merge_refused(struct range_merge *merge, const struct range *pages, bool ro
   for (; at && at->start < pages->end; at = range_after(at))
     announced_of(at)->alone = true;
 }
-
-/* ---- Widening ---- */
 
 static bool may_join(struct range *range, uint64_t buffer) {
   const struct announced *announced = announced_of(range);

@@ -332,8 +332,6 @@ struct transport {
   bool (*touches_any)(struct endpoint *endpoint);
 };
 
-/* ---- fabric.c ---- */
-
 /* The i-th transport, best first; NULL past the last. */
 const struct transport *transport_at(size_t index);
 /* NULL for an unknown name. */

@@ -29,8 +29,6 @@ enum copy_method copy_method(const struct memory *to, const struct memory *from,
   return COPY_ENGINE;
 }
 
-/* ---- one copy by an engine ---- */
-
 int copy_may_start(const struct copy *copy, const struct provider *engine) {
   if (fork_is_child())
     return error_set(HAUL_EFORK, 0, engine->name, "exec first",
@@ -114,8 +112,6 @@ static int pending_wait(struct copy_pending *pending, haul_deadline until) {
   return status == HAUL_ECANCELED ? error_timeout(pending->engine->name) : status;
 }
 
-/* ---- by the CPU ---- */
-
 static int copy_by_cpu(struct memory *to, uint64_t to_offset, struct memory *from,
                        uint64_t from_offset, uint64_t length, haul_deadline until) {
   int status = memory_fence(from, FENCE_BEFORE_READ);
@@ -128,8 +124,6 @@ static int copy_by_cpu(struct memory *to, uint64_t to_offset, struct memory *fro
   }
   return status == 0 ? memory_fence(to, FENCE_AFTER_WRITE) : status;
 }
-
-/* ---- staging ---- */
 
 static int no_staging(const struct memory *memory) {
   return error_set(HAUL_ENOTSUP, 0, memory->provider->name, "use other memory",
@@ -277,8 +271,6 @@ static int copy_between(struct staging *staging, struct copy_pending *pending,
   put_bounces(&user, stages);
   return status;
 }
-
-/* ---- the whole ---- */
 
 static bool overlap(const struct memory *to, uint64_t to_offset, const struct memory *from,
                     uint64_t from_offset, uint64_t length) {

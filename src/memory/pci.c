@@ -12,8 +12,6 @@
 #include "core/check.h"
 #include "core/sys.h"
 
-/* ---- The kernel's files ---- */
-
 /* As file_read, of a device's file. */
 static ssize_t read_file(const char *sys, const char *pci, const char *name, char *text,
                          size_t size) {
@@ -58,8 +56,6 @@ bool pci_find(const char *sys, const char *vendor, const char *class, char name[
   return is_there;
 }
 
-/* ---- IOMMU ---- */
-
 /* The kernel's domain types: "identity" does not translate; "DMA" and "DMA-FQ" do. */
 void pci_check_iommu(struct haul_check *check, const char *sys, const char *kind, pci_next *next) {
   const char *pci;
@@ -82,8 +78,6 @@ void pci_check_iommu(struct haul_check *check, const char *sys, const char *kind
     check_set(check, HAUL_CHECK_OK, "the IOMMU passes the devices' addresses on (%s)", type);
   }
 }
-
-/* ---- ACS ---- */
 
 #define CONFIG_BYTES   4096u
 #define CONFIG_SHORT   256u /* readable without root */

@@ -39,8 +39,6 @@ static size_t slot_of(struct haul_place place, bool private, uint8_t size_class)
   return (slot * 2 + private) * POOL_CLASSES + size_class;
 }
 
-/* ---- shards ---- */
-
 /* With the lock. There is one writer, so a plain load and store are enough. */
 static inline void count(_Atomic uint64_t *counter, uint64_t by) {
   uint64_t value = atomic_load_explicit(counter, memory_order_relaxed);
@@ -68,8 +66,6 @@ static inline uint64_t next_life(struct pool_shard *shard) {
   atomic_store_explicit(&shard->life, life, memory_order_relaxed);
   return life;
 }
-
-/* ---- taking ---- */
 
 void pool_mark(struct haul_region *region) {
   size_t bytes = class_bytes[region->size_class];
@@ -125,8 +121,6 @@ struct haul_region *pool_take_quickly(struct pool *pool, struct haul_place place
   spin_unlock(&shard->lock);
   return region;
 }
-
-/* ---- giving ---- */
 
 static _Atomic unsigned paused; /* calls of pool_pause without their pool_resume */
 
@@ -222,8 +216,6 @@ bool pool_give(struct pool *pool, struct haul_region *region) {
   spin_unlock(&shard->lock);
   return false;
 }
-
-/* ---- emptying, counting ---- */
 
 /* With the lock: moves the shard's regions to the front of `list`. A closed shard has no budget. */
 static struct haul_region *shard_empty(struct pool_shard *shard, struct haul_region *list) {

@@ -184,7 +184,7 @@ struct provider {
   int (*checksum)(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);
 };
 
-/* ---- providers.c: the list ---- */
+/* providers.c: the list */
 
 #define PROVIDERS_MAX 8
 

@@ -75,8 +75,6 @@ unsigned provider_devices(const struct provider *provider) {
   return provider->devices ? provider->devices() : 1;
 }
 
-/* ---- places ---- */
-
 static int unknown_place(const char *object) {
   char kinds[64]; /* "host, sim:N" */
   size_t used = 0;
@@ -167,8 +165,6 @@ HAUL_API const char *haul_place_format(struct haul_place place, char *text, size
     snprintf(text, size, "%s", provider->name);
   return text;
 }
-
-/* ---- dispatch ---- */
 
 static int not_supported(const struct provider *provider, const char *what) {
   return error_set(HAUL_ENOTSUP, 0, provider->name, "use host memory",

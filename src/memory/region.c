@@ -26,8 +26,6 @@ struct heap {
   struct staging staging;
 };
 
-/* ---- the heap ---- */
-
 static const struct heap_watcher nobody = {NULL, NULL, NULL, NULL};
 
 int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
@@ -175,8 +173,6 @@ void heap_counters(struct heap *heap, struct heap_counters *counters) {
   counters->imports_shared = atomic_load(&heap->imports.shared);
   counters->imports_expired = atomic_load(&heap->imports.expired);
 }
-
-/* ---- making regions ---- */
 
 /* A region without memory; finish() makes it hold the heap. */
 static struct haul_region *new_region(struct heap *heap) {
@@ -352,8 +348,6 @@ int heap_import(struct heap *heap, const struct haul_ticket *packed, int descrip
   return region_finish(made, status, region);
 }
 
-/* ---- using them ---- */
-
 void *region_hold_node(struct haul_region *region) {
   struct heap *heap = region->heap;
   pthread_mutex_lock(&heap->watch_lock);
@@ -416,8 +410,6 @@ int region_check(const struct haul_region *region, uint64_t offset, uint64_t len
   return error_set(HAUL_ERANGE, 0, object, "check offset and length",
                    "the range ends outside the region of %zu bytes", region->memory.length);
 }
-
-/* ---- release ---- */
 
 /* Is it released early or possibly in use by peers? */
 static inline bool is_used(const struct haul_region *region) {

@@ -7,8 +7,6 @@
 #include "core/sys.h"
 #include "memory/pages.h"
 
-/* ---- Nodes ---- */
-
 void staging_bind_numa(const struct memory *memory, int numa) {
   /* If a sandbox forbids mbind, pages come from the node of their first use. */
   if (numa >= 0)
@@ -34,8 +32,6 @@ int staging_numa(struct staging *staging, struct haul_place place) {
   }
   return known - 2;
 }
-
-/* ---- Buffers ---- */
 
 /* Not with the lock, as a driver may have to unpin the memory. */
 static void bounce_free(struct bounce *bounce) {
@@ -108,7 +104,7 @@ static int bounce_get(struct staging *staging, int numa, struct bounce **bounce)
   return code;
 }
 
-/* ---- The queue; with the lock ---- */
+/* The queue; with the lock */
 
 static size_t guaranteed(const struct staging *staging, unsigned kind) {
   return staging->used[kind] > STAGING_PAIR ? staging->used[kind] : STAGING_PAIR;
@@ -149,8 +145,6 @@ static void wake_next(struct staging *staging) {
       first->wake(first->context);
   }
 }
-
-/* ---- Taking ---- */
 
 void staging_user_init(struct staging *staging, struct staging_user *user, enum staging_kind kind,
                        unsigned most, void (*wake)(void *context), void *context) {
@@ -267,8 +261,6 @@ int staging_full(void) {
                    "all bounce buffers are in use by slow peers");
 }
 
-/* ---- Reservations ---- */
-
 unsigned staging_reserve(struct staging *staging, unsigned wanted) {
   struct list dead = LIST_INIT(dead);
   pthread_mutex_lock(&staging->lock);
@@ -293,8 +285,6 @@ void staging_unreserve(struct staging *staging, unsigned count) {
   wake_next(staging);
   pthread_mutex_unlock(&staging->lock);
 }
-
-/* ---- Open and close ---- */
 
 void staging_open(struct staging *staging, struct heap *heap) {
   staging->heap = heap;

@@ -5,7 +5,6 @@
  *
  * A server thread of libmicrohttpd listens on loopback only, because HTTP has no authentication
  * here. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <haul/metrics.h>
 #include <inttypes.h>
@@ -19,8 +18,6 @@
 #define CONNECTIONS   16u
 #define SECONDS       10u /* idle time of a connection */
 #define REQUEST_BYTES 8192u
-
-/* ---- The text ---- */
 
 /* Values that rise and fall; all others are counters. */
 static const char *const gauges[] = {"dpdk.objects_free",   "node.peers",    "node.published",
@@ -146,8 +143,6 @@ static void metrics_write(haul_node *node, FILE *out) {
   haul_counter_list(node, write_counter, &text);
   write_paths(&text);
 }
-
-/* ---- The server ---- */
 
 struct metrics {
   haul_node *node;

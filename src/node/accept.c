@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
-#include "core/error.h"
 #include "core/sys.h"
 #include "node/handshake.h"
 #include "node/listen.h"
@@ -68,8 +67,6 @@ static void handshake_end(struct handshake *handshake) {
   alloc_free(handshake);
 }
 
-/* ---- Eviction ---- */
-
 static unsigned count_from(const struct haul_node *node, bool in_tls, const char *origin) {
   unsigned count = 0;
   list_each(item, &node->handshakes) {
@@ -99,8 +96,6 @@ static bool evict(struct haul_node *node, bool in_tls, const char *origin) {
   }
   return false;
 }
-
-/* ---- Responses ---- */
 
 /* A fresh socket takes a whole response; one that does not is not waited for. */
 static bool respond(const struct handshake *handshake, const struct welcome *welcome) {
@@ -141,8 +136,6 @@ static void init_welcome(const struct haul_node *node, struct welcome *welcome) 
   snprintf(welcome->name, sizeof welcome->name, "%s", node->name);
   snprintf(welcome->companion, sizeof welcome->companion, "%s", node->companion);
 }
-
-/* ---- The hello ---- */
 
 /* True if this identity and address already have max_peers_each peers. */
 static bool has_enough_peers(const struct handshake *handshake) {
@@ -281,8 +274,6 @@ static void read_hello(struct handshake *handshake) {
   handshake_end(handshake);
 }
 
-/* ---- Authentication by TLS ---- */
-
 static void continue_tls(struct handshake *handshake) {
   int code = tls_handshake(handshake->stream.tls, "connection");
   if (code == TLS_READ) {
@@ -374,8 +365,6 @@ static void peek(struct handshake *handshake) {
     read_hello(handshake);
   }
 }
-
-/* ---- Events ---- */
 
 static void on_bytes(struct watch *watch, uint32_t events) {
   struct handshake *handshake = list_entry(watch, struct handshake, watch);

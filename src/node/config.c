@@ -27,8 +27,6 @@ static int config_set(unsigned i, const char *text, const char *object, enum ori
   return code;
 }
 
-/* ---- The call ---- */
-
 static int check_call(struct config *config) {
   const struct haul_node_config *values = &config->values;
   if (values->progress != HAUL_PROGRESS_THREAD && values->progress != HAUL_PROGRESS_CALLER)
@@ -71,8 +69,6 @@ static int read_call(const struct haul_node_config *given, struct config *config
   return code;
 }
 
-/* ---- The environment ---- */
-
 static int read_environment(struct config *config) {
   int code = 0;
   for (unsigned i = 0; i < SETTINGS_COUNT && code == 0; i++) {
@@ -84,8 +80,6 @@ static int read_environment(struct config *config) {
   }
   return code;
 }
-
-/* ---- The file ---- */
 
 static char *trim(char *text) {
   while (isspace((unsigned char)*text))
@@ -186,8 +180,6 @@ static int read_file(struct config *config) {
   alloc_free(text);
   return code;
 }
-
-/* ---- All sources ---- */
 
 static void format_origin(const struct config *config, unsigned i, char *text, size_t size) {
   switch (config->origins[i].from) {

@@ -31,15 +31,13 @@ struct config {
   } origins[SETTINGS_COUNT];
 };
 
-/* ---- config.c ---- */
-
 /* `given` may be NULL. HAUL_EINVAL, whose object is where the mistake is: the setting, the variable
  * or FILE:LINE. Every line of the file is checked, also those that another source overrides. */
 int config_read(const struct haul_node_config *given, struct config *config);
 /* Applies the text of a file to the settings that have no value yet. `path` is for errors. */
 int config_parse(char *text, const char *path, struct config *config);
 
-/* ---- setting.c: by a setting's number, below SETTINGS_COUNT ---- */
+/* setting.c: by a setting's number, below SETTINGS_COUNT */
 
 /* -1: there is no setting of this name. */
 int setting_find(const char *name);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/sys.h"
 #include "node/dial.h"
 #include "node/directory.h"
 
@@ -19,8 +18,6 @@ static void init_hello(const struct haul_node *node, enum role role, struct hell
   memcpy(hello->boot, node->fabric.boot, 16);
   snprintf(hello->name, sizeof hello->name, "%s", node->name);
 }
-
-/* ---- Channels ---- */
 
 /* A dial for the channel, not started; NULL with the detail. */
 static struct dial *new_channel(struct haul_peer *peer, const struct transport *transport,
@@ -82,8 +79,6 @@ static int dial_channel(struct link *link, const struct transport *transport, bo
   dial_start(dial, &hello);
   return 0;
 }
-
-/* ---- Connections ---- */
 
 /* The control connection. */
 static int dial_node(struct haul_node *node, const struct address *address, const char *text,

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -38,8 +37,6 @@ int control_parse(const uint8_t head[CONTROL_HEAD], struct control_frame *frame)
     return frame->length < 8 || frame->length > HAUL_MESSAGE_MAX + 8 ? HAUL_EPROTO : 0;
   return frame->length > CONTROL_BODY_MAX ? HAUL_EPROTO : 0;
 }
-
-/* ---- Sending ---- */
 
 static void watch_writable(struct haul_peer *peer, bool wanted) {
   loop_change(peer->node->loop, &peer->watch, EPOLLIN | (wanted ? EPOLLOUT : 0u));
@@ -229,8 +226,6 @@ int control_send_message(struct haul_peer *peer, uint64_t tag, const void *bytes
   return queue_frame(peer, frame);
 }
 
-/* ---- Requests ---- */
-
 static bool wire_is_read(const struct wire *wire) {
   return !wire->failed && wire_left(wire) == 0;
 }
@@ -292,8 +287,6 @@ static int on_response(struct haul_peer *peer, uint32_t id, struct wire *in) {
   }
   return 0; /* of a request that timed out */
 }
-
-/* ---- Receiving ---- */
 
 static int serve(struct haul_peer *peer, const struct control_frame *frame, struct wire *in,
                  enum control_type type,

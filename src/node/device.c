@@ -10,8 +10,6 @@
 #include "memory/copy.h"
 #include "node/node.h"
 
-/* ---- Lists ---- */
-
 static void describe_device(const struct provider *provider, unsigned device,
                             struct haul_device *info) {
   memset(info, 0, sizeof *info);
@@ -81,8 +79,6 @@ HAUL_API int haul_check_list(haul_node *node, struct haul_check *checks, size_t 
   *count = all;
   return 0;
 }
-
-/* ---- Copies ---- */
 
 struct haul_copy {
   pthread_mutex_t lock; /* guards the last three */

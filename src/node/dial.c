@@ -18,8 +18,6 @@
 
 static void on_event(struct watch *watch, uint32_t events);
 
-/* ---- The limit of TLS handshakes ---- */
-
 static bool is_for(const struct dial *dial, const struct address *address) {
   return dial->address.length == address->length &&
          memcmp(&dial->address.storage, &address->storage, address->length) == 0;
@@ -50,8 +48,6 @@ static void wake_next(const struct dial *ended) {
     }
   }
 }
-
-/* ---- Ends ---- */
 
 static void dial_end(struct dial *dial, int code) {
   loop_unwatch(dial->node->loop, &dial->watch);
@@ -88,7 +84,7 @@ static int disconnected(const struct dial *dial, int system) {
                    "the connection ended");
 }
 
-/* ---- Steps: 0 once they are done, WAITS, or a code with the detail ---- */
+/* Steps: 0 once they are done, WAITS, or a code with the detail */
 
 static int await(struct dial *dial, uint32_t events) {
   struct loop *loop = dial->node->loop;
@@ -249,8 +245,6 @@ static void on_timer(struct timer *timer) {
   dial_run(dial);
 }
 
-/* ---- Start and stop ---- */
-
 struct dial *dial_new(struct haul_node *node) {
   struct dial *dial = alloc_zero(1, sizeof *dial);
   if (!dial) {
@@ -302,8 +296,6 @@ void dials_forked(const struct haul_node *node) {
       close(dial->stream.fd);
   }
 }
-
-/* ---- Waiting ---- */
 
 static void on_dialed(struct dial *dial, int code) {
   struct dialed *dialed = dial->user;

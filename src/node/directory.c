@@ -13,8 +13,6 @@
 
 #define IDLE_MAX 4 /* connections kept for the next lookup */
 
-/* ---- The module ---- */
-
 const struct directory_library directory_library = {
     error_set, error_hint, error_code, error_quote, haul_place_format, haul_place_parse};
 
@@ -48,8 +46,6 @@ const struct directory_module *directory_module(void) {
   pthread_once(&once, find_path);
   return library_open(&library) ? table.module : NULL;
 }
-
-/* ---- Idle connections ---- */
 
 struct idle {
   struct list link; /* node->directories */
@@ -133,8 +129,6 @@ void directory_stop(struct haul_node *node) {
   pthread_mutex_unlock(&node->directory_lock);
 }
 
-/* ---- Finding ---- */
-
 /* The name behind the prefix of an address; NULL: there is none. */
 static const char *name_in(const char *address) {
   const char *slash = strchr(strstr(address, "://") + 3, '/');
@@ -170,8 +164,6 @@ HAUL_API int haul_directory_find(haul_node *node, const char *address, haul_dead
   node_put(node);
   return code;
 }
-
-/* ---- Connecting ---- */
 
 uint64_t directory_network(void) {
   struct stat status;
@@ -239,8 +231,6 @@ int directory_connect(struct haul_node *node, const char *address, int64_t until
   alloc_free(entries);
   return code;
 }
-
-/* ---- Walks ---- */
 
 struct haul_directory {
   struct haul_node *node;

@@ -7,11 +7,8 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
-#include "core/sys.h"
 #include "core/wire.h"
 #include "node/peer.h"
-
-/* ---- The inbox ---- */
 
 void message_queue(struct haul_peer *peer, struct incoming *message) {
   struct haul_node *node = peer->node;
@@ -122,8 +119,6 @@ static void return_credit(struct haul_peer *peer, size_t cost) {
     control_send(peer, CONTROL_CREDIT, 0, body, sizeof body);
 }
 
-/* ---- Receiving ---- */
-
 static bool has_message(void *user) {
   struct haul_node *node = user;
   pthread_mutex_lock(&node->inbox_lock);
@@ -177,8 +172,6 @@ HAUL_API void haul_message_release(struct haul_message *message) {
   discard(message->internal);
   memset(message, 0, sizeof *message);
 }
-
-/* ---- Sending ---- */
 
 struct sending {
   struct haul_peer *peer;

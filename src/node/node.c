@@ -28,8 +28,6 @@ HAUL_API const char *haul_version(void) {
   return VERSION_TEXT(HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR, HAUL_VERSION_PATCH);
 }
 
-/* ---- Opening ---- */
-
 /* And the files that the settings name. The names are forgotten then: they point into `config`. */
 static int read_config(struct haul_node *node, const struct haul_node_config *given) {
   struct config config;
@@ -216,8 +214,6 @@ HAUL_API int haul_node_open(const struct haul_node_config *config, haul_node **o
   return 0;
 }
 
-/* ---- Closing ---- */
-
 void node_retain(struct haul_node *node) {
   atomic_fetch_add(&node->refs, 1);
 }
@@ -335,8 +331,6 @@ HAUL_API void haul_node_close(haul_node *node) {
   node_put(node);
 }
 
-/* ---- Progress ---- */
-
 HAUL_API int haul_node_fd(haul_node *node) {
   int code = node_enter("haul_node_fd", node, "node is NULL");
   return code ? code : loop_descriptor(node->loop);
@@ -366,8 +360,6 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {
   node_put(node);
   return events;
 }
-
-/* ---- Key files (haul/access.h) ---- */
 
 HAUL_API int haul_key_new(const char *path, const char *name) {
   struct key key = {.name = ""};

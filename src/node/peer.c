@@ -11,8 +11,6 @@
 #include "node/dial.h"
 #include "node/message.h"
 
-/* ---- References ---- */
-
 void peer_ref(struct haul_peer *peer) {
   atomic_fetch_add(&peer->refs, 1);
 }
@@ -61,8 +59,6 @@ HAUL_API void haul_peer_close(haul_peer *peer) {
     peer_unuse(peer);
 }
 
-/* ---- Failure, from any thread ---- */
-
 void peer_fail(struct haul_peer *peer, int code, const char *reason) {
   pthread_mutex_lock(&peer->failure_lock);
   if (!atomic_load(&peer->failure)) {
@@ -82,8 +78,6 @@ int peer_check(struct haul_peer *peer) {
              : 0;
 }
 
-/* ---- What transports call (struct link) ---- */
-
 static void link_fail(struct link *link, int code, const char *reason) {
   peer_fail((struct haul_peer *)link, code, reason);
 }
@@ -102,8 +96,6 @@ static void link_retain(struct link *link) {
 static void link_put(struct link *link) {
   peer_unuse((struct haul_peer *)link);
 }
-
-/* ---- Liveness ---- */
 
 /* Input that has arrived is read before the peer is called silent: the delay may have been in this
  * node's loop. May drop the peer. */
@@ -173,8 +165,6 @@ static void on_tick(struct timer *timer) {
   }
   peer_unref(peer);
 }
-
-/* ---- Life ---- */
 
 static void on_event(struct watch *watch, uint32_t events) {
   struct haul_peer *peer = list_entry(watch, struct haul_peer, watch);
@@ -334,8 +324,6 @@ struct haul_peer *peer_by_token(struct haul_node *node, const uint8_t token[16])
   }
   return NULL;
 }
-
-/* ---- Queries ---- */
 
 HAUL_API const char *haul_peer_name(const haul_peer *peer) {
   return peer ? peer->base.name : "";

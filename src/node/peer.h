@@ -74,8 +74,6 @@ struct peer_info {
   uint16_t window;
 };
 
-/* ---- peer.c ---- */
-
 /* With the loop's lock. Takes over the stream on success. The peer has one reference and is not
  * listed until peer_start. */
 int peer_new(struct haul_node *node, const struct stream *stream, const struct peer_info *info,
@@ -96,8 +94,6 @@ void peer_use(struct haul_peer *peer);
 void peer_unuse(struct haul_peer *peer);
 /* Writes a line to the node's log. `code` 0 and `reason` NULL: none. */
 void peer_log(const struct haul_peer *peer, enum log_event event, int code, const char *reason);
-
-/* ---- connect.c ---- */
 
 /* Connects to a node; without locks. The peer is not started. `id`: the node that must listen
  * there, 16 bytes; NULL: any. */

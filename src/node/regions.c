@@ -14,8 +14,6 @@
 
 #define PAGE 24 /* entries of NAMES: at most 24 * 273 bytes, which fit CONTROL_BODY_MAX */
 
-/* ---- Memory ---- */
-
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region) {
   if (error_enter_inline("haul_region_alloc") != 0) /* the hot path makes only tail calls */
@@ -116,8 +114,6 @@ HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *
     code = error_released(NULL);
   return code;
 }
-
-/* ---- Publishing ---- */
 
 /* Retains the region's node, which may have been closed before the region. */
 static int retain_open_node(struct haul_region *region, const char *name, struct haul_node **node) {
@@ -236,8 +232,6 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
   return code;
 }
 
-/* ---- Releasing ---- */
-
 struct release {
   struct haul_node *node;
   struct haul_region *region;
@@ -312,8 +306,6 @@ HAUL_API void haul_region_release(haul_region *region) {
     release_published(region);
 }
 
-/* ---- Serving ---- */
-
 /* Forgets grants of regions that are not published any more. */
 static void compact_grants(struct haul_peer *peer) {
   uint32_t kept = 0;
@@ -382,8 +374,6 @@ void regions_serve_list(struct haul_peer *peer, struct wire *in, struct wire *ou
     wire_put_string(out, views[i].name);
   }
 }
-
-/* ---- Looking up ---- */
 
 struct lookup {
   struct request request; /* first */

@@ -56,8 +56,6 @@ struct registration {
   int reported; /* what options.changed was called with last */
 };
 
-/* ---- The node's own entry ---- */
-
 static void add_address(struct haul_directory_entry *entry, const char *address) {
   if (entry->address_count < HAUL_DIRECTORY_ADDRESSES && *address &&
       strlen(address) < sizeof entry->addresses[0])
@@ -119,8 +117,6 @@ static int describe_self(struct registration *registration, struct haul_director
                          "call haul_node_listen first, or set `advertise` to the node's addresses",
                          "the node listens on no address to enter");
 }
-
-/* ---- Updating ---- */
 
 static int64_t request_deadline(int64_t until) {
   int64_t own = clock_now() + REQUEST_NS;
@@ -325,8 +321,6 @@ static int update(struct registration *registration, int64_t until) {
   return update_all(registration, until);
 }
 
-/* ---- The thread ---- */
-
 static void report(struct registration *registration, int code) {
   if ((code == 0) == (registration->reported == 0))
     return;
@@ -393,8 +387,6 @@ void registration_end(struct registration *registration) {
   alloc_free(registration->advertise);
   alloc_free(registration);
 }
-
-/* ---- Registering ---- */
 
 static int read_options(struct registration *registration,
                         const struct haul_register_options *given) {

@@ -131,8 +131,6 @@ static void store(const struct setting *setting, uint64_t number, struct config 
     *(size_t *)field = (size_t)number;
 }
 
-/* ---- Numbers as text ---- */
-
 struct unit {
   const char *name;
   uint64_t size;
@@ -189,8 +187,6 @@ static void format_number(const struct setting *setting, uint64_t number, char *
     snprintf(text, size, "%llu%s", (unsigned long long)(number / unit->size), unit->name);
 }
 
-/* ---- Errors ---- */
-
 /* "a time of at least 10ms (units: ns, us, ms, s, min) or always". */
 static void describe_range(const struct setting *setting, char *text, size_t size) {
   const char *what = setting->form == TIME    ? "a time"
@@ -243,8 +239,6 @@ static int bad_value(const struct setting *setting, const char *object, const ch
   return error_set(HAUL_EINVAL, 0, object, hint, "invalid %s '%.40s': expected %s", setting->name,
                    value, expected[setting->form]);
 }
-
-/* ---- Assigning ---- */
 
 /* "4096,1024,256,64": objects of each size class. */
 static bool assign_pools(const char *text, uint64_t max, uint32_t pools[4]) {
@@ -338,8 +332,6 @@ void settings_complete(struct config *config) {
   if (values->max_peers_each == 0)
     values->max_peers_each = values->max_peers;
 }
-
-/* ---- By number ---- */
 
 int setting_find(const char *name) {
   for (unsigned i = 0; i < SETTINGS_COUNT; i++)

@@ -36,8 +36,6 @@
   X(32, published)                                                                                 \
   X(32, transfers) X(64, posted) X(64, failed) X(64, retried) X(64, pool_bytes) X(64, staging_bytes)
 
-/* ---- Collecting ---- */
-
 static void add_counters(struct haul_path_stats *path, const struct endpoint_counters *counters) {
 #define ADD(name) path->name += atomic_load_explicit(&counters->name, memory_order_relaxed);
   PATH_COUNTERS(ADD)
@@ -117,8 +115,6 @@ HAUL_API int haul_node_stats(haul_node *node, struct haul_node_stats *stats,
   return 0;
 }
 
-/* ---- On the wire ---- */
-
 /* False: more paths than there may be, or one without a name, which would end the list. */
 static bool paths_fields(struct wire *wire, struct haul_path_stats paths[HAUL_STATS_PATHS]) {
   uint8_t count = 0;
@@ -161,8 +157,6 @@ static bool peer_fields(struct wire *wire, struct haul_peer_stats *stats) {
   return paths_fields(wire, stats->paths) && flags < 4;
 }
 
-/* ---- Serving ---- */
-
 /* Whether this peer may read statistics and traces: setting `any_observer`. */
 static bool may_observe(const struct haul_peer *peer) {
   const struct haul_node *node = peer->node;
@@ -200,8 +194,6 @@ void stats_serve(struct haul_peer *peer, struct wire *in, struct wire *out) {
   if (allowed)
     put_state(peer->node, after, out);
 }
-
-/* ---- Requesting ---- */
 
 struct stats_request {
   struct request base; /* first */
@@ -260,8 +252,6 @@ HAUL_API int haul_peer_stats_of(haul_peer *peer, haul_deadline until, struct hau
   *count = state.page == PEERS_PAGE && state.count < stats->peers ? stats->peers : state.count;
   return 0;
 }
-
-/* ---- Counters by name ---- */
 
 typedef void each_fn(void *user, const char *name, uint64_t value);
 
@@ -365,8 +355,6 @@ HAUL_API int haul_counter_read(haul_node *node, const char *name, uint64_t *valu
   *value = wanted.value;
   return 0;
 }
-
-/* ---- Trace events ---- */
 
 void trace_expire(struct timer *timer) {
   struct haul_node *node = list_entry(timer, struct haul_node, trace_expiry);

@@ -45,8 +45,6 @@ struct haul_world {
   haul_peer **peers;
 };
 
-/* ---- The environment ---- */
-
 static const char *const launchers[][2] = {{"RANK", "WORLD_SIZE"},
                                            {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                            {"PMI_RANK", "PMI_SIZE"},
@@ -115,8 +113,6 @@ static void table_name(char *name, size_t size) {
   }
 }
 
-/* ---- Own address ---- */
-
 /* The host's address on the route to rank 0, from a datagram socket, which sends nothing. */
 static int own_host(const struct address *to, char *host, size_t size) {
   struct address own = {.length = sizeof own.storage};
@@ -173,8 +169,6 @@ static int listen_as_master(struct haul_world *world, const char *rank0) {
   snprintf(any, sizeof any, "tcp://0.0.0.0%s", strrchr(rank0, ':'));
   return haul_node_listen(world->node, any);
 }
-
-/* ---- The table ---- */
 
 static size_t table_bytes(const struct haul_world *world) {
   return TABLE_HEAD + world->size * sizeof(struct row);
@@ -362,8 +356,6 @@ static int check_rows(const struct haul_world *world) {
   }
   return 0;
 }
-
-/* ---- Public ---- */
 
 static int world_join(struct haul_world *world, int64_t until) {
   char rank0[ADDRESS_BYTES], name[NAME_MAX_BYTES + 1];

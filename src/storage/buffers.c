@@ -127,8 +127,6 @@ void buffers_close(struct buffers *buffers) {
   free(buffers);
 }
 
-/* ---- Pinned buffers ---- */
-
 static uint64_t serial_of(const struct buffers *buffers, int slot) {
   return atomic_load_explicit(&buffers->serials[slot], memory_order_acquire);
 }

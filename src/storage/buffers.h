@@ -45,8 +45,7 @@ void buffers_remove(struct buffers *buffers, struct buffer *buffer);
 int buffers_get(struct buffers *buffers, const uint8_t id[16], uid_t uid, struct buffer **buffer);
 void buffer_put(struct buffer *buffer);
 
-/* ---- Pinned buffers ----
- *
+/* Pinned buffers.
  * An io_uring's registered buffers: their pages are pinned once instead of for each read, a third
  * of the processor's cost of reading 1 MiB. One worker's thread alone uses a table. */
 
@@ -70,8 +69,7 @@ bool pinned_is_rejected(const struct pinned *pinned, const struct buffer *buffer
 void pinned_release_removed(struct pinned *pinned, struct io_uring *uring,
                             const struct buffers *buffers);
 
-/* ---- Device buffers ----
- *
+/* Device buffers.
  * The socket by which clients add buffers in device memory (haul/usrbio.h), and its thread. */
 
 struct device_buffers;

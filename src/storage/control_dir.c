@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "core/thread.h"
 #include "storage/util.h"
@@ -57,8 +56,6 @@ struct control_dir {
   unsigned count;
   uint64_t last_id;
 };
-
-/* ---- Links of the daemon ---- */
 
 #define LINK_DEVICES  RING_PRIORITIES
 #define LINK_COUNTERS (RING_PRIORITIES + 1u)
@@ -115,7 +112,7 @@ static struct control_link own_link(const struct control_dir *dir, size_t i) {
                                .length = strlen(text)};
 }
 
-/* ---- Links of clients; all with the lock ---- */
+/* Links of clients; all with the lock */
 
 static struct control_link link_of(const struct entry *entry) {
   return (struct control_link){.id = entry->id,
@@ -174,8 +171,6 @@ static void remove_left_entry(struct control_dir *dir, struct entry *entry) {
   client_memory_unlink(entry->target, entry->device, entry->inode);
   remove_entry(dir, entry);
 }
-
-/* ---- Registering ---- */
 
 /* On success takes the mapping. */
 static int register_memory(struct control_dir *dir, const struct iov_name *name,
@@ -265,8 +260,6 @@ int control_dir_symlink(struct control_dir *dir, const struct control_caller *ca
   return code;
 }
 
-/* ---- Reading ---- */
-
 int control_dir_lookup(struct control_dir *dir, const struct control_caller *caller,
                        const char *name, struct control_link *link) {
   size_t own = find_own(name);
@@ -342,8 +335,6 @@ void control_dir_list(struct control_dir *dir, const struct control_caller *call
   pthread_mutex_unlock(&dir->lock);
 }
 
-/* ---- Liveness ---- */
-
 int control_dir_hold(struct control_dir *dir, const struct control_caller *caller,
                      uint64_t *handle) {
   struct holder *holder = malloc(sizeof *holder);
@@ -416,8 +407,6 @@ static void stop_reaper(struct control_dir *dir) {
   pthread_join(dir->reaper, NULL);
   pthread_cond_destroy(&dir->changed);
 }
-
-/* ---- Lifetime ---- */
 
 static unsigned worker_count(unsigned configured) {
   long processors = sysconf(_SC_NPROCESSORS_ONLN);

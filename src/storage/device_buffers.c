@@ -46,8 +46,6 @@ struct device_buffers {
   char address[40];
 };
 
-/* ---- Requests ---- */
-
 static struct import *find_import(const struct client *client, const uint8_t id[16]) {
   list_each(item, &client->imports) {
     struct import *import = list_entry(item, struct import, link);
@@ -128,8 +126,6 @@ static int find_shared(const struct device_buffers *devices, const struct client
   }
   return -ENOENT;
 }
-
-/* ---- Records ---- */
 
 /* Closing a client's descriptor here could block: a socket may linger for as long as the client
  * likes. */
@@ -220,8 +216,6 @@ static bool serve_record(struct device_buffers *devices, struct client *client) 
   return send_response(client->fd, &response, sent);
 }
 
-/* ---- Clients ---- */
-
 /* Takes descriptors out of unread records first, which the kernel would close with the socket. */
 static void close_connection(int fd) {
   struct devices_request unread = {0};
@@ -289,8 +283,6 @@ static void *serve_clients(void *argument) {
   }
   return NULL;
 }
-
-/* ---- Life ---- */
 
 static int open_listener(struct device_buffers *devices) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};

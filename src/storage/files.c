@@ -32,8 +32,6 @@ struct files {
   struct list buckets[BUCKETS];
 };
 
-/* ---- Remote files ---- */
-
 struct remote_file *remote_file_new(struct source *source, struct source_file *file) {
   struct remote_file *remote = malloc(sizeof *remote);
   if (!remote)
@@ -57,8 +55,6 @@ bool remote_file_put_unless_last(struct remote_file *remote) {
       return true;
   return false;
 }
-
-/* ---- Open files ---- */
 
 static struct list *entry_bucket(struct files *files, uint64_t inode) {
   return &files->buckets[(inode * UINT64_C(0x9e3779b97f4a7c15)) >> 54];
@@ -201,8 +197,6 @@ int files_get(struct files *files, uint64_t inode, uid_t uid, enum file_directio
   return code;
 }
 
-/* ---- O_DIRECT ---- */
-
 /* From the file system (statx, since Linux 6.1), else a page. False: it has no O_DIRECT. */
 static bool read_alignment(struct file *file, int fd) {
   struct statx stx = {0};
@@ -246,8 +240,6 @@ int file_direct(struct file *file, enum file_direction direction) {
     close(opened);
   return known; /* another thread's, which found the same alignment */
 }
-
-/* ---- Life ---- */
 
 int files_open(struct files **out) {
   struct files *files = malloc(sizeof *files);

@@ -12,8 +12,6 @@
 
 #include "storage/source.h"
 
-/* ---- Remote files ---- */
-
 /* An open file of another host, which has no descriptor here: its source reads and writes it. The
  * last reference releases it, as rings may use it longer than it is open. */
 struct remote_file {
@@ -31,8 +29,6 @@ static inline void remote_file_get(struct remote_file *remote) {
 void remote_file_put(struct remote_file *remote);
 /* Does not block. False: it is the last reference, and stays. */
 bool remote_file_put_unless_last(struct remote_file *remote);
-
-/* ---- Open files ---- */
 
 struct files;
 

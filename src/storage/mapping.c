@@ -21,8 +21,6 @@
 
 #include "core/spin.h"
 
-/* ---- Truncation ---- */
-
 /* The signal handler takes it, too. Its holder accesses no watched memory, so a thread that faults
  * never holds it. */
 static struct spin watches_lock;
@@ -106,8 +104,6 @@ void sigbus_stop(void) {
     sigaction(SIGBUS, &before, NULL);
   pthread_mutex_unlock(&start_lock);
 }
-
-/* ---- Shared memory of clients ---- */
 
 pid_t client_process(pid_t thread) {
   char path[48], text[512];

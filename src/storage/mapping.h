@@ -11,8 +11,7 @@
 
 #include "core/list.h"
 
-/* ---- Truncation ----
- *
+/* Truncation.
  * An access behind the end of a truncated file raises SIGBUS. In a watched mapping the handler puts
  * an empty private page there, whichever thread had the fault, and sets `lost`: bytes that were
  * read since may not be the file's. */
@@ -32,8 +31,6 @@ void sigbus_stop(void);
 void sigbus_watch(struct sigbus_watch *watch, void *start, size_t length);
 /* To be called before the mapping is removed. */
 void sigbus_unwatch(struct sigbus_watch *watch);
-
-/* ---- Data races ---- */
 
 #ifdef __has_feature
 #define MAPPING_TSAN __has_feature(thread_sanitizer)
@@ -64,8 +61,6 @@ static inline void copy_shared(void *to, const void *from, size_t length) {
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 #endif
 }
-
-/* ---- Shared memory of clients ---- */
 
 struct client_memory {
   void *memory;

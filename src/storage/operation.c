@@ -14,8 +14,6 @@ static enum file_direction direction_of(const struct part *part) {
   return part->operation->ring->direction;
 }
 
-/* ---- Operations ---- */
-
 static void free_job(struct offload_job *job) {
   free(job);
 }
@@ -52,8 +50,6 @@ static void complete_operation(struct worker *worker, struct operation *operatio
   share->operations--;
   share->bytes -= operation->requested;
 }
-
-/* ---- Parts ---- */
 
 /* The earliest part that is short or failed ends the operation; no part begins behind it. */
 static void end_part(struct worker *worker, struct part *part, int code) {
@@ -236,8 +232,6 @@ void part_ended_io(struct worker *worker, struct part *part, int result) {
   }
 }
 
-/* ---- Dividing operations into parts ---- */
-
 /* NULL with *code 0: all are in use. NULL with -ENOMEM: not even one can be allocated. */
 static struct bounce *get_bounce(struct worker *worker, haul_node *node, int *code) {
   struct list *idle = list_take(&worker->free_bounces);
@@ -329,8 +323,6 @@ bool operations_turn(struct worker *worker) {
   return divide_operations(worker) || moved;
 }
 
-/* ---- Beginning ---- */
-
 /* -ENODATA: there is a hole. The end of the file is none. */
 static int check_holes(const struct operation *operation) {
   int fd = operation->file->fd[FILE_READ];
@@ -401,8 +393,6 @@ void operation_begin(struct worker *worker, struct client_ring *ring,
   add_to_dividing(worker, operation);
   divide_operations(worker);
 }
-
-/* ---- Life ---- */
 
 int operations_open(struct worker *worker) {
   list_init(&worker->free_operations);

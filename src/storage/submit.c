@@ -27,8 +27,6 @@ struct submit_semaphore {
   char path[96];
 };
 
-/* ---- Waiting ---- */
-
 /* Takes all posts; false: there was none. Acquire: pairs with the release of the post. */
 static bool take_posts(sem_t *semaphore) {
   uint64_t word = atomic_load_explicit(semaphore_word(semaphore), memory_order_relaxed);
@@ -68,8 +66,6 @@ static void *wake_workers(void *argument) {
   }
   return NULL;
 }
-
-/* ---- Files ---- */
 
 /* Removes the file of a dead daemon of this user: its lock is free. */
 static void remove_dead(int folder, const char *name) {
@@ -139,8 +135,6 @@ static void remove_semaphore(struct submit_semaphore *semaphore) {
   close(semaphore->fd);
   free(semaphore);
 }
-
-/* ---- Life ---- */
 
 int submit_semaphore_open(struct workers *workers, enum ring_priority priority, bool others,
                           struct submit_semaphore **out) {

@@ -59,8 +59,6 @@ struct io_uring_sqe *worker_get_sqe(struct worker *worker) {
   return sqe;
 }
 
-/* ---- Rings ---- */
-
 static void take_new_rings(struct worker *worker) {
   struct list added = LIST_INIT(added);
   pthread_mutex_lock(&worker->lock);
@@ -132,8 +130,6 @@ static void announce_completions(struct worker *worker) {
     list_each(item, &worker->rings[i])
         ring_announce(&list_entry(item, struct client_ring, link)->ring);
 }
-
-/* ---- Turns ---- */
 
 /* Its completion has no part. */
 static void poll_wake_event(struct worker *worker) {
@@ -209,8 +205,6 @@ static void *run_worker(void *argument) {
   return NULL;
 }
 
-/* ---- Waking ---- */
-
 static void signal_worker(struct worker *worker) {
   eventfd_write(worker->wake_event, 1); /* EAGAIN: it is signaled already */
 }
@@ -259,8 +253,6 @@ void workers_remove(struct client_ring *ring) {
 const struct workers_counters *workers_counters(const struct workers *workers) {
   return &workers->counters;
 }
-
-/* ---- Life ---- */
 
 static int open_worker(struct workers *workers, struct worker *worker) {
   worker->workers = workers;

@@ -59,8 +59,7 @@ void workers_remove(struct client_ring *ring);
 void workers_unpin_removed(struct workers *workers);
 const struct workers_counters *workers_counters(const struct workers *workers);
 
-/* ---- Submit semaphores ----
- *
+/* Submit semaphores.
  * One for each priority, in /dev/shm, where clients post it after they have submitted; and a thread
  * that waits for it while a worker sleeps. */
 

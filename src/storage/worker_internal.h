@@ -14,8 +14,7 @@
 #define BOUNCE_BYTES ((size_t)1 << 20) /* as libhaul's bounce buffers */
 #define BOUNCES      32u               /* of a worker, for all operations on device memory */
 
-/* ---- Offloading ----
- *
+/* Offloading.
  * Threads for blocking calls of workers: copies between bounce buffers and devices, and I/O on
  * remote files. */
 
@@ -53,8 +52,6 @@ void offload_post(struct offload *offload, struct offload_job *job);
  * whole deadline if the server does not respond. */
 void offload_cancel_remote(struct offload *offload);
 
-/* ---- Operations ---- */
-
 /* A read or write of a ring. It has one part for host memory, one per bounce buffer for device
  * memory, and parts of that size for a remote file. */
 struct operation {
@@ -88,8 +85,6 @@ struct part {
   bool direct;
   struct offload_job job;
 };
-
-/* ---- Workers ---- */
 
 /* A worker's I/O in flight of one priority. */
 struct share {

@@ -11,8 +11,6 @@
 #define FORGET_TIMES 1024
 #define KEEP         (7.0 / 8) /* of the cost: a path below it replaces the one in use */
 
-/* ---- Estimates ---- */
-
 /* The middle of a size. */
 static uint64_t bytes_of(unsigned size) {
   return size ? UINT64_C(3) << (size - 1) : 1;
@@ -29,8 +27,6 @@ double lines_ns(const struct line lines[SEND_MODES], uint64_t bytes) {
   const struct line *line = &lines[lines_mode(lines, bytes)];
   return line->latency_ns + line->ns_per_byte * (double)bytes;
 }
-
-/* ---- Corrections ---- */
 
 /* The known sample of the size that is nearest; NULL: none within COST_REACH. */
 static const struct sample *nearest_sample(const struct cost *cost, unsigned size) {
@@ -105,8 +101,6 @@ void costs_record(struct costs *costs, size_t path, uint64_t bytes, int64_t ns, 
   }
 }
 
-/* ---- The costs of a link ---- */
-
 static bool is_open_to_all(const struct estimate *estimate) {
   return estimate->open && !estimate->explicit_only;
 }
@@ -172,8 +166,6 @@ void costs_free(struct link *link) {
     alloc_free(costs);
   }
 }
-
-/* ---- Feedback from transfers ---- */
 
 /* Whether the node was driven during at least 7/8 of the transfer. */
 static bool was_driven(const struct haul_transfer *transfer) {

@@ -6,8 +6,6 @@
 #define SLICE_MIN  (WORK_BYTES_MAX >> (TUNE_WAYS - 1))
 #define FEW_SLICES ((uint64_t)8 * WORK_BYTES_MAX) /* bytes; more keep the pipeline full */
 
-/* ---- The size of slices ---- */
-
 static bool is_slice_tuned(uint64_t bytes) {
   return bytes >= (uint64_t)2 * SLICE_MIN && bytes < FEW_SLICES;
 }
@@ -29,8 +27,6 @@ struct slice slice_choose(struct tune *tune, uint64_t bytes, bool measures) {
 uint32_t slice_best(const struct tune *tune, uint64_t bytes) {
   return is_slice_tuned(bytes) ? WORK_BYTES_MAX >> tune_best(tune) : WORK_BYTES_MAX;
 }
-
-/* ---- Plans ---- */
 
 /* A piece is cut where it fills a work. */
 size_t plan_pieces(size_t count, uint64_t bytes, uint32_t slice) {

@@ -8,8 +8,6 @@
 #include "core/sys.h"
 #include "transfer/transfer.h"
 
-/* ---- Paths ---- */
-
 /* Adds the size of the slices, if there is more than one. */
 static void add_slices(struct route *route, size_t i, uint64_t bytes,
                        const struct constraints *constraints, struct haul_path *path) {
@@ -123,8 +121,6 @@ static size_t describe_paths(const struct haul_remote *remote, struct route *rou
   return count;
 }
 
-/* ---- Reports ---- */
-
 /* When the first slice was started; `ended`: none was yet. */
 static int64_t started_at(const struct haul_transfer *transfer, int64_t ended) {
   int64_t first = transfer->immediate ? transfer->posted : ended;
@@ -178,8 +174,6 @@ HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *r
   memcpy(report, &whole, size);
   return 0;
 }
-
-/* ---- Text ---- */
 
 struct text {
   char *at;
@@ -317,8 +311,6 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
   *count = all_count;
   return 0;
 }
-
-/* ---- Trace events ---- */
 
 void trace_transfer(const struct haul_transfer *transfer, enum haul_trace_kind kind) {
   bool ends = kind == HAUL_TRACE_COMPLETE;

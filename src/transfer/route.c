@@ -6,8 +6,6 @@
 #include "core/error.h"
 #include "transfer/transfer.h"
 
-/* ---- Routes ---- */
-
 static void estimate_one(struct haul_remote *remote, size_t i, const struct memory *local,
                          enum haul_operation operation, struct estimate *estimate) {
   struct endpoint *endpoint = remote->link->endpoints[i];
@@ -227,8 +225,6 @@ struct tune *route_slices(struct route *route, size_t index) {
   const struct estimate *estimate = &route->estimates[index];
   return estimate->copies_dma > 0 && !estimate->zero_copy ? &route->slices[index] : NULL;
 }
-
-/* ---- Remote regions ---- */
 
 static void bind_transport(struct haul_remote *remote, const struct transport *transport,
                            haul_deadline until) {

@@ -10,8 +10,6 @@
 #include "memory/copy.h"
 #include "transfer/transfer.h"
 
-/* ---- Validation ---- */
-
 static inline int check_pieces(const struct haul_remote *remote, const struct haul_region *region,
                                const struct haul_piece *pieces, size_t count, uint64_t *bytes) {
   uint64_t total = 0;
@@ -42,8 +40,6 @@ static inline bool is_valid_call(const struct haul_remote *remote, const struct 
          memory_alive(&region->memory) &&
          !atomic_load_explicit(&remote->link->ended, memory_order_relaxed);
 }
-
-/* ---- Posting ---- */
 
 /* A validated call, and its path. */
 struct transfer_request {
@@ -224,8 +220,6 @@ static int make_immediate(const struct transfer_request *request, struct haul_tr
   return 0;
 }
 
-/* ---- The calls ---- */
-
 /* Waits for the end if the caller takes no handle. */
 static int post_and_wait(const struct transfer_request *request, struct haul_transfer **out) {
   struct haul_transfer *transfer;
@@ -367,8 +361,6 @@ HAUL_API int haul_read(haul_region *to, haul_remote *from, const struct haul_pie
                        haul_transfer **transfer) {
   return run_transfer("haul_read", from, to, pieces, count, options, HAUL_OP_READ, transfer);
 }
-
-/* ---- Atomics ---- */
 
 static int check_atomic(const struct haul_remote *remote, const struct haul_region *region,
                         const struct haul_piece *piece, const struct haul_transfer_options *given,

@@ -2,15 +2,12 @@
 #include "transfer/transfer.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/probe.h"
 #include "core/sys.h"
-
-/* ---- The lists ---- */
 
 void transfer_begin(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
@@ -40,8 +37,6 @@ static void lock_lists(struct transfers *transfers) {
   for (struct list *item; (item = list_take(&begun));)
     enlist(transfers, list_entry(item, struct haul_transfer, link));
 }
-
-/* ---- The end ---- */
 
 void transfer_put(struct haul_transfer *transfer) {
   if (atomic_fetch_sub(&transfer->refs, 1) != 1)
@@ -171,8 +166,6 @@ void transfer_work_done(struct work *work, int code) {
   transfer_settle(transfer);
 }
 
-/* ---- Posting and retrying ---- */
-
 /* Whether the work waits until its endpoint is not blocked, or is closed. Whoever unblocks or
  * closes the endpoint wakes the loop afterwards, and on_poll looks with the same lock. */
 static bool waits(struct transfers *owner, struct work *work) {
@@ -237,8 +230,6 @@ static void retry(struct work *work, bool broke) {
   transfer_fail(transfer, code);
   transfer_settle(transfer);
 }
-
-/* ---- Cancellation ---- */
 
 static bool take_from_lists(struct transfers *owner, struct work *work) {
   lock_lists(owner);
@@ -334,8 +325,6 @@ bool transfers_use(struct transfers *transfers, const struct haul_region *region
   return used;
 }
 
-/* ---- Deadlines ---- */
-
 static bool is_due(const struct haul_transfer *transfer, const void *user) {
   return transfer->deadline <= *(const int64_t *)user;
 }
@@ -395,8 +384,6 @@ static bool on_poll(struct poller *poller) {
     retry(list_entry(item, struct work, link), false);
   return any;
 }
-
-/* ---- Handles ---- */
 
 static int result(struct haul_transfer *transfer) {
   int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
@@ -479,8 +466,6 @@ HAUL_API void haul_transfer_release(haul_transfer *transfer) {
   if (transfer)
     transfer_put(transfer);
 }
-
-/* ---- All transfers of a node ---- */
 
 int transfers_open(struct fabric *fabric, struct transfers *transfers) {
   transfers->fabric = fabric;

@@ -20,8 +20,6 @@
 #include "transfer/costs.h"
 #include "transfer/rules.h"
 
-/* ---- Slices ---- */
-
 /* A path with bounce buffers is a pipeline: engine, wire, engine. A transfer of a few slices that
  * has the pipeline to itself waits for one stage after the other. Smaller slices may be faster
  * then, although each has a cost, so their size is tuned by measurement. Where the pipeline is
@@ -38,8 +36,6 @@ struct slice slice_whole(void);
 struct slice slice_choose(struct tune *tune, uint64_t bytes, bool measures);
 /* The best known size. */
 uint32_t slice_best(const struct tune *tune, uint64_t bytes);
-
-/* ---- Remote regions ---- */
 
 /* Estimates of each transport between local memory of one type and the remote. Created on first
  * use and lives as long as the remote; only `slices` changes. */
@@ -105,8 +101,6 @@ struct constraints transfer_constraints(const struct haul_transfer *transfer);
  * Returns 0, or the code of route_choose. */
 int transfer_path(struct haul_transfer *transfer, size_t *path);
 
-/* ---- Plans ---- */
-
 struct plan {
   struct haul_piece *pieces;
   struct work *works; /* `pieces`, `count` and `bytes` are set */
@@ -119,8 +113,6 @@ size_t plan_pieces(size_t count, uint64_t bytes, uint32_t slice);
 size_t plan_works(size_t count, uint64_t bytes, uint32_t slice);
 /* Fills arrays of those lengths. */
 void plan_make(struct plan *plan, const struct haul_piece *pieces, size_t count, uint32_t slice);
-
-/* ---- Transfers ---- */
 
 /* All transfers of a node. */
 #define FLOW_STARTED (UINT64_C(1) << 32)
@@ -216,8 +208,6 @@ static inline struct work *transfer_works(const struct haul_transfer *transfer) 
   return (struct work *)(uintptr_t)(transfer + 1);
 }
 
-/* ---- check.c ---- */
-
 /* Copies the caller's options, which may be NULL, over the defaults. `only` becomes the transport's
  * own name, which is constant and compared by address. HAUL_EINVAL. */
 int transfer_check_options(const struct haul_transfer_options *given,
@@ -236,7 +226,7 @@ __attribute__((cold)) int transfer_bad_piece(const struct haul_remote *remote,
                                              const struct haul_region *region,
                                              const struct haul_piece *piece, size_t i);
 
-/* ---- costs.c: feedback from transfers that were alone from start to end ---- */
+/* costs.c: feedback from transfers that were alone from start to end */
 
 /* All works are posted; a wait for the transfer begins; a wait ended before the transfer. */
 void transfer_posted_all(struct haul_transfer *transfer);
@@ -247,7 +237,7 @@ void transfer_record(const struct haul_transfer *transfer);
 /* The transfer ended within its call. */
 void transfer_record_cost(const struct haul_transfer *transfer);
 
-/* ---- report.c: trace events (core/trace.h) ---- */
+/* report.c: trace events (core/trace.h) */
 
 __attribute__((cold)) void trace_transfer(const struct haul_transfer *transfer,
                                           enum haul_trace_kind kind);
@@ -256,8 +246,6 @@ __attribute__((cold)) void trace_work(const struct work *work, enum haul_trace_k
 static inline bool transfer_is_traced(const struct haul_transfer *transfer) {
   return trace_is_on(&transfer->remote->transfers->fabric->trace);
 }
-
-/* ---- transfer.c ---- */
 
 /* Queues the transfer for `running`; takes no lock. */
 void transfer_begin(struct haul_transfer *transfer);

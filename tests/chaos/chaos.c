@@ -53,8 +53,6 @@ static uint64_t draw(uint64_t below) {
   return next_random(&run.random) % below;
 }
 
-/* ---- Processes ---- */
-
 static void start(unsigned i) {
   struct process *process = &run.shared->processes[i];
   struct node_arguments arguments = {.number = i,
@@ -124,8 +122,6 @@ static void enter_phase(enum phase phase) {
         fail_run("does not complete its phase", i);
     }
 }
-
-/* ---- A round ---- */
 
 static void make_key(bool wanted) {
   static char folder[] = "/tmp/haul-chaos-XXXXXX";

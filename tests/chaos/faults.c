@@ -16,7 +16,7 @@ static uint64_t fault_random;
 static struct rlimit limit_before;
 static pthread_mutex_t refusing = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- The clock: linear since its last change of speed ---- */
+/* The clock: linear since its last change of speed */
 
 #define SPEEDS 256 /* normal speed */
 
@@ -54,8 +54,6 @@ static __attribute__((constructor)) void install(void) {
 int64_t skewed_now(void) {
   return skewed();
 }
-
-/* ---- Faults ---- */
 
 static uint64_t draw(uint64_t below) {
   return next_random(&fault_random) % below;

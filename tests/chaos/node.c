@@ -69,8 +69,6 @@ void may_fail(int code, const char *call) {
   may_end(code, call);
 }
 
-/* ---- Resources ---- */
-
 struct resources {
   unsigned descriptors, mappings, threads;
 };
@@ -105,8 +103,6 @@ static void check_resources(const struct resources *before) {
         now.descriptors, before->descriptors, now.mappings, before->mappings, now.threads,
         before->threads);
 }
-
-/* ---- Life of a node ---- */
 
 static void open_node(void) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;

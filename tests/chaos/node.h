@@ -39,7 +39,7 @@ uint64_t chance(uint64_t below);
 /* The library's time, whose speed faults.c varies. */
 int64_t skewed_now(void);
 
-/* ---- regions.c ---- */
+/* regions.c */
 
 void regions_open(void);
 /* Replaces a region; the peers' handles of the old one become stale. */
@@ -47,7 +47,7 @@ void regions_replace(void);
 void regions_verify(void);
 void regions_close(void);
 
-/* ---- link.c: connections to the other nodes ---- */
+/* link.c: connections to the other nodes */
 
 struct link {
   struct haul_peer *peer;
@@ -66,7 +66,7 @@ void link_release(unsigned owner);
 void link_forget(unsigned owner, unsigned kind);
 void links_close(void);
 
-/* ---- operation.c ---- */
+/* operation.c */
 
 void operations_open(void);
 /* Completes ended operations, and begins others if it may. Returns the number in flight. */
@@ -75,7 +75,7 @@ void operations_close(void);
 void message_send(void);
 void messages_receive(void);
 
-/* ---- faults.c: a thread that injects faults into this process ---- */
+/* faults.c: a thread that injects faults into this process */
 
 void faults_start(void);
 /* No memory or descriptor is refused between the two. */

@@ -68,8 +68,6 @@ static void mark(const struct operation *operation, bool used) {
     blocks[operation->blocks[i]] = used;
 }
 
-/* ---- Begin ---- */
-
 /* Unused blocks; for a read, known ones. */
 static void pick_blocks(struct operation *operation) {
   struct lane *lane = lane_of(operation);
@@ -182,8 +180,6 @@ static void begin(struct operation *operation, struct haul_region *bytes) {
     link_hold(operation->owner);
 }
 
-/* ---- End ---- */
-
 static const char *bytes_of(struct haul_region *bytes) {
   if (haul_region_place(bytes).kind == HAUL_HOST)
     return haul_region_address(bytes);
@@ -277,8 +273,6 @@ unsigned operations_step(bool may_begin) {
   }
   return count;
 }
-
-/* ---- Messages ---- */
 
 struct note {
   uint64_t from, life, number;

@@ -36,8 +36,6 @@ tear_down() {
 }
 trap tear_down EXIT
 
-# ---- Hosts and the switch ----
-
 host() { echo "$tag-$1"; }
 address() { echo "10.88.0.$1"; }
 # on HOST COMMAND…: not with `&`, which would note a shell's process.
@@ -91,8 +89,6 @@ cluster_up() {
   export HAUL_KEY
 }
 
-# ---- Partitions ----
-
 # part HOST…: these reach only each other.
 part() {
   local one
@@ -116,8 +112,6 @@ find_again() { ip -n "$(host "$1")" neigh delete "$(address "$2")" dev wire; }
 # The host itself sees that its cable is out.
 pull_out() { ip -n "$switch" link set "port$1" down; }
 put_in() { ip -n "$switch" link set "port$1" up; }
-
-# ---- Bad links ----
 
 # by_kernel HOST DISCIPLINE…: both ends of its wire queue like this.
 by_kernel() {
@@ -171,8 +165,6 @@ improve() {
   fi
 }
 
-# ---- Nodes ----
-
 # start_node NUMBER OPTION…: with a region for each other one to write to.
 start_node() {
   local number=$1 one regions=()
@@ -209,8 +201,6 @@ kill_node() {
 }
 stop_node() { kill -STOP "${servers[$1]}"; }
 continue_node() { kill -CONT "${servers[$1]}"; }
-
-# ---- Transfers ----
 
 # target FROM TO: the region at TO which is FROM's to write. By name where $directory is set.
 target() {
@@ -338,8 +328,6 @@ came_whole() {
     2>"$work/$1.err" | cmp - "$work/large"
 }
 
-# ---- What became of them ----
-
 # each WHAT TEST NAME…: the test holds for every name.
 each() {
   local what=$1 test=$2 one wrong=()
@@ -375,8 +363,6 @@ shuffle() {
     swap=${shuffled[i]} shuffled[i]=${shuffled[j]} shuffled[j]=$swap
   done
 }
-
-# ---- The end ----
 
 # is_empty NAMESPACE: no process is in it.
 is_empty() { [[ -z $(ip netns pids "$1") ]]; }

@@ -69,8 +69,6 @@ static unsigned chance(unsigned of) {
   return (unsigned)((now.chance * UINT64_C(0x2545f4914f6cdd1d)) >> 33) % of;
 }
 
-/* ---- Its ends ---- */
-
 static int open_tap(const char *name) {
   struct ifreq request = {.ifr_flags = IFF_TAP | IFF_NO_PI};
   int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
@@ -95,8 +93,6 @@ static int open_tap_in(const char *name_space, const char *name) {
   close(there);
   return fd;
 }
-
-/* ---- Frames ---- */
 
 static void take(struct direction *way, const struct frame *frame, int64_t at) {
   int64_t begins = way->free_at > at ? way->free_at : at;
@@ -137,8 +133,6 @@ static void give_all(struct direction *way) {
 static int64_t next_due(const struct direction *way) {
   return way->count > 0 ? way->frames[way->head].due : INT64_MAX;
 }
-
-/* ---- Orders ---- */
 
 static void obey(const char *line) {
   char what[16];

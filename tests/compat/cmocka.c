@@ -13,8 +13,6 @@ enum { PASSED, FAILED, SKIPPED }; /* PASSED is setjmp's own 0 */
 static _Thread_local jmp_buf end_of_step;
 static _Thread_local bool in_step;
 
-/* ---- Words ---- */
-
 static void print(FILE *stream, const char *format, va_list arguments) {
   vfprintf(stream, format, arguments);
   fflush(stream); /* flush, as later forks or crashes would lose it */
@@ -34,8 +32,6 @@ void print_error(const char *format, ...) {
   va_end(arguments);
 }
 
-/* ---- Ends of a test ---- */
-
 static _Noreturn void end_step(int result) {
   if (!in_step)
     exit(EXIT_FAILURE);
@@ -52,8 +48,6 @@ void _skip(const char *file, int line) {
   (void)line;
   end_step(SKIPPED);
 }
-
-/* ---- Assertions ---- */
 
 void compat_true(int holds, const char *text, const char *file, int line) {
   if (holds)
@@ -98,8 +92,6 @@ void compat_within(uintmax_t value, uintmax_t lowest, uintmax_t highest, const c
   print_error("%ju is not within %ju to %ju\n", value, lowest, highest);
   _fail(file, line);
 }
-
-/* ---- Running them ---- */
 
 /* A step of a test: set-up, body or teardown. */
 static int run_step(CMUnitTestFunction test, CMFixtureFunction fixture, void **state) {

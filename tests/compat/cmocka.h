@@ -54,7 +54,7 @@ void print_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
     fail();                                                                                        \
   } while (0)
 
-/* ---- Assertions: failed ones print both sides and the place, and end the test ---- */
+/* Assertions: failed ones print both sides and the place, and end the test */
 
 void compat_true(int holds, const char *text, const char *file, int line);
 void compat_equal(uintmax_t left, uintmax_t right, int wanted, const char *file, int line);

@@ -87,8 +87,6 @@ static bool has_processor(void) {
   return !is_path("rdma");
 }
 
-/* ---- One operation ---- */
-
 static struct haul_transfer_options path_options(void) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   options.only = t.variant->only;
@@ -133,8 +131,6 @@ static uint64_t number_of(struct haul_remote *remote) {
   haul_region_release(copy);
   return number;
 }
-
-/* ---- Values ---- */
 
 static void check_pair(unsigned local, unsigned remote) {
   struct haul_region *here = t.regions[local];
@@ -227,8 +223,6 @@ static void explain_supports_atomics(void **state) {
   assert_fails(HAUL_EINVAL, haul_explain(t.regions[0], t.remotes[0], HAUL_OP_FETCH_ADD, 16, NULL,
                                          paths, &count));
 }
-
-/* ---- Concurrency ---- */
 
 #define THREADS 4
 #define TIMES   (SANITIZED ? 100u : 500u)
@@ -364,8 +358,6 @@ static void a_message_arrives_after_earlier_atomics(void **state) {
   }
 }
 
-/* ---- Rejections ---- */
-
 static int add_at(uint64_t local, uint64_t remote) {
   struct haul_transfer_options options = path_options();
   return haul_fetch_add(t.regions[0], local, t.remotes[0], remote, 1, &options, NULL);
@@ -464,8 +456,6 @@ static void an_unpublished_region_is_stale(void **state) {
   assert_works(add(t.regions[0], again, 1));
   haul_remote_release(again);
 }
-
-/* ---- main ---- */
 
 static int run_over(const struct variant *variant) {
 #define CASE(test)                                                                                 \

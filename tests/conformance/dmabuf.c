@@ -37,8 +37,6 @@ static int open_dmabuf(struct memory *memory) {
   return dmabuf;
 }
 
-/* ---- The bytes, on the owner's side ---- */
-
 static void fill(struct memory *memory, size_t length, uint64_t seed) {
   struct memory bytes;
   assert_works(memory_alloc((struct haul_place){HAUL_HOST, 0}, length, 0, &bytes));
@@ -54,8 +52,6 @@ static void check(struct memory *memory, size_t length, uint64_t seed) {
   pattern_check(bytes.view, length, seed);
   memory_free(&bytes);
 }
-
-/* ---- The bytes, through the dma-buf ---- */
 
 static size_t size_of(int dmabuf) {
   off_t size = lseek(dmabuf, 0, SEEK_END);
@@ -90,8 +86,6 @@ static void fill_through(int dmabuf, size_t length, uint64_t seed) {
   pattern_fill(bytes, length, seed);
   unmap_dmabuf(dmabuf, bytes);
 }
-
-/* ---- Another process ---- */
 
 struct order {
   size_t length;
@@ -142,8 +136,6 @@ static void another_process_sees_the_same_bytes(void **state) {
   memory_free(&memory);
   end_other(child, socket);
 }
-
-/* ---- Life ---- */
 
 static void the_bytes_outlive_the_memory(void **state) {
   const struct provider *provider = *state;
@@ -222,8 +214,6 @@ static void nothing_leaks(void **state) {
   assert_true(come_to(living));
 }
 
-/* ---- Sizes ---- */
-
 static long limit_mb(void) {
   long limit = 0;
   FILE *file = fopen("/sys/module/udmabuf/parameters/size_limit_mb", "re");
@@ -285,8 +275,6 @@ static void beyond_the_limit_the_hint_raises_it(void **state) {
   assert_int_equal(open_descriptors(), descriptors);
 }
 
-/* ---- What has none ---- */
-
 static void private_and_imported_memory_has_none(void **state) {
   const struct provider *provider = *state;
   struct memory memory, imported;
@@ -306,8 +294,6 @@ static void private_and_imported_memory_has_none(void **state) {
   memory_free(&imported);
   memory_free(&memory);
 }
-
-/* ---- Set-up ---- */
 
 static int start(void **state) {
   (void)state;

@@ -85,8 +85,6 @@ static int finish(struct haul_transfer *transfer) {
   return code;
 }
 
-/* ---- What is not lent ---- */
-
 static void read_only_exports_are_rejected(void **state) {
   (void)state;
   struct haul_remote *remote = look_up(MIB, HAUL_READ);
@@ -125,8 +123,6 @@ static void a_process_cannot_map_its_own_memory(void **state) {
   haul_node_close(node);
 }
 
-/* ---- By a ticket ---- */
-
 #define LENDS (BOTH | HAUL_LEND)
 
 static void a_ticket_maps_wrapped_memory(void **state) {
@@ -164,8 +160,6 @@ static void other_memory_is_rejected(void **state) {
   assert_fails(HAUL_ENOTSUP, haul_region_export(host, LENDS, NULL, &ticket, &descriptor));
   haul_region_release(host);
 }
-
-/* ---- What is ---- */
 
 static void copies_are_direct(void **state) {
   (void)state;

@@ -129,8 +129,6 @@ static void a_report_outlives_its_region(void **state) {
   haul_transfer_release(transfer);
 }
 
-/* ---- Many at once ---- */
-
 static struct haul_transfer *start_part(enum haul_operation operation, struct haul_region *region,
                                         unsigned part) {
   const uint64_t length = LENGTH / MANY, at = part * length;

@@ -56,8 +56,6 @@ static void expect_pattern(struct memory *memory, uint64_t offset, size_t length
   memory_free(&bytes);
 }
 
-/* ---- allocation ---- */
-
 static size_t sizes(size_t i) {
   const size_t all[] = {1,           4093,    page_size() - 1, page_size(), page_size() + 1,
                         2 * MIB + 1, 20 * MIB};
@@ -116,8 +114,6 @@ static void memory_without_a_view_faults(void **state) {
   memory_free(&memory);
 }
 
-/* ---- owning ---- */
-
 static void it_owns_exactly_its_memory(void **state) {
   struct haul_place *place = *state, found;
   const struct provider *provider = provider_of(place->kind);
@@ -158,8 +154,6 @@ static void wrapped_memory_is_recognised_and_kept(void **state) {
   expect_pattern(&memory, 0, 4097, 5);
   memory_free(&memory);
 }
-
-/* ---- copies ---- */
 
 static const size_t lengths[] = {1, 3, 511, 4095, 4096, 4097, 65537, MIB + 1};
 static const size_t offsets[] = {0, 1, 63, 4095};
@@ -260,7 +254,7 @@ static void checksums_are_xxh3_where_the_bytes_are(void **state) {
   memory_free(&memory);
 }
 
-/* ---- sharing: the other process is this program, run again ---- */
+/* sharing: the other process is this program, run again */
 
 struct order {
   struct haul_ticket ticket;
@@ -436,8 +430,6 @@ static void the_device_describes_itself(void **state) {
   assert_int_equal(device.emulated, provider->emulated);
   assert_true(provider->copy_bytes_per_ns > 0);
 }
-
-/* ---- the matrix ---- */
 
 struct test {
   const char *name;

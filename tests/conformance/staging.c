@@ -51,8 +51,6 @@ static int finish(struct haul_transfer *transfer) {
   return code;
 }
 
-/* ---- Many peers, both directions ---- */
-
 /* A node, and its view of another node's memory. */
 struct side {
   struct haul_node *node;
@@ -144,8 +142,6 @@ static void many_peers_complete_in_both_directions(void **state) {
   }
   haul_node_close(hub);
 }
-
-/* ---- Peers that hold bounce buffers ---- */
 
 #define OWNERS   3u
 #define LIVENESS (SANITIZED || getenv("HAUL_TEST_SLOW") ? 3 * S : 1 * S)

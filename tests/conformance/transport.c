@@ -22,8 +22,6 @@
 #define LENGTH (64 * MIB + 65536)
 #define MARGIN 4096u
 
-/* ---- Variants ---- */
-
 struct variant {
   const char *only, *address;
   bool in_process; /* the owner is a node of this process */
@@ -154,8 +152,6 @@ static bool is_closed(unsigned local, unsigned remote) {
   return why_not(local, remote);
 }
 
-/* ---- One transfer, and the checks after it ---- */
-
 struct job {
   unsigned local, remote;
   enum haul_operation operation;
@@ -244,8 +240,6 @@ static void each_pair(void (*check)(struct job *job, void *user), void *user) {
       }
 }
 
-/* ---- Closed paths ---- */
-
 static void a_closed_path_is_rejected_with_the_reason(void **state) {
   (void)state;
   struct haul_piece piece = {0, 0, 1};
@@ -258,8 +252,6 @@ static void a_closed_path_is_rejected_with_the_reason(void **state) {
       assert_non_null(strstr(haul_error_last()->hint, why_not(local, remote)));
     }
 }
-
-/* ---- Transfers ---- */
 
 static void check_sizes(struct job *job, void *user) {
   const uint64_t page = page_size();
@@ -499,8 +491,6 @@ static void handles_may_be_released_before_the_end(void **state) {
     assert_works(haul_write(t.remotes[i], t.regions[0], &piece, 1, &options, NULL));
   }
 }
-
-/* ---- main ---- */
 
 static int run_over(const struct variant *variant) {
 #define CASE(test)                                                                                 \

@@ -124,8 +124,6 @@ static void sleep_ms(long ms) {
   nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 }
 
-/* ---- Invalid arguments ---- */
-
 static void invalid_pieces_are_rejected(void **state) {
   (void)state;
   const struct haul_piece empty = {0, 0, 0}, fine = {0, 0, 1};
@@ -215,8 +213,6 @@ static void invalid_handles_and_options_are_rejected(void **state) {
   haul_node_close(other);
 }
 
-/* ---- Regions that the owner withdraws ---- */
-
 /* Withdraws the region during transfers: each completes or is stale, and later ones are stale. */
 static void withdraw_during_transfers(void (*withdraw)(void), bool reads) {
   struct haul_transfer *transfers[TRANSFERS];
@@ -275,8 +271,6 @@ static void a_region_released_during_transfers_is_stale_and_untouched(void **sta
   if (t.variant->remote == KIND_WRAPPED)
     assert_true(owner_pages_untouched(&t.owner, 0));
 }
-
-/* ---- Canceled transfers, and deadlines ---- */
 
 static void canceled_transfers_do_not_modify_local_memory(void **state) {
   (void)state;
@@ -372,8 +366,6 @@ static void handles_may_be_released_early(void **state) {
   t.remote = NULL;
   assert_int_equal(finish(last), 0);
 }
-
-/* ---- Nodes that close, and processes that stop or die ---- */
 
 static void a_node_closed_during_transfers_cancels_them_and_leaks_nothing(void **state) {
   (void)state;
@@ -474,8 +466,6 @@ static void a_transfer_to_a_stopped_owner_times_out(void **state) {
   assert_true(code == HAUL_ETIMEDOUT || (code == 0 && strcmp(t.variant->only, "map") == 0));
   assert_true(code == 0 || late < 5 * S);
 }
-
-/* ---- main ---- */
 
 static int run_over(const struct variant *variant) {
 #define CASE_OF(test, before)                                                                      \

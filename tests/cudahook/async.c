@@ -193,8 +193,6 @@ static void test_pool_of_the_application(void **state) {
   assert_cuda(cudaFreeAsync(address, stream));
 }
 
-/* ---- Captures ---- */
-
 /* Allocations and frees in a captured stream are graph nodes, which only the runtime can make. */
 static void test_capture(void **state) {
   (void)state;

@@ -42,8 +42,6 @@ static void test_find(void **state) {
   assert_cuda(cudaFree(small));
 }
 
-/* ---- By descriptor ---- */
-
 static void check_host(haul_node *node, haul_region *from, uint64_t seed) {
   haul_region *local;
   size_t length = haul_region_length(from);
@@ -85,8 +83,6 @@ static void test_export(void **state) {
   assert_int_equal(child_end(child, socket), 0);
   assert_cuda(cudaFree(address));
 }
-
-/* ---- By name ---- */
 
 struct job {
   char address[128], name[64];

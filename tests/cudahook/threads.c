@@ -109,8 +109,6 @@ static void test_threads(void **state) {
   assert_int_equal(wrong, 0);
 }
 
-/* ---- Forks ---- */
-
 static void *allocate_on(void *argument) {
   uint64_t random = seed ^ (uintptr_t)argument;
   while (!stopped) {

@@ -125,8 +125,6 @@ static int close_all(void **state) {
   return 0;
 }
 
-/* ---- By name ---- */
-
 static void a_node_name_leads_to_the_node(void **state) {
   (void)state;
   struct haul_directory_entry entry;
@@ -291,8 +289,6 @@ static void many_take_longer_than_a_lease(void **state) {
   haul_region_release(region);
 }
 
-/* ---- Walks ---- */
-
 static struct haul_directory_event next_event(void) {
   struct haul_directory_event event;
   assert_works(haul_directory_next(walk, soon(), &event));
@@ -374,8 +370,6 @@ static void a_node_that_listens_again_is_entered_again(void **state) {
   assert_int_equal(entry.address_count, 2);
   haul_region_release(region);
 }
-
-/* ---- Who dies ---- */
 
 /* Enters the directory, says so, and waits to be killed. */
 static int dies_main(void) {
@@ -464,8 +458,6 @@ static void another_node_at_the_address_is_rejected(void **state) {
   assert_non_null(strstr(haul_error_last()->text, "somebody"));
   wait_until("mortal", false);
 }
-
-/* ---- An etcd that is away ---- */
 
 static void *close_soon(void *node) {
   nanosleep(&(struct timespec){0, 200000000}, NULL);
@@ -581,8 +573,6 @@ static void a_walk_survives_a_restart_and_an_unknown_host(void **state) {
   assert_int_equal(event.kind, HAUL_DIRECTORY_CAME);
   assert_string_equal(event.entry.node, "upsilon");
 }
-
-/* ---- Other servers ---- */
 
 struct fake {
   int listener;
@@ -788,8 +778,6 @@ static void invalid_addresses_are_rejected(void **state) {
   assert_works(enter(server, soon()));
   assert_fails(HAUL_EINVAL, enter(server, soon()));
 }
-
-/* ---- ---- */
 
 static int start_etcd(void **state) {
   (void)state;

@@ -27,8 +27,6 @@ static haul_deadline soon(void) {
   return haul_deadline_in(BOUND);
 }
 
-/* ---- Files ---- */
-
 static const char *in_folder(const char *name) {
   static char paths[4][128];
   static unsigned next;
@@ -61,8 +59,6 @@ static int make_certificates(void) {
            folder);
   return system(command);
 }
-
-/* ---- Nodes ---- */
 
 static int open_node(const char *name, const char *file, struct haul_node **node) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
@@ -98,8 +94,6 @@ static int close_both(void **state) {
   server = client = NULL;
   return 0;
 }
-
-/* ---- Passwords ---- */
 
 #define NODE  "user = node\npassword = what nodes know\n"
 #define GUEST "# may do nothing\nuser=guest\npassword=guest\n"
@@ -195,8 +189,6 @@ static void an_expired_token_is_renewed(void **state) {
   haul_directory_close(walk);
 }
 
-/* ---- Certificates ---- */
-
 static const char *secure(void) {
   static char directory[96];
   snprintf(directory, sizeof directory, "etcds://127.0.0.1:%u/test", etcd.secure_port);
@@ -236,8 +228,6 @@ static void a_password_is_never_sent_unencrypted(void **state) {
   assert_fails(HAUL_EINSECURE, find("etcd://10.255.255.1/test"));
   assert_non_null(strstr(haul_error_last()->hint, "etcds://"));
 }
-
-/* ---- Mistakes ---- */
 
 static void a_login_readable_by_others_is_rejected(void **state) {
   (void)state;

@@ -100,8 +100,6 @@ static void mbufs_of_eals_own_memory_are_wrapped(void **state) {
   rte_mempool_free(pool);
 }
 
-/* ---- to a peer ---- */
-
 /* Writes these bytes to the peer's region and checks the report. */
 static void goes_straight(struct owner *owner, struct haul_peer *peer, enum memory_kind kind,
                           const char *name, haul_region *packet) {

@@ -13,8 +13,6 @@
 
 extern const struct directory_module haul_directory_module;
 
-/* ---- Instead of curl ---- */
-
 static const char *rest, *end;
 
 struct http {
@@ -92,8 +90,6 @@ int http_stream_next(struct http_stream *stream, int64_t until, json_t **value) 
 void http_stream_close(struct http_stream *stream) {
   (void)stream;
 }
-
-/* ---- Results ---- */
 
 static void check_entry(const struct haul_directory_entry *entry, bool whole) {
   RIG_ASSERT(entry->kind == HAUL_DIRECTORY_NODE || entry->kind == HAUL_DIRECTORY_REGION);

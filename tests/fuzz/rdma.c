@@ -44,8 +44,6 @@ struct session {
   unsigned count;
 };
 
-/* ---- Once ---- */
-
 static char fabric_file[] = "/tmp/haul-fuzz-XXXXXX";
 static haul_region *device, *lent;
 
@@ -70,8 +68,6 @@ static void begin(void) {
                                WORKS * WORK_BYTES_MAX, HAUL_REGION_PRIVATE, &lent) == 0);
   atexit(end);
 }
-
-/* ---- The node's part ---- */
 
 /* What it says can be read. */
 static void listen_to(const struct session *session) {
@@ -120,8 +116,6 @@ static void await_thread(const struct session *session) {
   }
   RIG_ASSERT(!serving);
 }
-
-/* ---- Records ---- */
 
 /* The end that is no secret of the queue pair's, and the key of memory that there is: no input
  * could name them. */
@@ -175,8 +169,6 @@ static bool send_next(const struct session *session, const uint8_t **bytes, size
 static bool is_attached(const uint8_t *bytes, size_t left) {
   return left >= RDMA_RECORD && bytes[4] == RDMA_ATTACHED;
 }
-
-/* ---- Works ---- */
 
 static void on_done(struct work *work, int code) {
   struct posted *posted = work->owner;
@@ -252,8 +244,6 @@ static void withdraw(const struct session *session) {
     rdma_transport.revoke(&session->endpoint->base, RIG_HANDLE(slot), NULL);
   loop_unlock(rig_node()->loop);
 }
-
-/* ---- A connection ---- */
 
 static void open_session(struct session *session, int *control) {
   session->peer = rig_peer(false, control);

@@ -36,8 +36,6 @@ void seed_save(const char *target, const char *name, const struct wire *wire) {
   RIG_ASSERT(file && fwrite(room, 1, length, file) == length && fclose(file) == 0);
 }
 
-/* ---- Text ---- */
-
 static void addresses(void) {
   static const char *const texts[] = {
       "tcp://127.0.0.1:7420",
@@ -57,8 +55,6 @@ static void addresses(void) {
     seed_save("address", name, &wire);
   }
 }
-
-/* ---- Frames ---- */
 
 static void put_frame(struct wire *wire, const struct frame *frame,
                       const struct frame_segment *pieces) {
@@ -135,8 +131,6 @@ static void rails(void) {
   seed_save("rail", "parked-for-good", &wire);
 }
 
-/* ---- Handshakes ---- */
-
 static struct hello make_hello(enum role role) {
   struct hello hello = {.lowest = PROTOCOL_LOWEST,
                         .highest = PROTOCOL_HIGHEST,
@@ -180,8 +174,6 @@ static void handshakes(void) {
   wire_put_bytes(&wire, bytes, welcome_pack(&refusal, bytes));
   seed_save("handshake", "refusal", &wire);
 }
-
-/* ---- The control connection ---- */
 
 static void put_control(struct wire *wire, enum control_type type, uint32_t request,
                         const void *body, size_t length) {
@@ -325,8 +317,6 @@ static void controls(void) {
   seed_save("control", "traced", &wire);
 }
 
-/* ---- Whole connections ---- */
-
 static void put_step(struct wire *wire, uint8_t head, uint8_t **length_at, const uint8_t **from) {
   wire_put8(wire, head);
   *length_at = wire_take(wire, 2);
@@ -371,8 +361,6 @@ static void connections(void) {
   end_step(&wire, length_at, from);
   seed_save("connections", "map", &wire);
 }
-
-/* ---- Memory ---- */
 
 static void put_ticket(struct wire *wire, const struct ticket *ticket) {
   struct haul_ticket packed;
@@ -437,8 +425,6 @@ static void memories(void) {
     seed_save("shm", name, &wire);
   }
 }
-
-/* ---- The map channel ---- */
 
 enum { GREETING = 1, REQUEST = 2, ANSWER = 3 };
 

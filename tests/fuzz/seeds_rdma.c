@@ -45,8 +45,6 @@ static struct wire start(unsigned kind) {
   return wire;
 }
 
-/* ---- The peer asks ---- */
-
 static struct rdma_record question(enum rdma_record_type type, unsigned slot, uint64_t at) {
   return (struct rdma_record){.type = (uint16_t)type,
                               .request = 9,
@@ -123,8 +121,6 @@ static void endings(void) {
   seed_save("rdma", "owner-detach", &wire);
 }
 
-/* ---- The peer answers ---- */
-
 static void put_attached(struct wire *wire, unsigned flags, int status) {
   struct rdma_record record = {.type = RDMA_ATTACHED,
                                .request = 1,
@@ -181,8 +177,6 @@ static void answering(void) {
   put_attached(&wire, 0, HAUL_ENOTSUP);
   seed_save("rdma", "asker-refused", &wire);
 }
-
-/* ---- Single records ---- */
 
 static void records(void) {
   for (unsigned type = RDMA_HELLO; type <= RDMA_FENCED; type++) {

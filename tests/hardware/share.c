@@ -18,8 +18,6 @@
 #define BOUND haul_deadline_in(INT64_C(60000000000))
 #define BOTH  (HAUL_READ | HAUL_WRITE)
 
-/* ---- Requests ---- */
-
 enum operation { ALLOC, EXPORT, IMPORT, FILL, COMPARE, RELEASE };
 
 struct request {
@@ -108,8 +106,6 @@ static int perform(const struct request *request, int descriptor, struct respons
   }
   return given;
 }
-
-/* ---- The two processes ---- */
 
 /* `child` 0: this process. */
 struct side {
@@ -201,8 +197,6 @@ static struct haul_ticket share(const struct side *owner, const struct side *imp
   return ticket;
 }
 
-/* ---- Tests, with the owner or the importer in this process ---- */
-
 static void pass_tensors(const struct side *owner, const struct side *importer) {
   const uint64_t large = getenv("HAUL_TEST_SLOW") ? 32 * MIB : 256 * MIB;
   const uint64_t lengths[] = {4, 4096, 2 * MIB, 3 * MIB + 4, large};
@@ -291,8 +285,6 @@ static void an_importer_may_end_first(void **state) {
   run(&owner, (struct request){.operation = RELEASE});
   kill_other(&next);
 }
-
-/* ---- Visible GPUs ---- */
 
 static unsigned count_gpus(void) {
   struct haul_device devices[64];

@@ -29,8 +29,6 @@ static void close_pair(struct rank *rank, unsigned other) {
   rank_ok(rank, net_close_listen(rank->listeners[other]));
 }
 
-/* ---- Handles ---- */
-
 static int connect_to(struct rank *rank, const void *bytes) {
   char handle[NCCL_HANDLE_SIZE];
   void *comm = NULL;
@@ -73,8 +71,6 @@ static void invalid_handles_are_refused(void **state) {
   for (int i = 0; i < HARNESS_VERSIONS; i++)
     assert_true(ranks_run(1, harness_versions[i], bad_handles));
 }
-
-/* ---- Killed peers ---- */
 
 /* Rank 1 dies before rank 0 connects. */
 static void dead_before_connect(struct rank *rank) {
@@ -169,8 +165,6 @@ static void a_peer_dies_in_flight(void **state) {
   for (int i = 0; i < 3; i++)
     assert_true(ranks_run(2, 11, dead_in_flight));
 }
-
-/* ---- A random peer, at a random time ---- */
 
 #define RANKS 4
 #define PART  (192 * 1024)
@@ -272,8 +266,6 @@ static void a_random_peer_dies_at_a_random_time(void **state) {
   }
 }
 
-/* ---- Memory ---- */
-
 /* The request fails or completes, and nothing accesses the memory afterwards. */
 static void deregister_in_flight(struct rank *rank) {
   unsigned other = 1 - rank->number;
@@ -359,8 +351,6 @@ static void wrong_arguments_are_refused(void **state) {
   (void)state;
   assert_true(ranks_run(2, 12, wrong_memory));
 }
-
-/* ---- Limits ---- */
 
 static void too_many(struct rank *rank) {
   unsigned other = 1 - rank->number, taken = 0;

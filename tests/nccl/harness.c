@@ -20,8 +20,6 @@ static struct {
   const struct nccl_net_12 *v12;
 } p;
 
-/* ---- Log ---- */
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned warnings;
 static char said[65536];
@@ -58,8 +56,6 @@ bool harness_logged(const char *text) {
   pthread_mutex_unlock(&lock);
   return found;
 }
-
-/* ---- Versions ---- */
 
 static const void *find_table(int version) {
   char name[32];

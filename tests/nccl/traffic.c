@@ -11,8 +11,6 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* ---- Contents ---- */
-
 #define CHUNK ((size_t)4096)
 
 struct message {
@@ -70,8 +68,6 @@ static void *try_send(struct rank *rank, unsigned to, void *bytes, size_t size, 
   rank_ok(rank, net_send(rank->to[to], bytes, size, tag, memory, &request));
   return request;
 }
-
-/* ---- Both directions, with one or many peers ---- */
 
 #define IN_FLIGHT 8
 
@@ -243,8 +239,6 @@ static void eight_all_to_all(void **state) {
   (void)state;
   assert_true(ranks_run(8, 11, all_to_all));
 }
-
-/* ---- Loopback, groups, sizes ---- */
 
 static void with_itself(struct rank *rank) {
   const bool peers[RANKS_MAX] = {true};

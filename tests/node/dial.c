@@ -65,8 +65,6 @@ static void wait_until_dialing(struct haul_node *node) {
   }
 }
 
-/* ---- Full and silent listeners ---- */
-
 static int listen_with_full_queue(int waiting[8], int *count) {
   struct address address;
   int system = 0;
@@ -144,8 +142,6 @@ static void a_silent_listener_costs_no_more_than_the_deadline(void **state) {
   close(listener);
 }
 
-/* ---- Welcomes ---- */
-
 /* Accepts a connection, discards its hello, and sends these bytes one by one. */
 static void answer_and_close(int listener, const char *bytes, size_t length) {
   uint8_t head[HANDSHAKE_HEAD], body[HANDSHAKE_MAX];
@@ -210,8 +206,6 @@ static void the_end_of_a_peer_ends_its_channels_handshake(void **state) {
   }
   close(listener);
 }
-
-/* ---- Closes and forks ---- */
 
 static void closing_the_node_ends_a_connect(void **state) {
   (void)state;

@@ -46,8 +46,6 @@ static void *heap_buffer(void) {
   return bytes;
 }
 
-/* ---- Moving bytes ---- */
-
 /* Who took it, and the reason why rdma or map did not, as the report has it. */
 static struct { char path[16], reason[192]; } said;
 
@@ -99,8 +97,6 @@ static void moves(const char *name, struct haul_region *here, struct haul_region
   pattern_check(near, LENGTH, 12);
   haul_remote_release(remote);
 }
-
-/* ---- On one host ---- */
 
 static void it_is_wrapped_as_host_memory(void **state) {
   (void)state;
@@ -191,8 +187,6 @@ static int close_all(void **state) {
   memset(&t, 0, sizeof t);
   return 0;
 }
-
-/* ---- Between hosts ---- */
 
 static void a_nic_moves_memory_that_it_can_register(void **state) {
   (void)state;

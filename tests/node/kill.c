@@ -35,8 +35,6 @@ static size_t part_size(uint64_t seed, uint64_t part) {
   return next_random(&state) % 4 ? 1 + next_random(&state) % 5000 : PART - part;
 }
 
-/* ---- The writer's process ---- */
-
 static void must(int code) {
   if (code == 0)
     return;
@@ -85,8 +83,6 @@ static int writer_main(void) {
   pause();
   return 0;
 }
-
-/* ---- The owner's process, which kills the writer ---- */
 
 static bool next_report(int socket, uint64_t *part) {
   return recv(socket, part, sizeof *part, 0) == (ssize_t)sizeof *part;

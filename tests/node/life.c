@@ -34,8 +34,6 @@ static struct haul_node *open_node(void) {
   return node;
 }
 
-/* ---- What is refused ---- */
-
 static void impossible_configurations_are_refused(void **state) {
   (void)state;
   struct haul_node *node;
@@ -165,8 +163,6 @@ static void a_stale_socket_file_is_replaced(void **state) {
   haul_node_close(node);
   assert_int_equal(unlink(file), 0);
 }
-
-/* ---- Every way to move ---- */
 
 struct mode {
   const char *name;
@@ -477,8 +473,6 @@ static void a_released_region_needs_a_new_ticket(void **state) {
   haul_node_close(owner);
 }
 
-/* ---- The end ---- */
-
 static void *receive_for_ever(void *node) {
   struct haul_message message;
   return (void *)(intptr_t)haul_message_receive(node, &message, HAUL_FOREVER);
@@ -735,8 +729,6 @@ static void of_two_nodes_of_one_thread_the_silent_one_is_named(void **state) {
   for (size_t i = 0; i < 2; i++)
     haul_node_close(nodes[i]);
 }
-
-/* ---- Forks ---- */
 
 struct inherited {
   struct haul_node *node;

@@ -106,8 +106,6 @@ static void all_that_a_node_posts_at_once_arrives(void **state) {
   hold_load(1);
 }
 
-/* ---- That the model sees what is wrong ---- */
-
 static void make_round(const struct load_plan *plan, char **regions, char **memories) {
   for (unsigned i = 0; i < plan->regions; i++)
     load_fill_region(plan, i, 1, regions[i]);

@@ -176,8 +176,6 @@ static void limits(void **state) {
   haul_node_close(node);
 }
 
-/* ---- What carries bytes ---- */
-
 /* Ends the latest of the connections that were made to the address, which is one of tcp's. */
 static void cut_rail(const char *address) {
   unsigned port = (unsigned)atoi(strrchr(address, ':') + 1);

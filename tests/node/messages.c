@@ -73,8 +73,6 @@ static void expect_event(struct haul_node *node, int kind, const char *name) {
   haul_message_release(&message);
 }
 
-/* ---- What is refused ---- */
-
 static void impossible_messages_are_refused(void **state) {
   (void)state;
   char *large = calloc(1, HAUL_MESSAGE_MAX + 1);
@@ -121,8 +119,6 @@ static void a_full_window_holds_the_sender_back(void **state) {
   }
   free(bytes);
 }
-
-/* ---- Order ---- */
 
 static void *send_all_sizes(void *argument) {
   uint64_t *seed = argument;
@@ -258,8 +254,6 @@ static void a_message_is_not_lost_when_its_sender_closes(void **state) {
   expect_event(t.receiver, HAUL_PEER_LEFT, "sender");
   free(bytes);
 }
-
-/* ---- Who is there ---- */
 
 static void peers_come_and_go_in_order(void **state) {
   (void)state;

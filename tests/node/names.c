@@ -54,8 +54,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* ---- Publishing ---- */
-
 static void impossible_names_are_refused(void **state) {
   (void)state;
   char text[300];
@@ -169,8 +167,6 @@ static void names_are_bounded(void **state) {
   assert_works(haul_region_publish(t.region, "one-more", BOTH));
 }
 
-/* ---- Listing ---- */
-
 static void lists_have_every_name_in_order(void **state) {
   (void)state;
   static struct haul_published entries[1001];
@@ -210,8 +206,6 @@ static void lists_have_every_name_in_order(void **state) {
   assert_fails(HAUL_EINVAL, haul_peer_list(t.peer, soon(), entries, NULL));
   haul_region_release(device);
 }
-
-/* ---- Paths, reports, counters ---- */
 
 #define PATHS 3 /* map, rdma, tcp */
 
@@ -427,8 +421,6 @@ static void counters_count(void **state) {
   haul_remote_release(remote);
   haul_region_release(local);
 }
-
-/* ---- Memory that is taken away under a writer ---- */
 
 static void start_writes(struct haul_remote *remote, struct haul_region *local, const char *only,
                          struct haul_transfer **transfers, size_t count) {

@@ -46,8 +46,6 @@ static haul_deadline soon(void) {
   return haul_deadline_in(20 * S);
 }
 
-/* ---- Owners ---- */
-
 static void start_owner(struct owner *owner, const char *address) {
   owner_start(owner, address, NULL);
   owner_publish(owner, 0, KIND_HOST, LENGTH, "host", HAUL_READ | HAUL_WRITE);
@@ -76,8 +74,6 @@ static void start_below(struct owner *owner) {
   come_back(ours);
   assert_true(owner->pid > 1);
 }
-
-/* ---- A peer ---- */
 
 static void meet_as(const struct haul_node_config *config, const struct owner *owner,
                     const char *name) {
@@ -119,8 +115,6 @@ static void assert_path(const char *name, const char *detail) {
   if (!strstr(paths[0].detail, detail))
     fail_msg("'%s' is in place of '%s'", paths[0].detail, detail);
 }
-
-/* ---- In another namespace ---- */
 
 static void shared_memory_of_a_stranger_is_mapped(void **state) {
   (void)state;
@@ -275,8 +269,6 @@ static void in_another_namespace(void *argument) {
   (void)argument;
   _exit(cmocka_run_group_tests_name("in another namespace", tests, start, end));
 }
-
-/* ---- As another user ---- */
 
 static void shared_memory_of_another_user_is_mapped(void **state) {
   (void)state;

@@ -226,8 +226,6 @@ static void check_nothing_is_left(unsigned descriptors, unsigned n) {
     fail_msg("n = %u: %u mappings are left", n, haul_mappings());
 }
 
-/* ---- Memory ---- */
-
 /* One of eight, chance says which; tests/sim refuses any, at any time. */
 #define STRIDE 8u
 
@@ -283,8 +281,6 @@ static void a_node_that_opens_has_its_paths(void **state) {
   }
   end(&life);
 }
-
-/* ---- Descriptors ---- */
 
 static int highest_descriptor(void) {
   int fd = dup(STDIN_FILENO);

@@ -123,8 +123,6 @@ static void transfers_may_begin_at_any_moment_of_parking(void **state) {
   }
 }
 
-/* ---- What an idle link costs ---- */
-
 #define LINKS 64
 static int links[LINKS];
 
@@ -196,8 +194,6 @@ static void an_idle_link_costs_its_initiator_little(void **state) {
   close(listener);
 }
 
-/* ---- By hand ---- */
-
 static bool send_frame(int rail, uint8_t type) {
   uint8_t bytes[FRAME_HEADER];
   frame_pack(&(struct frame){.type = type}, bytes);
@@ -212,8 +208,6 @@ static void expect_peer_dropped(int code) {
   assert_true(raw_ended(hand.control, ENDS_BOUND));
   assert_int_equal(haul_peer_status(hand.peer), code);
 }
-
-/* ---- A raw acceptor ---- */
 
 static int accept_rail(unsigned index) {
   struct hello hello;
@@ -336,8 +330,6 @@ static void frames_about_parking_are_empty(void **state) {
   assert_true(raw_send(hand.rail, bytes, sizeof bytes));
   expect_peer_dropped(HAUL_EPROTO);
 }
-
-/* ---- A raw initiator ---- */
 
 /* One rail, over which nothing was sent. */
 static int initiator_start(void **state) {

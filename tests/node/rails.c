@@ -96,8 +96,6 @@ static void a_message_opens_none(void **state) {
   ends_close();
 }
 
-/* ---- A raw owner, to which a node connects ---- */
-
 static int raw_owner_start(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   count_before(state);
@@ -260,8 +258,6 @@ static void impossible_questions_drop_the_peer(void **state) {
   assert_int_equal(haul_peer_status(hand.peer), HAUL_EPROTO);
 }
 
-/* ---- A raw initiator, from whose memory a node reads ---- */
-
 static int node_start(void **state) {
   struct haul_node_config config = patient_config();
   count_before(state);
@@ -312,8 +308,6 @@ static void who_asked_hears_why_there_are_none(void **state) {
   }
   assert_works(haul_peer_status(hand.peer));
 }
-
-/* ---- The same, in a time that passes at will ---- */
 
 static int64_t (*the_clock)(void);
 static _Atomic int64_t ahead; /* of the system's clock */

@@ -31,8 +31,6 @@ static void assert_dropped(int fd) {
   close(fd);
 }
 
-/* ---- Hellos ---- */
-
 static void hellos_of_other_versions_are_refused_with_both(void **state) {
   (void)state;
   const uint16_t versions[][2] = {{0, 0},
@@ -143,8 +141,6 @@ static void garbage_instead_of_a_hello_ends_the_connection(void **state) {
   }
   assert_unharmed();
 }
-
-/* ---- Control frames ---- */
 
 static int new_peer(void) {
   struct welcome welcome;
@@ -350,8 +346,6 @@ static void a_peer_that_says_nothing_is_dropped(void **state) {
   assert_unharmed();
 }
 
-/* ---- The map channel ---- */
-
 static int open_channel(int *control, uint64_t *handle) {
   struct welcome welcome;
   char text[160];
@@ -478,8 +472,6 @@ static void a_map_channel_over_tcp_is_refused(void **state) {
   close(control);
   assert_unharmed();
 }
-
-/* ---- Spoiled greetings ---- */
 
 static void no_descriptors(struct greeting *greeting) {
   greeting->count = 0;

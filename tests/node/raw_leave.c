@@ -42,8 +42,6 @@ static void sleep_ms(long ms) {
   nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 }
 
-/* ---- A node whose peer leaves ---- */
-
 /* The two connections of a peer that came, whose rail has ended. */
 static int peer_without_a_rail(void) {
   char address[160];
@@ -85,8 +83,6 @@ static void a_peer_that_lost_its_rails_is_dropped(void **state) {
   assert_true(raw_ended(control, BOUND));
   close(control);
 }
-
-/* ---- A node that leaves ---- */
 
 static struct {
   int listener, control, rails[8];

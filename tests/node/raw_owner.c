@@ -65,7 +65,7 @@ static int accept_connection(bool same_host) {
   }
 }
 
-/* ---- A map channel; the owner is in the node's process, so that the node can attach to it ---- */
+/* A map channel; the owner is in the node's process, so that the node can attach to it */
 
 static const uint64_t nonce = 77;
 static uint8_t private_memory[LENGTH];
@@ -206,8 +206,6 @@ static int end_with_map(void **state) {
   return end(state);
 }
 
-/* ---- Responses to a READ ---- */
-
 static uint64_t start_read(struct haul_region *region, struct haul_transfer **transfer) {
   struct haul_piece piece = {0, 0, LENGTH};
   uint8_t bytes[FRAME_HEADER + FRAME_SEGMENT];
@@ -309,8 +307,6 @@ static void a_response_on_another_rail_drops_the_peer(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-/* ---- Payload that is in the socket ---- */
-
 #define WRITE_FRAME (FRAME_HEADER + FRAME_SEGMENT + LENGTH + FRAME_TRAILER)
 
 /* A write that is in the socket as a whole, and that the owner does not read yet. */
@@ -400,8 +396,6 @@ static void imported_memory_may_change_once_a_write_has_ended(void **state) {
   region_drop(owned, KIND_HOST);
 }
 
-/* ---- Responses to an atomic ---- */
-
 static uint64_t start_add(struct haul_region *region, struct haul_transfer **transfer) {
   uint8_t bytes[FRAME_HEADER + 2 * FRAME_SEGMENT];
   struct frame frame;
@@ -489,8 +483,6 @@ static void a_write_waits_for_a_canceled_atomic(void **state) {
   region_drop(region, KIND_HOST);
 }
 
-/* ---- A rail that ends ---- */
-
 static void a_read_is_retried_on_another_rail(void **state) {
   (void)state;
   struct haul_transfer *transfer;
@@ -572,8 +564,6 @@ static void the_end_of_a_rail_with_a_canceled_write_drops_the_peer(void **state)
   region_drop(region, KIND_HOST);
 }
 
-/* ---- Sources that cannot be read ---- */
-
 /* Reads the rail, and acknowledges each WRITE with the status of its trailer. */
 static void *acknowledge_writes(void *argument) {
   static uint8_t payload[FRAME_PAYLOAD_MAX];
@@ -630,8 +620,6 @@ static void an_unreadable_source_fails_only_its_transfer(void **state) {
   region_drop(good, KIND_HOST);
 }
 
-/* ---- Hazards ---- */
-
 static _Atomic int written = 1;
 
 static void *write_a_little(void *argument) {
@@ -668,8 +656,6 @@ static void hazard_cells_that_the_owner_sets_delay_no_write(void **state) {
   close(writable);
   region_drop(region, KIND_HOST);
 }
-
-/* ---- Cross-memory attach that stops working ---- */
 
 static int fail_with;
 static ssize_t (*vm_write)(pid_t, const struct iovec *, unsigned long, const struct iovec *,

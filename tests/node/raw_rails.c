@@ -85,8 +85,6 @@ static struct frame receive_response(struct rail *rail) {
   return frame;
 }
 
-/* ---- Rejected requests ---- */
-
 static void expect_status(struct rail *rail, uint8_t type, uint64_t handle, uint64_t offset,
                           uint64_t length, int code) {
   static uint64_t number;
@@ -243,8 +241,6 @@ static void the_checksum_of_a_large_payload_is_verified(void **state) {
   assert_unharmed();
 }
 
-/* ---- Malformed frames ---- */
-
 struct patch {
   size_t at;
   uint64_t value;
@@ -382,8 +378,6 @@ static void frames_with_a_flipped_bit_do_no_harm(void **state) {
   assert_unharmed();
 }
 
-/* ---- Truncated frames ---- */
-
 static void a_frame_may_be_truncated_at_every_byte(void **state) {
   (void)state;
   const size_t whole = make(FRAME_WRITE, 0, 0, 40, 1).length;
@@ -442,8 +436,6 @@ static void a_peer_that_stalls_within_a_frame_is_dropped(void **state) {
   stall(FRAME_HEADER + FRAME_SEGMENT + 4 * KIB + 8);
 }
 
-/* ---- Floods ---- */
-
 static void set_send_timeout(int fd, long ms) {
   struct timeval time = {ms / 1000, ms % 1000 * 1000};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
@@ -496,8 +488,6 @@ static void unread_acks_are_bounded(void **state) {
   assert_unharmed();
 }
 
-/* ---- Channels ---- */
-
 static void invalid_channels_are_rejected(void **state) {
   (void)state;
   struct welcome welcome, other;
@@ -539,8 +529,6 @@ static void invalid_channels_are_rejected(void **state) {
   close(control);
   assert_unharmed();
 }
-
-/* ---- Payloads that never end, with few bounce buffers ---- */
 
 static int start_with_few_bounce_buffers(void **state) {
   setenv("HAUL_STAGING", "8M", 1);

@@ -171,8 +171,6 @@ static void many_peers_are_reported_page_by_page(void **state) {
     haul_peer_close(peers[i]);
 }
 
-/* ---- Permission ---- */
-
 static int ask(void) {
   struct haul_node_stats stats;
   struct haul_peer_stats one;

@@ -113,8 +113,6 @@ static void assert_arrived(uint64_t parts) {
   assert_memory_equal(haul_region_address(t.to), haul_region_address(t.from), parts * SMALL);
 }
 
-/* ---- Batches ---- */
-
 static unsigned sends; /* of this thread */
 static pthread_t me;
 static int64_t (*the_clock)(void);
@@ -298,8 +296,6 @@ static void a_batched_request_can_be_canceled(void **state) {
   }
 }
 
-/* ---- Threads ---- */
-
 #define THREADS 4u
 #define EACH    900u
 
@@ -329,8 +325,6 @@ static void from_several_threads_everything_arrives(void **state) {
     pthread_join(threads[i], NULL);
   assert_arrived(THREADS * EACH);
 }
-
-/* ---- Bounds ---- */
 
 #define MANY 10000u
 
@@ -378,8 +372,6 @@ static void a_slow_peer_is_not_given_more_and_more(void **state) {
   assert_int_equal(refused, 1);
   assert_works(haul_write(t.remote, t.from, &piece, 1, &options, NULL)); /* and now it is */
 }
-
-/* ---- Calls ---- */
 
 struct heard {
   _Atomic unsigned calls;

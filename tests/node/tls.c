@@ -101,8 +101,6 @@ static int connects(struct haul_node *from, const char *address) {
   return code;
 }
 
-/* ---- Authentication ---- */
-
 static void two_with_one_key_know_each_other_by_its_name(void **state) {
   haul_peer *peer;
   struct haul_message message;
@@ -205,8 +203,6 @@ static void with_a_key_any_address_may_be_listened_on(void **state) {
   assert_works(haul_node_listen(client, "tcp://0.0.0.0:0"));
 }
 
-/* ---- What each may do ---- */
-
 static int looks_up(const char *key, const char *address, haul_peer **peer, haul_remote **remote) {
   client = node_with(key);
   assert_works(haul_peer_connect(client, address, soon(), peer));
@@ -259,7 +255,7 @@ static void a_region_is_visible_to_granted_identities_only(void **state) {
   haul_region_release(region);
 }
 
-/* ---- Unix sockets: the kernel knows ---- */
+/* Unix sockets: the kernel knows */
 
 #define CANNOT_RUN 99 /* its root folder may be closed to others, as in some chroots */
 
@@ -317,8 +313,6 @@ static int connect_and_tell(const char *address) {
   haul_node_close(client);
   return -code;
 }
-
-/* ---- Certificates ---- */
 
 static void certificate(const char *authority, const char *name) {
   char command[1024];
@@ -409,8 +403,6 @@ static void files_that_cannot_be_used_are_named(void **state) {
   assert_non_null(strstr(haul_error_last()->object, "alice"));
   server = NULL;
 }
-
-/* ---- On the wire ---- */
 
 /* Forwards each connection to a node's address, records the bytes, and may flip a bit. */
 static struct wire_tap {
@@ -649,8 +641,6 @@ static void a_flipped_bit_ends_the_connection(void **state) {
   assert_true(code == HAUL_EPEER || code == HAUL_EPATH || code == HAUL_ENOPATH);
 }
 
-/* ---- Strangers ---- */
-
 /* The first bytes of a ClientHello, whose record would have `length` bytes. */
 static int start_hello(const char *address, unsigned length, size_t sent) {
   uint8_t bytes[4096] = {22, 3, 1, (uint8_t)(length >> 8), (uint8_t)length, 1};
@@ -781,8 +771,6 @@ static int stall(const char *address, int count, const char *where) {
   return 0;
 }
 
-/* ---- Many at once ---- */
-
 static void *connect_once(void *address) {
   return (void *)(intptr_t)connects(client, address);
 }
@@ -816,8 +804,6 @@ static void a_burst_with_certificates(void **state) {
   server = node_of("node1", "ours", NULL);
   a_burst_of_those_who_are_known_is_let_in(node_of("node2", "ours", NULL));
 }
-
-/* ---- All ---- */
 
 #define TEST(test) cmocka_unit_test_teardown(test, close_nodes)
 

@@ -178,8 +178,6 @@ static void a_failure_shows_its_code(void **state) {
   assert_int_equal(events[3].status, HAUL_ESTALE);
 }
 
-/* ---- The ring ---- */
-
 static void write_events(haul_node *node, uint64_t count) {
   struct trace *trace = &((struct haul_node *)node)->fabric.trace;
   for (uint64_t i = 0; i < count; i++)
@@ -284,8 +282,6 @@ static void a_recording_ends_without_readers(void **state) {
   assert_int_equal(peers_events(&trace), 1);
 }
 
-/* ---- With threads ---- */
-
 #define WRITERS 4
 #define EACH    20000
 
@@ -342,8 +338,6 @@ static void transfers_go_on_while_recordings_begin_and_end(void **state) {
   }
   pthread_join(thread, NULL);
 }
-
-/* ---- Permission ---- */
 
 static int ask(void) {
   struct haul_trace trace = {0};

@@ -26,7 +26,7 @@ static haul_deadline soon(void) {
   return haul_deadline_in(BOUND);
 }
 
-/* ---- A rank: this program again ---- */
+/* A rank: this program again */
 
 /* Says to each other one who it is, and hears it of each. */
 static void greet_all(haul_node *node, haul_world *world) {
@@ -107,8 +107,6 @@ static int ended(pid_t child) {
   return -WEXITSTATUS(status);
 }
 
-/* ---- Starts ---- */
-
 static int choose_port(void **state) {
   struct sockaddr_in own;
   socklen_t size = sizeof own;
@@ -184,8 +182,6 @@ static void one_alone_is_a_world(void **state) {
   assert_int_equal(
       ended(start((const char *const[]){"RANK", "0", "WORLD_SIZE", "1", NULL}, "caller")), 0);
 }
-
-/* ---- What is wrong with a start ---- */
 
 static int alone(const char *rank, const char *size) {
   const char *const environment[] = {"RANK", rank, "WORLD_SIZE", size, "WORLD_WAIT", "1", NULL};

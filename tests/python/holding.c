@@ -72,8 +72,6 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
   return code;
 }
 
-/* ---- Calls of the tests ---- */
-
 struct tensor {
   void (*deleter)(void *managed);
   void *managed;

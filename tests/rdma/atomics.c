@@ -38,8 +38,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* ---- Additions ---- */
-
 static int add_to(struct haul_region *region, const char *only, struct haul_report *report) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_transfer *transfer;
@@ -79,8 +77,6 @@ static void assert_reason(const struct haul_report *report, const char *reason) 
       return;
   fail_msg("the report does not say of rdma '%s'", reason);
 }
-
-/* ---- Which path ---- */
 
 static void hca_atomics_are_used_on_request(void **state) {
   (void)state;
@@ -134,8 +130,6 @@ static void a_local_nic_without_atomics_closes_the_path(void **state) {
   assert_reason(&report, "this side's NIC has no atomics");
   assert_fails(HAUL_ENOPATH, add("rdma", &report));
 }
-
-/* ---- Failures ---- */
 
 /* The initial state of a test. */
 struct fault {

@@ -178,8 +178,6 @@ static void mapped_memory_does_not_use_the_nic(void **state) {
     }
 }
 
-/* ---- An engine whose `wake` comes long after the status of its copy ---- */
-
 static struct provider late;
 static _Atomic unsigned wakes_running, wakes_started;
 static struct late_wake {

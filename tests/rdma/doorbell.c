@@ -218,8 +218,6 @@ static void a_transfer_takes_less_than_512_bytes(void **state) {
   assert_int_equal(bytes, 0);
 }
 
-/* ---- Deferred works ---- */
-
 /* A work rejected at its submission may hold the last reference to its region. */
 static void the_last_work_of_a_revoked_region_ends(void **state) {
   (void)state;

@@ -31,8 +31,6 @@ static struct ibv_pd *pd;
 static struct ibv_comp_channel *channel;
 static struct end a, b;
 
-/* ---- Two ends ---- */
-
 static void open_end(struct end *end, unsigned access, int cqe) {
   struct ibv_qp_init_attr attributes = {.qp_type = IBV_QPT_RC,
                                         .cap = {.max_send_wr = DEPTH,
@@ -129,8 +127,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* ---- Requests ---- */
-
 struct ask {
   enum ibv_wr_opcode opcode;
   unsigned flags;
@@ -193,8 +189,6 @@ static void assert_nothing(struct end *end) {
 #define WRITE     .opcode = IBV_WR_RDMA_WRITE, .flags = IBV_SEND_SIGNALED
 #define READ      .opcode = IBV_WR_RDMA_READ, .flags = IBV_SEND_SIGNALED
 #define POST(...) post((struct ask){__VA_ARGS__})
-
-/* ---- Moving bytes ---- */
 
 static void writes_and_reads_move_bytes(void **state) {
   (void)state;
@@ -277,8 +271,6 @@ static void atomics_have_8_bytes(void **state) {
   assert_int_equal(POST(.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .length = 8), EINVAL);
 }
 
-/* ---- Queues ---- */
-
 static void a_full_queue_refuses_until_polled(void **state) {
   (void)state;
   open_ends(ALL, 2 * DEPTH);
@@ -332,8 +324,6 @@ static void an_overrun_raises_an_event(void **state) {
   assert_next(&a, 1, IBV_WC_SUCCESS);
   assert_nothing(&a);
 }
-
-/* ---- Refusals ---- */
 
 /* The work request fails, those behind it are flushed, and the queue pair is in error. */
 static void assert_refused(enum ibv_wc_status status) {

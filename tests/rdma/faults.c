@@ -47,8 +47,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* ---- Transfers ---- */
-
 static struct haul_transfer *start(enum haul_operation operation, const char *only) {
   struct haul_transfer *transfer;
   struct haul_piece piece = {0, 0, LENGTH};
@@ -139,8 +137,6 @@ static void check_only_rdma(void **state) {
   assert_works(haul_peer_status(t.peer));
 }
 
-/* ---- Without a fault ---- */
-
 static void transfers_go_over_rdma(void **state) {
   (void)state;
   struct haul_report report;
@@ -150,8 +146,6 @@ static void transfers_go_over_rdma(void **state) {
   assert_int_equal(report.retries, 0);
   assert_arrived(HAUL_OP_WRITE, 1);
 }
-
-/* ---- Requests that fail ---- */
 
 #define RETRY_REASON   "does not acknowledge"
 #define RNR_REASON     "receive queue stayed empty"
@@ -165,8 +159,6 @@ static void a_refused_key_is_stale(void **state) {
   assert_works(finish(start(HAUL_OP_WRITE, NULL)));
   assert_works(haul_peer_status(t.peer));
 }
-
-/* ---- The owner ---- */
 
 /* Posted works end and waiting ones are not posted: the owner's release succeeds. */
 static void check_freed(void **state) {
@@ -201,8 +193,6 @@ static void check_killed(void **state) {
   begin();
   assert_works(finish(start(operation, "rdma")));
 }
-
-/* ---- The device ---- */
 
 /* The transfer ends by its deadline; the NIC may use its bytes until the queue pair is destroyed.
  */
@@ -242,8 +232,6 @@ static void polling_does_not_delay_a_stuck_nics_end(void **state) {
   haul_transfer_release(transfer);
   nic_fault("");
 }
-
-/* ---- Registrations and addresses ---- */
 
 #define PIN_REASON "the memory cannot be pinned"
 

@@ -26,8 +26,6 @@
 
 static struct raw_rail rail; /* of the current peer, if it has one */
 
-/* ---- Records ---- */
-
 static void send_record(int channel, const struct rdma_record *record) {
   uint8_t bytes[RDMA_RECORD];
   rdma_pack(record, bytes);
@@ -61,8 +59,6 @@ static struct rdma_record hello_record(void) {
                                         .gid = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1},
                                         .queue_pair = 77}}};
 }
-
-/* ---- A client ---- */
 
 struct client {
   int control, channel;
@@ -371,8 +367,6 @@ static void attach_requests_of_all_peers_are_served(void **state) {
   }
   assert_unharmed();
 }
-
-/* ---- An owner ---- */
 
 static struct {
   struct haul_node *node;

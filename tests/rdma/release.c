@@ -20,8 +20,6 @@ static struct haul_node_config impatient(void) {
   return config;
 }
 
-/* ---- A NIC of this side that completes nothing ---- */
-
 static void local_memory(void **state) {
   const struct haul_node_config config = impatient();
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -42,8 +40,6 @@ static void local_memory(void **state) {
   haul_transfer_release(transfer);
   pair_close(&pair);
 }
-
-/* ---- A peer that does not detach ---- */
 
 /* Nodes that only their callers drive. */
 static struct {

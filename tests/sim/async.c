@@ -13,8 +13,6 @@
 
 #define SLACK (2 * S) /* of a callback after the deadline */
 
-/* ---- Several at once ---- */
-
 /* A write or a read of a batch, in a lane of its own. */
 struct flight {
   struct span span;
@@ -118,8 +116,6 @@ void do_batch(struct link *link) {
     end_flight(link, &flights[i], started[i]);
 }
 
-/* ---- Many segments ---- */
-
 /* Segments of one byte with gaps, which are together in local memory, in any order. */
 void do_scatter(struct link *link) {
   struct span span;
@@ -160,8 +156,6 @@ void do_scatter(struct link *link) {
   count(link, SCATTER, code);
 }
 
-/* ---- Canceled reads ---- */
-
 static void check_untouched(const uint8_t *bytes, size_t length, const char *what) {
   for (size_t i = 0; i < length; i++)
     if (bytes[i] != 0x66)
@@ -191,8 +185,6 @@ void do_cancel_read(struct link *link) {
   check_code("haul_read", code);
   count(link, CANCEL_READ, code == HAUL_ECANCELED ? 0 : code);
 }
-
-/* ---- Release of memory in use ---- */
 
 /* Local memory of a read: allocated, or wrapped. */
 static int make_destination(struct link *link, void **wrapped, haul_region **region) {
@@ -268,8 +260,6 @@ void do_release(struct link *link) {
   read_and_release(link, &span);
   link->busy = false;
 }
-
-/* ---- A connection that says nothing ---- */
 
 #define HANDSHAKE (5 * S) /* the default of `handshake` */
 

@@ -26,8 +26,6 @@ void cards_draw(bool only) {
   cards.registers = sim_chance(500000) ? 0 : sim_between(0, 5 * MS);
 }
 
-/* ---- Cards and addresses ---- */
-
 struct card *card_of(struct host *host, unsigned number) {
   struct card *card = &all[host->number][number];
   if (!card->host) {
@@ -63,8 +61,6 @@ struct card *card_by_gid(const uint8_t gid[16]) {
 bool card_is_down(const struct card *card) {
   return card->down && load.phase == FAULTY;
 }
-
-/* ---- Faults ---- */
 
 bool card_fault(unsigned rarity) {
   if (load.phase != FAULTY || !sim_chance(cards.faults / rarity))
@@ -139,8 +135,6 @@ bool verbs_refused_lately(void) {
 bool verbs_is(const char *name) {
   return started && cards.per_host > 0 && strcmp(name, "libibverbs.so.1") == 0;
 }
-
-/* ---- sysfs ---- */
 
 bool verbs_text(const char *path, char *text, size_t size) {
   unsigned card;

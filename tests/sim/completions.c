@@ -13,8 +13,6 @@ static void *fail(int error) {
   return NULL;
 }
 
-/* ---- Descriptors ---- */
-
 struct event_queue *event_queue_open(int *descriptor) {
   struct event_queue *queue = calloc(1, sizeof *queue);
   file_init(&queue->file, FILE_NIC);
@@ -30,8 +28,6 @@ static void count_up(struct event_queue *queue) {
   queue->waiting++;
   file_changed(&queue->file);
 }
-
-/* ---- Asynchronous events ---- */
 
 /* A full queue drops events, as the kernel does. */
 void events_raise(struct context *context, enum ibv_event_type type, void *element) {
@@ -77,8 +73,6 @@ void model_ack_async_event(struct ibv_async_event *event) {
   (void)event;
   sim_point(100);
 }
-
-/* ---- Channels ---- */
 
 static struct channel *channel_of(struct ibv_comp_channel *seen, const char *call) {
   struct channel *channel = (struct channel *)seen;
@@ -151,8 +145,6 @@ void model_ack_cq_events(struct ibv_cq *seen, unsigned count) {
   queue->fetched -= count;
 }
 
-/* ---- Completion queues ---- */
-
 struct completions *completions_of(struct ibv_cq *seen) {
   struct completions *queue = (struct completions *)seen;
   object_check(&queue->object, COMPLETIONS, "a call on a completion queue");
@@ -205,8 +197,6 @@ int model_destroy_cq(struct ibv_cq *seen) {
   object_release(&queue->object);
   return 0;
 }
-
-/* ---- Completions ---- */
 
 static struct entry *entry_at(struct completions *queue, uint32_t index) {
   return &queue->entries[(queue->first + index) % (uint32_t)queue->seen.cqe];

@@ -69,8 +69,6 @@ struct multi {
   CURLMsg message;
 };
 
-/* ---- Connections ---- */
-
 static void drop(struct kept *connection) {
   if (connection->socket)
     world_close(connection->socket);
@@ -156,8 +154,6 @@ static void note_local(struct easy *easy) {
   inet_ntop(AF_INET, &own.sin_addr, easy->local, sizeof easy->local);
 }
 
-/* ---- A transfer's start and end ---- */
-
 const char *world_curl_easy_strerror(CURLcode code) {
   static char text[24];
   snprintf(text, sizeof text, code ? "error %d of libcurl" : "ok", (int)code);
@@ -237,7 +233,7 @@ static void begin(struct easy *easy) {
     finish(easy, code);
 }
 
-/* ---- Steps: each returns CURLE_AGAIN when it has to wait ---- */
+/* Steps: each returns CURLE_AGAIN when it has to wait */
 
 static CURLcode step_connect(struct easy *easy) {
   struct pollfd entry = {.fd = easy->connection.socket, .events = POLLOUT};
@@ -372,8 +368,6 @@ static void advance(struct easy *easy) {
     finish(easy, code);
 }
 
-/* ---- Waiting ---- */
-
 static int ms_until(int64_t at, int ms) {
   int64_t left = at == NEVER ? NEVER : (at - own_clock() + MS - 1) / MS;
   return left < 0 ? 0 : left < ms ? (int)left : ms;
@@ -396,8 +390,6 @@ static void await(struct easy *const *easies, size_t count, int ms) {
   }
   world_poll(entries, used, ms);
 }
-
-/* ---- Handles ---- */
 
 CURLcode world_curl_global_init(long flags) {
   (void)flags;
@@ -510,8 +502,6 @@ void world_curl_easy_cleanup(CURL *handle) {
   world_free(easy);
 }
 
-/* ---- Lists ---- */
-
 struct curl_slist *world_curl_slist_append(struct curl_slist *list, const char *text) {
   struct curl_slist *added = world_malloc(sizeof *added + strlen(text) + 1), *last = list;
   if (!added)
@@ -532,8 +522,6 @@ void world_curl_slist_free_all(struct curl_slist *list) {
     world_free(list);
   }
 }
-
-/* ---- Several at once ---- */
 
 CURLM *world_curl_multi_init(void) {
   return world_calloc(1, sizeof(struct multi));

@@ -28,8 +28,6 @@ static int64_t leader_from; /* NEVER: an election is under way */
 static struct event election, lease_check;
 static struct list working; /* fibers that wait for a working cluster */
 
-/* ---- The cluster ---- */
-
 void etcd_draw(void) {
   etcd_plan.members = sim_chance(600000) ? 3 : (unsigned)sim_between(1, 3);
   etcd_plan.service = sim_between(100 * US, sim_chance(800000) ? 5 * MS : 100 * MS);
@@ -103,8 +101,6 @@ static void on_lease_check(struct event *event) {
     store_expire();
   event_schedule(event, sim_now + LEASE_CHECK, on_lease_check);
 }
-
-/* ---- Members ---- */
 
 static void start_member(struct member *member) {
   sim_trace("etcd: member %u starts", member->number);
@@ -231,8 +227,6 @@ const char *etcd_directory(void) {
   snprintf(text + used, sizeof text - used, "/sim");
   return text;
 }
-
-/* ---- Counting ---- */
 
 static void count_all(void) {
   static int64_t second;

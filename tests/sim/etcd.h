@@ -62,7 +62,7 @@ extern unsigned etcd_client_peak[PURPOSES]; /* of one client in one second */
 extern unsigned etcd_peak, etcd_peak_after_outage;
 extern uint64_t etcd_requests, etcd_connects, etcd_refused;
 
-/* ---- For gateway.c ---- */
+/* For gateway.c */
 
 struct member {
   unsigned number;

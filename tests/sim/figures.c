@@ -62,8 +62,6 @@ static void print_times(const char *what, struct times *times) {
          (double)times->values[times->count * 99 / 100] / MS, times->count);
 }
 
-/* ---- What nodes tell ---- */
-
 void figures_bare(const struct process *process) {
   total.bare_bytes = process->block_bytes;
   total.bare_descriptors = process->descriptor_count;
@@ -93,8 +91,6 @@ void figures_reconnect(int64_t took) {
 void figures_register_failed(void) {
   total.register_failures++;
 }
-
-/* ---- The directory ---- */
 
 static void count(struct rate *rate, uint64_t requests) {
   rate->sum += requests;
@@ -128,8 +124,6 @@ void figures_start(void) {
   if (scale.directory)
     event_schedule(&second, S, on_second);
 }
-
-/* ---- Links ---- */
 
 struct sums {
   double nodes, incoming, outgoing, square, bytes, descriptors, threads, bytes_in, descriptors_in;
@@ -178,8 +172,6 @@ static void print_links(void) {
          "other\n",
          own / sums.outgoing / 1024, own_descriptors / sums.outgoing, bytes / 1024, descriptors);
 }
-
-/* ---- Output ---- */
 
 /* Nodes that waited for the directory must not come all together. */
 static void check_herd(const struct rate *rate) {

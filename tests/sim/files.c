@@ -30,8 +30,6 @@ static int fail(int error) {
   return -1;
 }
 
-/* ---- Memory files ---- */
-
 /* A real memfd, so that mappings in several processes share pages. */
 struct memory_file {
   struct file file;
@@ -131,8 +129,6 @@ int world_fcntl(int descriptor, int command, ...) {
     return fcntl(pipe_real(file), F_SETPIPE_SZ, argument);
   return command == F_SETFL ? 0 : fail(EINVAL);
 }
-
-/* ---- Texts ---- */
 
 #define TEXT 256
 
@@ -256,8 +252,6 @@ char *world_realpath(const char *path, char *real) {
   return NULL;
 }
 
-/* ---- Processes ---- */
-
 struct process_file {
   struct file file;
   pid_t pid;
@@ -288,8 +282,6 @@ pid_t world_getpid(void) {
 uid_t world_geteuid(void) {
   return 1000;
 }
-
-/* ---- One answer ---- */
 
 ssize_t world_getrandom(void *bytes, size_t length, unsigned flags) {
   (void)flags;

@@ -28,8 +28,6 @@ struct connection {
   size_t whole;            /* of the request */
 };
 
-/* ---- Base64 ---- */
-
 static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /* The caller frees the text; NULL stays NULL. */
@@ -61,8 +59,6 @@ static void encode(FILE *out, const char *bytes) {
             left > 1 ? letters[group >> 6 & 63] : '=', left > 2 ? letters[group & 63] : '=');
   }
 }
-
-/* ---- The connection ---- */
 
 static bool wait_for(int socket, short events) {
   struct pollfd entry = {.fd = socket, .events = events};
@@ -127,8 +123,6 @@ static void skip_request(struct connection *connection) {
   connection->used -= connection->whole;
   memmove(connection->bytes, connection->bytes + connection->whole, connection->used);
 }
-
-/* ---- Responses ---- */
 
 struct response {
   int status;
@@ -219,7 +213,7 @@ static void write_pair(FILE *out, const struct change *pair) {
   }
 }
 
-/* ---- Operations: parsed first, as no fiber may run between their reads and writes ---- */
+/* Operations: parsed first, as no fiber may run between their reads and writes */
 
 enum kind { RANGE, PUT, DELETE };
 
@@ -285,8 +279,6 @@ static void apply(struct response *response, const struct request *request) {
   }
   fputs("}}", response->out);
 }
-
-/* ---- Requests ---- */
 
 /* What the gateway does once the cluster has accepted a request. */
 typedef void handler(struct response *response, const json_t *body);
@@ -426,8 +418,6 @@ static void handle_revoke(struct response *response, const json_t *body) {
   fputs("}", response->out);
 }
 
-/* ---- Watches ---- */
-
 struct watch {
   const struct connection *connection;
   char *key, *end;
@@ -527,8 +517,6 @@ static void handle_watch(const struct connection *connection, const json_t *body
     follow(&watch);
   forget(&request);
 }
-
-/* ---- Serving ---- */
 
 static const struct {
   const char *path;

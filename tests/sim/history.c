@@ -25,8 +25,6 @@ struct histories {
   struct history *words[HISTORY_WORDS];
 };
 
-/* ---- The search for an order ---- */
-
 struct search {
   const struct history *history;
   uint64_t done;  /* bits of the operations that the order must have */
@@ -102,8 +100,6 @@ static void check(const struct history *history, unsigned program, const uint64_
     sim_fail("atomics", "no order explains the results of %u operations on a word of program %u",
              history->count, program);
 }
-
-/* ---- Words ---- */
 
 static bool is_settled(const struct history *history) {
   for (unsigned i = 0; i < history->count; i++)

@@ -71,8 +71,6 @@ void check_code(const char *call, int code) {
              haul_error_last()->object);
 }
 
-/* ---- Spans ---- */
-
 /* False: each lane waits for data of a dead program. */
 bool draw_span(struct link *link, struct span *span) {
   unsigned first = (unsigned)sim_below(LANES);
@@ -128,8 +126,6 @@ struct haul_transfer_options draw_options(const struct span *span) {
   options.priority = (int)sim_below(3) - 1;
   return options;
 }
-
-/* ---- Writes ---- */
 
 void fill(struct link *link, const struct span *span) {
   uint64_t pattern = sim_random() | 1;
@@ -265,8 +261,6 @@ static void do_cancel(struct link *link) {
   count(link, CANCEL, code == HAUL_ECANCELED ? 0 : code);
 }
 
-/* ---- Reads and additions ---- */
-
 static void do_read(struct link *link) {
   struct span span;
   if (!draw_span(link, &span))
@@ -370,8 +364,6 @@ static void do_share(struct link *link) {
   proven(link, SHARE, code);
 }
 
-/* ---- Messages ---- */
-
 /* `span` NULL: without a write before. */
 static int send_message(struct link *link, const struct span *span, int64_t until,
                         haul_peer *peer) {
@@ -444,8 +436,6 @@ static void do_list(struct link *link) {
     sim_fail("lists", "a peer publishes %zu names", room);
   count(link, LIST, code);
 }
-
-/* ---- Connections ---- */
 
 /* ENAME and ESTALE: the memory is withdrawn just now. */
 static int look_up(struct link *link) {

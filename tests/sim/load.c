@@ -22,8 +22,6 @@
 struct plan plan;
 struct load load;
 
-/* ---- The plan ---- */
-
 /* Atomics need memory that processors access, at both ends. */
 bool operation_works(enum operation operation) {
   bool is_atomic = operation == ADD || operation == SHARE;
@@ -37,8 +35,6 @@ static unsigned draw_bits(unsigned all, unsigned share) {
     bits |= (unsigned)sim_chance(share) << i;
   return bits ? bits : 1u << sim_below(all);
 }
-
-/* ---- Keys ---- */
 
 static bool is_different(const struct program *program) {
   return plan.tls && plan.stranger && program->number == plan.programs - 1;
@@ -197,8 +193,6 @@ void plan_print(FILE *to) {
   fields_print(fields, FIELDS, to);
 }
 
-/* ---- Bounds of the library (core/shrinkable.h) ---- */
-
 unsigned sim_shrink(const char *name, unsigned value, unsigned least);
 
 /* The same for each call and process of a run. Of the smaller values all sizes are as likely. */
@@ -212,8 +206,6 @@ unsigned sim_shrink(const char *name, unsigned value, unsigned least) {
   unsigned bits = 32 - (unsigned)__builtin_clz(value), shrunk = value >> (mixed >> 50) % bits;
   return shrunk > least ? shrunk : least;
 }
-
-/* ---- Phases ---- */
 
 void net_add_host(struct host *host);
 

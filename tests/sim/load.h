@@ -204,7 +204,7 @@ int64_t solo_until(void);
 /* Have all programs' clients ended? */
 bool all_links_ended(void);
 
-/* ---- watch.c: what must hold of a node and of connections ---- */
+/* watch.c: what must hold of a node and of connections */
 
 void watch_start(void);
 void watch_log(struct program *program);

@@ -48,8 +48,6 @@ static void check_code(const char *call, int code) {
              haul_error_last()->object);
 }
 
-/* ---- Oracles on entries ---- */
-
 static struct named *named_of(const char *name) {
   unsigned number;
   int end = 0;
@@ -107,8 +105,6 @@ static void check_failure(const struct named *node, int code, int64_t asked, int
              haul_error_last()->object);
 }
 
-/* ---- Registration ---- */
-
 static void hex_of(const uint8_t id[16], char text[33]) {
   for (size_t i = 0; i < 16; i++)
     snprintf(text + 2 * i, 3, "%02x", id[i]);
@@ -162,8 +158,6 @@ static void *register_main(void *argument) {
   node->registers = false;
   return NULL;
 }
-
-/* ---- Lookups ---- */
 
 static struct named *draw_other(const struct named *node) {
   unsigned missing = load.phase == QUIET ? ~(node->found & node->connected) : ~0u;
@@ -251,8 +245,6 @@ static void *lookup_main(void *argument) {
   node->looks_up = false;
   return NULL;
 }
-
-/* ---- Walks ---- */
 
 static struct haul_directory_entry *mirrored(struct mirror *mirror,
                                              const struct haul_directory_entry *entry) {
@@ -376,8 +368,6 @@ static void *walk_main(void *argument) {
   node->walks = false;
   return NULL;
 }
-
-/* ---- Life ---- */
 
 static int start_listening(struct named *node) {
   struct life *life = &node->lives[node->life];

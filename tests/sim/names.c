@@ -20,8 +20,6 @@ static const char *const node_fault_names[NODE_FAULTS] = {
     "kills",        "power losses", "freezes",          "leaves",       "cuts",
     "one-way cuts", "resets",       "memory shortages", "no descriptor"};
 
-/* ---- The plan ---- */
-
 static unsigned draw_bits(unsigned all, unsigned share) {
   unsigned bits = 0;
   for (unsigned i = 0; i < all; i++)
@@ -102,8 +100,6 @@ void names_print(void) {
   print_bits(names_plan.etcd_faults, etcd_fault_names, ETCD_FAULTS);
   puts("");
 }
-
-/* ---- Faults ---- */
 
 static struct event next_fault, end_of_phase, restart_at[NODES], end_of_pause[NODES],
     end_of_shortage[NODES], next_death[NODES];
@@ -227,8 +223,6 @@ static void faults_end(void) {
   }
 }
 
-/* ---- Phases ---- */
-
 static unsigned others_of(unsigned number) {
   return ((1u << names_plan.nodes) - 1) & ~(1u << number);
 }
@@ -309,8 +303,6 @@ bool names_are_over(void) {
   }
   return load.phase == STOPPING && all(has_ended);
 }
-
-/* ---- Figures ---- */
 
 uint64_t names_operations(void) {
   uint64_t sum = 0;

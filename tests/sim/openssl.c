@@ -34,8 +34,6 @@ static void *symbol(const char *name) {
   return found;
 }
 
-/* ---- Random bytes ---- */
-
 /* RAND_METHOD of openssl/rand.h. */
 static struct {
   int (*seed)(const void *from, int length);
@@ -63,8 +61,6 @@ static int random_ready(void) {
   return 1;
 }
 
-/* ---- Errors ---- */
-
 static unsigned long (*error_get)(void);
 static void (*error_new)(void);
 static void (*error_set_reason)(int place, int reason, const char *format, ...);
@@ -84,8 +80,6 @@ static void errors_to_fiber(struct fiber *fiber) {
       fiber->library_errors[count++] = (uint32_t)error;
   fiber->library_error_count = count;
 }
-
-/* ---- Closed calls ---- */
 
 struct closed {
   void *target;
@@ -200,8 +194,6 @@ static void *closed_symbol(const char *name, void *target) {
   sim_fail("simulator", "OpenSSL has more than %d calls", STUBS);
 }
 
-/* ---- Memory ---- */
-
 uint64_t openssl_shortages;
 
 /* Only calls on one session are refused memory: what OpenSSL sets up once for the real process
@@ -242,8 +234,6 @@ static void set_memory(void) {
   if (!set(take_memory, change_memory, give_memory))
     sim_fail("simulator", "OpenSSL has taken memory already");
 }
-
-/* ---- Objects and their owners ---- */
 
 enum kind { SESSION, CONTEXT, METHOD, KINDS }; /* in the order in which they can be freed */
 
@@ -360,8 +350,6 @@ void openssl_process_died(const struct process *process) {
       free(object);
     }
 }
-
-/* ---- Opening ---- */
 
 static void fill_real(void) {
 #define FILL(slot, name, result, parameters) *(void **)(void *)&real.slot = symbol(#name);

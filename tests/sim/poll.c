@@ -13,8 +13,6 @@
 #include "cards.h"
 #include "sim.h"
 
-/* ---- What is ready ---- */
-
 struct watched {
   struct list link;   /* in file->watches */
   struct list queued; /* in epoll->queued: may be ready */
@@ -69,8 +67,6 @@ void file_changed(struct file *file) {
   }
   queue_wake(&file->waiting, SIZE_MAX);
 }
-
-/* ---- epoll ---- */
 
 static void watched_free(struct watched *watched) {
   list_remove(&watched->link);
@@ -199,8 +195,6 @@ int world_epoll_wait(int descriptor, struct epoll_event *events, int most, int m
   return world_epoll_pwait2(descriptor, events, most, ms < 0 ? NULL : &span, NULL);
 }
 
-/* ---- poll ---- */
-
 static int poll_once(struct pollfd *entries, size_t count) {
   int ready = 0;
   for (size_t i = 0; i < count; i++) {
@@ -248,8 +242,6 @@ int world_poll(struct pollfd *entries, nfds_t count, int ms) {
   return world_ppoll(entries, count, ms < 0 ? NULL : &span, NULL);
 }
 
-/* ---- eventfd ---- */
-
 struct event_file {
   struct file file;
   uint64_t count;
@@ -293,8 +285,6 @@ ssize_t event_write(struct file *file, const void *bytes, size_t length) {
   file_changed(file);
   return sizeof more;
 }
-
-/* ---- timerfd ---- */
 
 struct timer_file {
   struct file file;

@@ -14,8 +14,6 @@
 #include "cards.h"
 #include "sim.h"
 
-/* ---- Hosts ---- */
-
 struct host *host_create(unsigned number) {
   struct host *host = calloc(1, sizeof *host);
   host->number = number;
@@ -38,8 +36,6 @@ int64_t host_time_to_world(const struct host *host, int64_t own) {
   int64_t passed = own - host->offset;
   return passed <= 0 ? 0 : passed - passed / 1000000 * host->drift + 1;
 }
-
-/* ---- The library's variables ---- */
 
 extern char __start_sim_data[], __stop_sim_data[], __start_sim_bss[], __stop_sim_bss[];
 
@@ -148,8 +144,6 @@ static void image_free(struct process *process) {
   process->image = NULL;
 }
 
-/* ---- Processes ---- */
-
 #define PROCESSES 65536
 
 static struct process *processes[PROCESSES]; /* by pid; dead ones are NULL */
@@ -213,8 +207,6 @@ bool refuses_descriptor(void) {
   struct process *process = process_current();
   return process && refuses(process->refuse_descriptors, &process->next_descriptor);
 }
-
-/* ---- Heap ---- */
 
 struct block {
   struct list link;
@@ -309,8 +301,6 @@ void *world_realloc(void *bytes, size_t size) {
   block_free(block);
   return made;
 }
-
-/* ---- Mappings ---- */
 
 struct mapping {
   char *from, *to;
@@ -459,8 +449,6 @@ ssize_t world_process_vm_writev(pid_t pid, const struct iovec *local, unsigned l
   return copy_between(pid, local, locals, remote, remotes, true);
 }
 
-/* ---- Descriptors ---- */
-
 void file_init(struct file *file, enum file_kind kind) {
   file->kind = kind;
   file->references = 1;
@@ -583,8 +571,6 @@ ssize_t world_write(int descriptor, const void *bytes, size_t length) {
   errno = EINVAL;
   return -1;
 }
-
-/* ---- Death ---- */
 
 static void close_all(struct process *process, bool silent) {
   for (size_t i = 0; i < process->descriptor_room; i++) {

@@ -40,8 +40,6 @@ size_t memory_size(void) {
   return shared_offset(HISTORY_WORDS) + GUARD;
 }
 
-/* ---- Oracles on memory ---- */
-
 void check_lane(const struct program *program, unsigned writer, unsigned index, const char *when) {
   const struct lane *lane = &program->lanes[writer][index];
   const uint8_t *bytes = program->memory + lane_offset(writer, index);
@@ -69,8 +67,6 @@ void check_memory(const struct program *program, const char *when) {
     }
 }
 
-/* ---- Time ---- */
-
 int64_t own_clock(void) {
   return host_clock(process_current()->host, sim_now);
 }
@@ -95,8 +91,6 @@ void limit_end(const struct limit *limit) {
   if (late > SLACK + cards_slack())
     sim_fail("deadline", "%s returned %.3f s after its deadline", limit->call, (double)late / S);
 }
-
-/* ---- Memory ---- */
 
 static void lanes_reset(struct program *program) {
   for (unsigned writer = 0; writer < PROGRAMS; writer++) {
@@ -241,8 +235,6 @@ static void withdraw(struct program *program) {
   } while (sim_chance(600000) && load.phase != STOPPING && !program->leaves);
 }
 
-/* ---- Messages ---- */
-
 static struct inbox *inbox_of(struct program *program, unsigned from, uint64_t connection) {
   struct inbox *inboxes = program->inboxes[from];
   for (unsigned i = 0; i < INBOXES; i++)
@@ -350,8 +342,6 @@ static void receive_messages(struct program *program) {
     }
   }
 }
-
-/* ---- Life ---- */
 
 static int open_node(struct program *program) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;

@@ -45,8 +45,6 @@ static struct completions *receive_queue(const struct queue_pair *qp) {
   return (struct completions *)qp->seen.recv_cq;
 }
 
-/* ---- Local memory of requests ---- */
-
 static void use_memory(struct queue_pair *qp, const struct ibv_sge *place, unsigned rights) {
   if (place->length == 0)
     return;
@@ -66,8 +64,6 @@ static void leave_request(const struct request *request) {
   if (!request->is_inline)
     leave_memory(&request->place);
 }
-
-/* ---- Completing ---- */
 
 struct request *queue_pair_oldest(struct queue_pair *qp) {
   return qp->done == qp->posted ? NULL : &qp->requests[qp->done % qp->size];
@@ -109,8 +105,6 @@ void complete_receive(struct queue_pair *qp, const struct ibv_wc *completion) {
   if (!completions_push(receive_queue(qp), completion, NULL, 0))
     queue_pair_fail(qp, 0);
 }
-
-/* ---- Failing ---- */
 
 static void flush_sends(struct queue_pair *qp, enum ibv_wc_status status) {
   while (queue_pair_oldest(qp)) {
@@ -167,8 +161,6 @@ void queue_pairs_removed(struct context *context) {
     if (all[i] && context_behind(all[i]->seen.context) == context)
       queue_pair_fail(all[i], 0);
 }
-
-/* ---- The requester ---- */
 
 static void on_timeout(struct event *event);
 
@@ -236,8 +228,6 @@ void queue_pair_acked(struct queue_pair *qp, uint32_t number) {
   if (!qp->pump.place)
     event_schedule(&qp->pump, sim_now, on_pump);
 }
-
-/* ---- Posting ---- */
 
 static bool is_atomic(enum ibv_wr_opcode opcode) {
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
@@ -371,8 +361,6 @@ int post_receive(struct ibv_qp *seen, struct ibv_recv_wr *wr, struct ibv_recv_wr
   return error;
 }
 
-/* ---- Life ---- */
-
 static bool fits(const struct ibv_qp_cap *cap) {
   return cap->max_send_wr >= 1 && cap->max_send_wr <= QUEUE_DEPTH && cap->max_recv_wr >= 1 &&
          cap->max_recv_wr <= QUEUE_DEPTH && cap->max_send_sge <= 1 && cap->max_recv_sge <= 1 &&
@@ -450,8 +438,6 @@ void queue_pair_free(struct queue_pair *qp) {
   wire_forget(qp);
   release(qp);
 }
-
-/* ---- States ---- */
 
 static void take(struct queue_pair *qp, const struct ibv_qp_attr *wanted, int mask) {
   attributes_take(&qp->attributes, wanted, mask);

@@ -40,8 +40,6 @@ static unsigned rolled;
 
 void net_add_host(struct host *host);
 
-/* ---- Links ---- */
-
 static void format_address(const struct node *node, char *text, size_t size) {
   uint32_t address = node->host->address;
   if (scale.directory)
@@ -111,8 +109,6 @@ static void make_links(struct node *node, haul_node *own, unsigned most) {
       most--;
     }
 }
-
-/* ---- A node ---- */
 
 /* Until the time has passed, or a connection has ended. */
 static void receive_messages(haul_node *own, int64_t span) {
@@ -189,8 +185,6 @@ static void kill_node(struct node *node) {
   node->process = NULL;
   event_schedule(&node->restart, sim_now + sim_between(S, 5 * S), on_start);
 }
-
-/* ---- Stages ---- */
 
 /* During the churn a node dies every now and then; during the rolling restart, one after the other
  * in equal times. */

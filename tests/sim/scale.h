@@ -42,7 +42,7 @@ extern struct scale scale;
 void scale_start(unsigned nodes, bool directory);
 bool scale_is_over(void);
 
-/* ---- figures.c ---- */
+/* figures.c */
 
 void figures_start(void);
 void figures_bare(const struct process *process); /* of a node without links */

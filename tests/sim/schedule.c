@@ -17,7 +17,7 @@ bool sim_tracing, sim_many;
 int sim_atomics_left, sim_atomics_share;
 unsigned sim_preempt_share, sim_copy_share;
 
-/* ---- Random numbers: xoshiro256** by Blackman and Vigna (public domain algorithm) ---- */
+/* Random numbers: xoshiro256** by Blackman and Vigna (public domain algorithm) */
 
 static uint64_t state[4];
 
@@ -63,7 +63,7 @@ void sim_hash(uint64_t what, uint64_t value) {
   sim_hash_value = rotate(sim_hash_value ^ value, 31) * 0xbf58476d1ce4e5b9;
 }
 
-/* ---- Events: a heap, four children each, whose keys lie together ---- */
+/* Events: a heap, four children each, whose keys lie together */
 
 static struct entry {
   int64_t at;
@@ -134,8 +134,6 @@ void event_schedule(struct event *event, int64_t at, void (*happen)(struct event
   event->happen = happen;
   heap_rise(++events, (struct entry){at > sim_now ? at : sim_now, ++orders, event});
 }
-
-/* ---- Switching ---- */
 
 /* Saves the registers that a call preserves (x86-64 psABI) and continues on the other stack. */
 void sim_switch(void **saved, void *to);
@@ -246,8 +244,6 @@ static void enter(struct fiber *fiber) {
   if (fiber->ended && fiber->detached)
     fiber_release(fiber);
 }
-
-/* ---- Fibers ---- */
 
 static void *spare_stacks[4096];
 static size_t spare_count;
@@ -408,8 +404,6 @@ void queue_wake(struct list *queue, size_t most) {
   }
 }
 
-/* ---- The scheduler ---- */
-
 static void fire_events(void) {
   while (events && heap[1].at <= sim_now) {
     struct event *event = heap[1].event;
@@ -437,8 +431,6 @@ void sim_start(uint64_t seed) {
   first_locals = malloc(locals_size + 1);
   memcpy(first_locals, locals, locals_size);
 }
-
-/* ---- Output ---- */
 
 void *sim_viewer;
 

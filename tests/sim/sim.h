@@ -24,7 +24,7 @@
 
 #define NEVER INT64_MAX
 
-/* ---- Random numbers, trace, failures (schedule.c) ---- */
+/* Random numbers, trace, failures (schedule.c) */
 
 uint64_t sim_random(void);
 uint64_t sim_below(uint64_t bound); /* 0 … bound - 1 */
@@ -61,8 +61,6 @@ extern uint64_t sim_seed;
 extern uint64_t sim_faults;   /* injected so far */
 extern uint64_t sim_switches; /* of fibers */
 
-/* ---- Virtual time ---- */
-
 extern int64_t sim_now; /* nanoseconds since the run's start */
 
 /* Something that happens at a time. Zeroed: not scheduled. */
@@ -73,8 +71,6 @@ struct event {
 
 void event_schedule(struct event *event, int64_t at, void (*happen)(struct event *event));
 void event_cancel(struct event *event);
-
-/* ---- Fibers ---- */
 
 #define FIBER_STACK (256u << 10)
 #define WAITERS     9 /* queues that one fiber waits in at a time */
@@ -135,7 +131,7 @@ void queue_wake(struct list *queue, size_t most);
 void sim_run(bool (*done)(void));
 void sim_start(uint64_t seed);
 
-/* ---- Hosts and processes (process.c) ---- */
+/* Hosts and processes (process.c) */
 
 struct host {
   unsigned number;
@@ -198,7 +194,7 @@ void process_enter(struct process *process);
 bool refuses_memory(void);
 bool refuses_descriptor(void);
 
-/* ---- Descriptors (process.c) ---- */
+/* Descriptors (process.c) */
 
 enum file_kind {
   FILE_SOCKET = 1,

@@ -18,8 +18,6 @@
 
 #include "calls.h"
 
-/* ---- The network ---- */
-
 #ifndef SOL_TLS
 #define SOL_TLS 282 /* include/linux/socket.h */
 #endif
@@ -76,8 +74,6 @@ void net_heal(void) {
   memset(cuts, 0, sizeof cuts);
   cuts_until = partition_until = 0;
 }
-
-/* ---- Sockets ---- */
 
 struct name {
   sa_family_t family;
@@ -171,8 +167,6 @@ static void fail_socket(struct socket *socket, int error) {
   file_changed(&socket->file);
 }
 
-/* ---- Arrival ---- */
-
 static void arrive(struct socket *socket, struct item *item) {
   list_remove(&item->link);
   if (item->kind == DATA) {
@@ -253,8 +247,6 @@ static void send_mark(struct socket *from, struct socket *to, enum item_kind kin
   send_item(to, item_new(kind, 0), is_unix(to) ? sim_now : net_arrival(from->host, to->host, 40));
 }
 
-/* ---- Names ---- */
-
 static struct name name_from(const struct sockaddr *address, socklen_t length) {
   struct name name = {.family = address->sa_family};
   if (address->sa_family == AF_INET) {
@@ -322,8 +314,6 @@ bool socket_name_remove(const struct host *host, const char *path) {
   return socket != NULL;
 }
 
-/* ---- Hosts by address ---- */
-
 static struct host *hosts[HOSTS];
 
 void net_add_host(struct host *host) {
@@ -344,7 +334,7 @@ static struct host *host_of_peer(const struct socket *socket) {
   return host ? host : socket->host;
 }
 
-/* ---- Calls: opening ---- */
+/* Calls: opening */
 
 static struct socket *socket_of(int descriptor) {
   struct file *file = file_of(descriptor);
@@ -493,8 +483,6 @@ int world_accept4(int descriptor, struct sockaddr *address, socklen_t *length, i
   return got;
 }
 
-/* ---- Ending ---- */
-
 /* As close(2): unread bytes reset a connection, else it ends in order. */
 static void tell_peer(struct socket *socket) {
   struct socket *peer = socket->peer;
@@ -586,8 +574,6 @@ size_t net_reset(const struct host *one, const struct host *other) {
   return count;
 }
 
-/* ---- What is ready ---- */
-
 static size_t free_window(const struct socket *socket) {
   const struct socket *peer = socket->peer;
   if (!peer)
@@ -621,8 +607,6 @@ uint32_t socket_ready(struct file *file) {
     ready |= EPOLLOUT;
   return ready;
 }
-
-/* ---- Sending ---- */
 
 /* The files of SCM_RIGHTS become part of the item. */
 static int attach_files(struct item *item, const struct msghdr *message) {
@@ -754,8 +738,6 @@ ssize_t world_sendmsg(int descriptor, const struct msghdr *message, int flags) {
   struct socket *socket = socket_of(descriptor);
   return socket ? send_message(socket, message) : -1;
 }
-
-/* ---- Receiving ---- */
 
 /* Reads pages that were passed by reference: their content is that of now. */
 static void read_pages(int pages, char *to, size_t length) {
@@ -919,8 +901,6 @@ ssize_t socket_write(struct file *file, const void *bytes, size_t length) {
   return send_message((struct socket *)file, &message);
 }
 
-/* ---- Options and names ---- */
-
 int world_setsockopt(int descriptor, int level, int option, const void *value, socklen_t size) {
   (void)size;
   sim_point(300);
@@ -997,8 +977,6 @@ int world_ioctl(int descriptor, unsigned long request, void *argument) {
   *(int *)argument = (int)socket->arrived_bytes;
   return 0;
 }
-
-/* ---- Pipes, for pages by reference ---- */
 
 /* An end of a real pipe, so that pages are referred to as by the kernel. */
 struct pipe_file {

@@ -25,8 +25,6 @@ void store_start(void) {
     list_init(&buckets[i]);
 }
 
-/* ---- Keys ---- */
-
 /* Where the key is, or belongs. */
 static size_t place_of(const char *name) {
   size_t low = 0, count = key_count;
@@ -127,8 +125,6 @@ void store_commit(void) {
   store.revision++;
   queue_wake(&store.changed, SIZE_MAX);
 }
-
-/* ---- Leases ---- */
 
 static struct list *bucket_of(int64_t id) {
   return &buckets[(size_t)id % BUCKETS];

@@ -56,8 +56,6 @@ static void wake_on(const volatile void *address, size_t most) {
   }
 }
 
-/* ---- Clocks ---- */
-
 static int64_t timespec_ns(const struct timespec *time) {
   return time->tv_sec > NEVER / S - 1 ? NEVER : time->tv_sec * S + time->tv_nsec;
 }
@@ -111,8 +109,6 @@ void *world_memcpy(void *restrict to, const void *restrict from, size_t length) 
   return to;
 }
 
-/* ---- Mutexes ---- */
-
 struct mutex {
   uint32_t held;
   uint32_t sleepers;
@@ -164,8 +160,6 @@ int world_pthread_mutex_unlock(pthread_mutex_t *pthread_mutex) {
   sim_point(40);
   return 0;
 }
-
-/* ---- Condition variables ---- */
 
 struct condition {
   uint32_t realtime;
@@ -225,8 +219,6 @@ int world_pthread_cond_broadcast(pthread_cond_t *condition) {
   wake_on(condition, SIZE_MAX);
   return 0;
 }
-
-/* ---- Threads ---- */
 
 int world_pthread_once(pthread_once_t *once, void (*run)(void)) {
   enum { FRESH, RUNS, DONE };
@@ -305,8 +297,6 @@ int world_sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set) {
   CPU_SET(1, set);
   return 0;
 }
-
-/* ---- Calls by number ---- */
 
 static long do_futex(uint32_t *word, int operation, uint32_t value, const struct timespec *until) {
   int command = operation & FUTEX_CMD_MASK;

@@ -15,8 +15,6 @@ static void *fail(int error) {
   return NULL;
 }
 
-/* ---- Objects ---- */
-
 static struct list living = LIST_INIT(living), released = LIST_INIT(released);
 
 void object_init(struct object *object, enum object_kind kind) {
@@ -57,8 +55,6 @@ size_t verbs_objects(const struct process *process) {
   list_each(item, &living) count += list_entry(item, struct object, link)->owner == process;
   return count;
 }
-
-/* ---- Devices ---- */
 
 struct listed {
   struct ibv_device device;
@@ -117,8 +113,6 @@ static int fork_init(void) {
 static enum ibv_fork_status is_fork_initialized(void) {
   return IBV_FORK_UNNEEDED;
 }
-
-/* ---- Contexts ---- */
 
 struct context *context_behind(struct ibv_context *seen) {
   return (struct context *)(void *)((char *)seen - offsetof(struct context, verbs.context));
@@ -251,8 +245,6 @@ static int query_gid_ex(struct ibv_context *seen, uint32_t number, uint32_t inde
   return 0;
 }
 
-/* ---- Protection domains ---- */
-
 static struct domain *domain_of(struct ibv_pd *seen, const char *call) {
   struct domain *domain = (struct domain *)seen;
   object_check(&domain->object, DOMAIN, call);
@@ -281,8 +273,6 @@ static int dealloc_pd(struct ibv_pd *seen) {
   object_release(&domain->object);
   return 0;
 }
-
-/* ---- Registrations ---- */
 
 #define KNOWN                                                                                      \
   (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |                     \
@@ -382,8 +372,6 @@ static int dereg_mr(struct ibv_mr *seen) {
   return 0;
 }
 
-/* ---- Direct memory access ---- */
-
 void verbs_unmapped(const struct process *process, const char *from, const char *to) {
   list_each(item, &living) {
     struct object *object = list_entry(item, struct object, link);
@@ -421,8 +409,6 @@ uint8_t *dma_at(uint32_t key, const struct ibv_pd *pd, uint64_t address, uint64_
   return (uint8_t *)at;
 }
 
-/* ---- The end of a process ---- */
-
 static void free_object(struct object *object) {
   void *whole = whole_of(object);
   list_remove(&object->link);
@@ -456,8 +442,6 @@ void verbs_process_died(struct process *process) {
   free_all(&living, process);
   free_all(&released, process);
 }
-
-/* ---- Symbols ---- */
 
 static const char *wc_status_str(enum ibv_wc_status status) {
   return status == IBV_WC_SUCCESS ? "success" : "a failure of the simulated NIC";

@@ -29,7 +29,7 @@
 #define SAVED_MOST   16u /* atomics whose result a responder keeps for a repetition */
 #define READS_SERVED 16
 
-/* ---- Cards (card.c) ---- */
+/* Cards (card.c) */
 
 struct packet;
 
@@ -50,7 +50,7 @@ bool card_is_down(const struct card *card);
 /* Does a fault of NICs happen now? One in `rarity` of the plan's rate. */
 bool card_fault(unsigned rarity);
 
-/* ---- Objects (verbs.c) ---- */
+/* Objects (verbs.c) */
 
 enum object_kind { CONTEXT, DOMAIN, REGISTRATION, CHANNEL, COMPLETIONS, QUEUE_PAIR };
 
@@ -123,7 +123,7 @@ uint8_t *dma_at(uint32_t key, const struct ibv_pd *pd, uint64_t address, uint64_
                 unsigned rights);
 struct registration_model *registration_of(uint32_t key);
 
-/* ---- Completions and events (completions.c) ---- */
+/* Completions and events (completions.c) */
 
 struct queue_pair;
 
@@ -168,7 +168,7 @@ void model_ack_cq_events(struct ibv_cq *seen, unsigned count);
 int model_get_async_event(struct ibv_context *seen, struct ibv_async_event *event);
 void model_ack_async_event(struct ibv_async_event *event);
 
-/* ---- Queue pairs (queuepair.c) ---- */
+/* Queue pairs (queuepair.c) */
 
 struct request {
   uint64_t id;
@@ -240,7 +240,7 @@ int model_destroy_qp(struct ibv_qp *seen);
 int post_send(struct ibv_qp *seen, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int post_receive(struct ibv_qp *seen, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
-/* ---- The wire (wire.c) ---- */
+/* The wire (wire.c) */
 
 /* Sends the packet with this number. */
 void wire_request(struct queue_pair *qp, struct request *request, uint32_t number);

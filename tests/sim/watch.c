@@ -15,8 +15,6 @@
 #define LEFT_BLOCKS   1
 #define LEFT_MAPPINGS 1
 
-/* ---- The ends of connections ---- */
-
 /* A call said that the peer left, so the connection has to end. */
 static void check_said(const struct link *link, const struct process *process) {
   int64_t paused = process->frozen_for - link->epeer_frozen;
@@ -69,8 +67,6 @@ void watch_start(void) {
   event_schedule(&look, sim_now + LOOK_EVERY, on_look);
 }
 
-/* ---- The log ---- */
-
 /* All nodes speak the protocol. */
 static void on_line(void *user, const struct haul_log_line *line) {
   const struct program *program = user;
@@ -86,8 +82,6 @@ static void on_line(void *user, const struct haul_log_line *line) {
 void watch_log(struct program *program) {
   haul_log_set(HAUL_LOG_WARNING, on_line, program);
 }
-
-/* ---- Figures ---- */
 
 static void check_totals(struct program *program, const struct haul_node_stats *stats,
                          uint64_t written, uint64_t read) {
@@ -124,8 +118,6 @@ void check_stats(struct program *program) {
              (unsigned long long)stats.posted);
   check_totals(program, &stats, written, read);
 }
-
-/* ---- Leaks ---- */
 
 static void check_messages(const struct program *program, const struct link *from) {
   if (from->closed_connection == 0)

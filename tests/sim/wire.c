@@ -60,8 +60,6 @@ static void packet_free(struct packet *packet) {
   free(packet);
 }
 
-/* ---- Sending ---- */
-
 static bool is_unreachable(const struct packet *packet) {
   return !packet->to || card_is_down(packet->from) || card_is_down(packet->to) ||
          net_is_cut(packet->from->host, packet->to->host);
@@ -143,7 +141,7 @@ static void answer(struct queue_pair *qp, enum packet_kind kind, uint32_t number
   send_packet(packet, &qp->last_answer);
 }
 
-/* ---- The responder: checks ---- */
+/* The responder: checks */
 
 static unsigned rights_for(enum ibv_wr_opcode opcode) {
   if (opcode == IBV_WR_RDMA_READ)
@@ -206,7 +204,7 @@ static enum verdict judge(struct queue_pair *qp, struct packet *packet) {
   return FINE;
 }
 
-/* ---- The responder: memory ---- */
+/* The responder: memory */
 
 static void place(struct queue_pair *qp, struct packet *packet) {
   const struct ibv_sge *own = &qp->receives[packet->receive % qp->first.cap.max_recv_wr].place;
@@ -237,7 +235,7 @@ static void store_atomic(struct queue_pair *qp, struct packet *packet) {
   qp->saved[at].value = packet->value;
 }
 
-/* ---- The responder: answers, in order ---- */
+/* The responder: answers, in order */
 
 static void advance(struct queue_pair *qp);
 
@@ -446,7 +444,7 @@ void wire_forget(struct queue_pair *qp) {
     packet_free(list_entry(item, struct packet, link));
 }
 
-/* ---- The requester: answers ---- */
+/* The requester: answers */
 
 /* An acknowledgement behind a read whose response is missing counts up to the read. */
 static uint32_t certain(const struct queue_pair *qp, uint32_t number) {

@@ -63,8 +63,6 @@ static const char *file(const char *name, size_t bytes) {
   return path;
 }
 
-/* ---- Invalid input ---- */
-
 static void only_the_callers_regular_files_in_dev_shm_are_registered(void **state) {
   (void)state;
   static const char *const elsewhere[] = {"",
@@ -197,8 +195,6 @@ static void semaphore_links_are_permanent(void **state) {
   }
 }
 
-/* ---- Entries ---- */
-
 static void registered_entries_are_listed(void **state) {
   (void)state;
   struct control_link entry, again;
@@ -292,8 +288,6 @@ static void unpinned_buffers_work_and_are_counted(void **state) {
   assert_true(unpinned >= 2);
 }
 
-/* ---- Liveness ---- */
-
 static void the_last_handle_removes_a_processs_entries(void **state) {
   (void)state;
   uint64_t handles[2];
@@ -351,8 +345,6 @@ static void dead_processes_without_handles_are_reaped(void **state) {
   piece_close(&piece);
   piece_close(&mine);
 }
-
-/* ---- Many ---- */
 
 static void one_ring_works_beside_a_thousand(void **state) {
   (void)state;

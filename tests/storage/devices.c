@@ -138,8 +138,6 @@ static void fill_device(int byte) {
   assert_works(haul_region_copy(t.device, 0, t.host, 0, LENGTH, HAUL_FOREVER));
 }
 
-/* ---- Invalid input ---- */
-
 static void malformed_requests_end_the_connection(void **state) {
   (void)state;
   struct devices_request wrong[] = {request(DEVICES_ADD), request(DEVICES_ADD)};
@@ -249,8 +247,6 @@ static void another_process_finds_a_buffer(void **state) {
   close(owner);
   close(other);
 }
-
-/* ---- Reads and writes ---- */
 
 static void a_file_is_read_into_a_device(void **state) {
   (void)state;

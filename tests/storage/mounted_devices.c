@@ -143,8 +143,6 @@ static void another_process_uses_a_buffer_by_a_handle(void **state) {
   close(ends[1]);
 }
 
-/* ---- Wrapped memory ---- */
-
 static const uint8_t own_id[16] = {7};
 
 static void wrapped_memory_is_used(void **state) {

@@ -84,8 +84,6 @@ static void find_memory(char path[256]) {
   assert_true(*path);
 }
 
-/* ---- Invalid input ---- */
-
 static void files_of_other_file_systems_are_rejected(void **state) {
   (void)state;
   char point[256];
@@ -120,8 +118,6 @@ static void closed_files_are_not_used(void **state) {
   hf3fs_iordestroy(&user.ior);
   hf3fs_iovdestroy(&user.iov);
 }
-
-/* ---- Coherence ---- */
 
 static void a_ring_reads_the_files_data(void **state) {
   (void)state;
@@ -207,8 +203,6 @@ static void a_ring_alone_extends_a_file(void **state) {
   user_end(&user);
 }
 
-/* ---- Killed clients ---- */
-
 /* In a child: registers, prepares operations until the ring is full, and reports it. */
 static void run_victim(int ready) {
   struct user user;
@@ -247,8 +241,6 @@ static void killed_clients_leave_nothing_behind(void **state) {
   }
   assert_true(eventually(mounted_descriptors(&mounted) <= descriptors));
 }
-
-/* ---- Killed daemons ---- */
 
 static void a_killed_daemon_is_reported_and_replaced(void **state) {
   (void)state;

@@ -31,8 +31,6 @@ static void assert_file(const struct client *client, size_t at, uint64_t offset,
       fail_msg("byte %zu is not the file's", i);
 }
 
-/* ---- Invalid input ---- */
-
 static void invalid_fields_complete_with_an_error(void **state) {
   (void)state;
   struct client client;
@@ -186,8 +184,6 @@ static void buffers_of_other_users_are_not_found(void **state) {
   client_close(&client);
   piece_close(&other);
 }
-
-/* ---- Reads and writes ---- */
 
 static void reads_return_the_files_data(void **state) {
   (void)state;

@@ -103,8 +103,6 @@ static unsigned once(void) {
          system.f_type == TMPFS_MAGIC;
 }
 
-/* ---- Reads ---- */
-
 static void any_range_is_read(void **state) {
   (void)state;
   const size_t lengths[] = {1, 100000, 131072, 131073, MIB, MIB + 1, SIZE};
@@ -220,8 +218,6 @@ static void holes_stay_unallocated(void **state) {
   unlink(path);
   rmdir(folder);
 }
-
-/* ---- Concurrent changes ---- */
 
 static struct {
   pthread_t thread;

@@ -167,8 +167,6 @@ static void unknown_flags_are_rejected(void **state) {
   assert_int_equal(protocol_flags_to_write(16), -EINVAL);
 }
 
-/* ---- I/O summaries ---- */
-
 static struct io_summary example_summary(void) {
   struct io_summary summary = {.report = HAUL_REPORT_INIT, .pages = 700};
   summary.report.bytes = 1000;

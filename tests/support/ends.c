@@ -30,8 +30,6 @@ haul_peer *next_joined(struct haul_node *node) {
   return peer;
 }
 
-/* ---- Two nodes ---- */
-
 struct end ends[2];
 
 void ends_open(const char *listen_at, int64_t idle_ns) {
@@ -79,8 +77,6 @@ void ends_finish(unsigned end, struct haul_transfer *transfer, uint64_t seed) {
   haul_transfer_release(transfer);
   pattern_check(haul_region_address(ends[!end].target), ENDS_LENGTH, seed);
 }
-
-/* ---- A peer by hand ---- */
 
 struct by_hand hand;
 
@@ -156,8 +152,6 @@ void by_hand_close(void) {
   if (hand.listener >= 0)
     close(hand.listener);
 }
-
-/* ---- Reads ---- */
 
 struct haul_transfer *read_start(haul_deadline deadline) {
   struct haul_transfer_options options = over_tcp(deadline);

@@ -15,7 +15,7 @@ struct haul_transfer_options over_tcp(haul_deadline deadline);
 /* A reference to the peer that joins next; the node has peer_events. */
 haul_peer *next_joined(struct haul_node *node);
 
-/* ---- Two nodes: end 0 connects to end 1 ---- */
+/* Two nodes: end 0 connects to end 1 */
 
 struct end {
   struct haul_node *node;
@@ -31,8 +31,6 @@ void ends_close(void);
 /* A write from this end. */
 struct haul_transfer *ends_start(unsigned end, uint64_t seed);
 void ends_finish(unsigned end, struct haul_transfer *transfer, uint64_t seed);
-
-/* ---- A node, and a peer by hand ---- */
 
 struct by_hand {
   int listener; /* the peer's; -1: the node's */

@@ -16,8 +16,6 @@ static uint64_t draw(uint64_t *state) {
   return mix(*state += UINT64_C(0x9e3779b97f4a7c15));
 }
 
-/* ---- The plan ---- */
-
 /* Log-uniform: as many from 64 to 128 bytes as from 512 KiB to 1 MiB. */
 static uint64_t draw_length(uint64_t *state, uint64_t most) {
   uint64_t octaves = (uint64_t)__builtin_ctzll(most / LOAD_LEAST);
@@ -72,8 +70,6 @@ uint64_t load_bytes(const struct load_plan *plan, bool to_node) {
   return sum;
 }
 
-/* ---- The bytes ---- */
-
 /* An endless unique byte sequence. */
 struct text {
   uint64_t key;
@@ -106,8 +102,6 @@ void load_fill_region(const struct load_plan *plan, unsigned region, unsigned ro
 void load_fill_memory(const struct load_plan *plan, unsigned peer, unsigned round, void *bytes) {
   put_text(text_of(plan, false, peer, round), 0, bytes, plan->memory_lengths[peer]);
 }
-
-/* ---- The model ---- */
 
 /* A check of memory from start to end. */
 struct look {

@@ -13,8 +13,6 @@
   INT64_C(1000000) /* interval between checks for responses while driving the node                 \
                     */
 
-/* ---- Orders and answers ---- */
-
 static void send_order(struct load_rig *rig, const struct load_peer *peer, enum load_step step) {
   const struct load_order order = {step, rig->round, rig->let_go};
   child_send(peer->socket, &order, sizeof order, -1);
@@ -89,8 +87,6 @@ static uint64_t order_each(struct load_rig *rig, enum load_step step) {
   }
   return sum;
 }
-
-/* ---- Beginning ---- */
 
 static unsigned peers_of(haul_node *node) {
   struct haul_node_stats stats;
@@ -188,8 +184,6 @@ void load_rig_look_up(struct load_rig *rig) {
         "a peer's memory");
 }
 
-/* ---- A round ---- */
-
 /* Drives the node between two regions, so that peers do not drop it. */
 static void live(struct load_rig *rig) {
   load_must(haul_node_progress(rig->node, HAUL_NO_WAIT), "progress");
@@ -261,8 +255,6 @@ unsigned load_rig_check(struct load_rig *rig) {
   }
   return wrong + (unsigned)order_each(rig, LOAD_CHECK);
 }
-
-/* ---- The end ---- */
 
 void load_rig_leave(struct load_rig *rig) {
   for (unsigned i = 0; i < rig->job.peers; i++) {

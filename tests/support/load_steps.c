@@ -43,8 +43,6 @@ void load_name(unsigned region, char name[LOAD_NAME]) {
   snprintf(name, LOAD_NAME, "region-%u", region);
 }
 
-/* ---- What a process takes ---- */
-
 static uint64_t count_descriptors(void) {
   uint64_t count = 0;
   DIR *entries = opendir("/proc/self/fd");
@@ -76,8 +74,6 @@ struct load_use load_use_now(void) {
   use.processor_ns = nanoseconds(taken.ru_utime) + nanoseconds(taken.ru_stime);
   return use;
 }
-
-/* ---- Transfers ---- */
 
 uint64_t load_under_way(haul_node *node) {
   static struct haul_peer_stats peers[LOAD_PEERS_MAX];

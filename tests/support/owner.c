@@ -49,8 +49,6 @@ struct response {
   char text[160];
 };
 
-/* ---- Regions ---- */
-
 static void must(int code, const char *what) {
   if (code == 0)
     return;
@@ -155,8 +153,6 @@ uint64_t region_sum(struct haul_node *node, struct haul_region *region, uint64_t
   haul_region_release(bytes);
   return sum;
 }
-
-/* ---- The owner's side ---- */
 
 static struct haul_node *node;
 static struct {
@@ -308,8 +304,6 @@ int owner_main(void) {
   return 0;
 }
 
-/* ---- The test's side ---- */
-
 static struct response call_owner(struct owner *owner, const struct request *request) {
   struct response response;
   child_send(owner->socket, request, sizeof *request, -1);
@@ -424,8 +418,6 @@ uint64_t owner_counter(struct owner *owner, const char *name) {
   struct request request = named(COUNTER, 0, name, 0);
   return call_owner(owner, &request).a;
 }
-
-/* ---- Chance ---- */
 
 uint64_t test_seed(void) {
   static uint64_t seed;

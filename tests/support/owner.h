@@ -70,8 +70,6 @@ unsigned owner_descriptors(struct owner *owner);
 uint64_t owner_resident(struct owner *owner); /* bytes, from /proc */
 uint64_t owner_counter(struct owner *owner, const char *name);
 
-/* ---- The same for regions of this process ---- */
-
 /* A region of this kind. region_drop unmaps wrapped memory. */
 struct haul_region *region_make(struct haul_node *node, enum memory_kind kind, size_t length);
 void region_drop(struct haul_region *region, enum memory_kind kind);

@@ -115,8 +115,6 @@ void raw_rail_connect(struct raw_rail *rail, const struct rdma_end *peer) {
                    0);
 }
 
-/* ---- Completions ---- */
-
 static void take_receive(struct raw_rail *rail, const struct ibv_wc *completion) {
   uint8_t record[RDMA_RECORD] = {0};
   rail->taken++;

@@ -18,8 +18,6 @@ static char library[512];
 static void *opened; /* keeps the mock loaded */
 static struct ibverbs_double *mock;
 
-/* ---- The mock ---- */
-
 void rdma_host_library(const char *variant) {
   const char *doubles = getenv("HAUL_DOUBLES");
   library_forget(&verbs_library);
@@ -99,8 +97,6 @@ void rdma_gid(struct double_port *port, unsigned index, enum ibv_gid_type type, 
   assert_int_equal(inet_pton(AF_INET6, address, gid->raw), 1);
 }
 
-/* ---- The tree ---- */
-
 void sys_file(const char *path, const char *text) {
   tree_file(folder, path, text);
 }
@@ -128,8 +124,6 @@ void sys_nic(const char *name, const char *path) {
   snprintf(text, sizeof text, "class/infiniband/%s/device", name);
   sys_link(text, path);
 }
-
-/* ---- Set-up ---- */
 
 int rdma_host_open(void **state) {
   (void)state;

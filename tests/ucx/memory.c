@@ -24,8 +24,6 @@ static int close_copy(void **state) {
   return 0;
 }
 
-/* ---- Blocks ---- */
-
 static ucs_status_t query(const void *address, size_t length, uct_md_mem_attr_t *attributes) {
   *attributes = (uct_md_mem_attr_t){
       .field_mask = UCT_MD_MEM_ATTR_FIELD_BASE_ADDRESS | UCT_MD_MEM_ATTR_FIELD_ALLOC_LENGTH |
@@ -148,8 +146,6 @@ static void too_large_allocations_fail(void **state) {
 #endif
 }
 
-/* ---- Registrations ---- */
-
 static void invalid_registrations_fail(void **state) {
   struct target block;
   uct_mem_h memh;
@@ -185,8 +181,6 @@ static void device_registrations_are_not_cached(void **state) {
   assert_memory_equal(back, bytes, 8);
   rig_free(&rig, &second);
 }
-
-/* ---- Keys ---- */
 
 static ucs_status_t unpack(const struct gaudi_key *key) {
   uct_rkey_bundle_t bundle;

@@ -144,8 +144,6 @@ static void at_each_size(void **state) {
   close_side();
 }
 
-/* ---- Between two processes ---- */
-
 static const size_t echo_sizes[] = {1, 300, 40000, 16 * MIB};
 
 /* The other process: receives each message in host memory and sends it back to the device. */

@@ -53,8 +53,6 @@ static uint64_t at(size_t offset) {
   return (uintptr_t)target.address + offset;
 }
 
-/* ---- Limits ---- */
-
 static void short_up_to_the_limit(void **state) {
   const unsigned sizes[] = {0, 1, 8, 63, 64, 65, 255, 256};
   (void)state;
@@ -169,8 +167,6 @@ static void read_only_memory_can_be_put(void **state) {
   munmap(page, 4096);
 }
 
-/* ---- Invalid operations ---- */
-
 static void ranges_outside_the_key_are_refused(void **state) {
   (void)state;
   rig_quiet(true);
@@ -197,8 +193,6 @@ static void several_segments_are_refused(void **state) {
   assert_true(UCS_STATUS_IS_ERR(uct_ep_put_zcopy(rig.ep, iov, 2, at(0), target.key.rkey, NULL)));
 }
 
-/* ---- Failing devices ---- */
-
 static void a_failed_copy_ends_with_an_error(void **state) {
   (void)state;
   rig_quiet(true);
@@ -218,8 +212,6 @@ static void a_reset_device_fails(void **state) {
   assert_int_equal(rig_put(&rig, bytes, MIB, at(0), target.key.rkey), UCS_ERR_IO_ERROR);
   assert_int_equal(rig_get(&rig, back, MIB, at(0), target.key.rkey), UCS_ERR_IO_ERROR);
 }
-
-/* ---- Several at a time ---- */
 
 #define MANY 200
 
@@ -314,8 +306,6 @@ static void closing_an_interface_cancels_jobs(void **state) {
   free(bytes);
   free(back);
 }
-
-/* ---- Several contexts, threads and processes ---- */
 
 static void *use_one(void *transport) {
   struct rig own;

@@ -28,8 +28,6 @@ static struct {
   struct offer offer;
 } peer;
 
-/* ---- The owner ---- */
-
 static void read_all(int fd, void *bytes, size_t length) {
   for (size_t got = 0; got < length;) {
     ssize_t more = read(fd, (char *)bytes + got, length - got);
@@ -76,8 +74,6 @@ static void owner_main(int request, int response) {
   rig_close(&copy);
   rig_close(&rig);
 }
-
-/* ---- This side ---- */
 
 /* By exec, as UCX must not run in a forked child. */
 static void start_owner(bool namespaces) {

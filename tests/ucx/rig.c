@@ -111,8 +111,6 @@ void rig_free(struct rig *rig, struct target *target) {
   assert_ok(uct_md_mem_free(rig->md, target->memh));
 }
 
-/* ---- Operations ---- */
-
 static void complete(uct_completion_t *completion) {
   struct waiter *waiter = (struct waiter *)completion;
   waiter->calls++;

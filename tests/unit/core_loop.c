@@ -39,8 +39,6 @@ static int new_event(unsigned count) {
   return fd;
 }
 
-/* ---- Timers ---- */
-
 static int fired[8], fired_count;
 
 struct numbered {
@@ -200,8 +198,6 @@ static void a_timer_may_start_another_that_is_due(void **state) {
   loop_close(loop);
 }
 
-/* ---- Descriptors ---- */
-
 struct seen {
   struct watch watch;
   struct loop *loop;
@@ -338,8 +334,6 @@ static void a_descriptor_that_cannot_be_watched_is_an_error(void **state) {
   loop_unlock(loop);
   loop_close(loop);
 }
-
-/* ---- Pollers ---- */
 
 struct counted {
   struct poller poller;
@@ -605,8 +599,6 @@ static void a_consumed_event_is_requested_again(void **state) {
   close(fd);
 }
 
-/* ---- Other threads ---- */
-
 struct sleeper {
   pthread_t thread;
   struct loop *loop;
@@ -845,8 +837,6 @@ static void loop_end_ends_all_waits(void **state) {
   }
 }
 
-/* ---- The descriptor ---- */
-
 static void the_descriptor_is_readable_when_a_run_finds_work(void **state) {
   (void)state;
   struct loop *loop = open_loop(false);
@@ -934,8 +924,6 @@ static void with_an_own_thread_the_descriptor_reports_notifications(void **state
   assert_false(loop_clear_notification(loop));
   loop_close(loop);
 }
-
-/* ---- Failures ---- */
 
 static void a_failed_open_leaks_nothing(void **state) {
   (void)state;

@@ -23,8 +23,6 @@
 #define MS   ((int64_t)1000000)
 #define SOON (clock_now() + 10000 * MS)
 
-/* ---- Addresses ---- */
-
 static void parses_addresses(void **state) {
   (void)state;
   static const struct {
@@ -128,8 +126,6 @@ static void bounds_the_length_of_a_path(void **state) {
   memcpy(host + 606, ":1", 3);
   assert_fails(HAUL_EADDRESS, address_parse(host, SOON, &address));
 }
-
-/* ---- Listening and connecting ---- */
 
 static char folder[] = "/tmp/haul-sock-XXXXXX";
 
@@ -306,8 +302,6 @@ static void a_full_listener_says_so(void **state) {
     close(clients[--count]);
   close(listener);
 }
-
-/* ---- Records ---- */
 
 static void pair(int ends[2]) {
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);

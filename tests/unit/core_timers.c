@@ -94,8 +94,6 @@ static void a_stopped_timer_does_not_come(void **state) {
   }
 }
 
-/* ---- Many at random ---- */
-
 #define TIMERS 500
 
 struct reference {

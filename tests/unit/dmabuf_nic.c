@@ -56,8 +56,6 @@ static void is_wrong(int system, uint64_t offset, size_t length, uint64_t iova, 
   assert_int_equal(t.seen->violations, before + 1);
 }
 
-/* ---- Calls ---- */
-
 static void the_probe_succeeds(void **state) {
   (void)state;
   assert_int_equal(t.rail.nic->dmabuf, 0);
@@ -143,8 +141,6 @@ static void other_registrations_are_not_counted(void **state) {
   assert_int_equal(t.seen->ended, ended);
 }
 
-/* ---- The registered memory ---- */
-
 /* One write from the host's memory; the completion's status. */
 static enum ibv_wc_status write_to(struct rdma_rail *rail, const struct ibv_mr *from, uint64_t at,
                                    uint64_t to, uint32_t length, uint32_t key) {
@@ -198,8 +194,6 @@ static void a_write_arrives_in_the_memory_behind_the_dmabuf(void **state) {
   end(to);
   end(from);
 }
-
-/* ---- Set-up ---- */
 
 static int open_all(void **state) {
   (void)state;

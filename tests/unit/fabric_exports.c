@@ -196,8 +196,6 @@ static void lists_are_sorted_and_paged(void **state) {
   assert_string_equal(views[0].name, "aa");
 }
 
-/* ---- Handles ---- */
-
 static void a_handle_is_stale_after_unpublish(void **state) {
   struct fixture *fixture = *state;
   uint64_t handle = add(fixture, "name");
@@ -276,8 +274,6 @@ static void the_number_of_regions_is_limited(void **state) {
   assert_false(is_found(fixture, handles[0]));
 }
 
-/* ---- Grants ---- */
-
 static unsigned rights_for(struct fixture *fixture, const char *who) {
   struct export_view view;
   if (exports_find_name(fixture->exports, "secret", who, &view) != 0)
@@ -344,8 +340,6 @@ static void invalid_grants_are_rejected(void **state) {
                exports_add(fixture->exports, fixture->region, "secret", many, 0, &handle));
 }
 
-/* ---- The validity page ---- */
-
 struct page {
   struct shm shm;
   const _Atomic uint32_t *words;
@@ -397,8 +391,6 @@ static void a_stamp_is_never_zero(void **state) {
   assert_int_equal(EXPORT_STAMP(0), 1);
   assert_int_not_equal(EXPORT_STAMP(UINT64_C(0xfffff)), 0);
 }
-
-/* ---- Threads and failures ---- */
 
 static void *publish_and_unpublish(void *argument) {
   struct fixture *fixture = argument;

@@ -125,8 +125,6 @@ static void an_accepted_header_has_one_encoding(void **state) {
   }
 }
 
-/* ---- Segments ---- */
-
 static int parse_segments_of(uint8_t type, const struct frame_segment *segments, uint16_t count,
                              uint64_t payload) {
   uint8_t bytes[FRAME_SEGMENT * FRAME_SEGMENTS_MAX];
@@ -199,8 +197,6 @@ static void the_maximum_of_segments_is_accepted(void **state) {
     segments[i] = (struct frame_segment){i * 5000, 4096};
   assert_int_equal(parse_segments(segments, FRAME_SEGMENTS_MAX, 4096 * FRAME_SEGMENTS_MAX), 0);
 }
-
-/* ---- Trailers ---- */
 
 static void trailers_are_checked(void **state) {
   (void)state;

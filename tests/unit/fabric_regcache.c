@@ -182,8 +182,6 @@ static bool is_cached(uint64_t start, uint64_t pages) {
   return registrar.calls == calls;
 }
 
-/* ---- Refusals ---- */
-
 static void invalid_ranges_are_refused(void **state) {
   (void)state;
   const struct regcache_range bad[] = {
@@ -329,8 +327,6 @@ static void removal_allocates_nothing(void **state) {
   assert_int_equal(registrar.live, 0);
 }
 
-/* ---- Lookup ---- */
-
 static void whole_pages_are_registered_once(void **state) {
   (void)state;
   struct regcache_range bytes = {.address = 3 * page + 100, .length = page};
@@ -372,8 +368,6 @@ static void each_of_many_registrations_is_found(void **state) {
   assert_int_equal(registrar.calls, 50000);
   assert_int_equal(counters().hits, 50000);
 }
-
-/* ---- Buffers ---- */
 
 static void another_buffer_is_other_memory(void **state) {
   (void)state;
@@ -430,8 +424,6 @@ static void buffers_that_share_a_page_take_turns(void **state) {
   assert_int_equal(counters().invalidations, 1);
   assert_int_equal(registrar.live, 1);
 }
-
-/* ---- Range merging ---- */
 
 static void announced_neighbours_are_registered_together(void **state) {
   (void)state;
@@ -532,8 +524,6 @@ static void a_growing_buffer_is_registered_few_times(void **state) {
   assert_int_equal(registrar.live, 1);
 }
 
-/* ---- Limits ---- */
-
 static void the_least_recently_used_is_evicted_first(void **state) {
   (void)state;
   reopen(1000, 4, 0);
@@ -602,8 +592,6 @@ static void caching_can_be_turned_off(void **state) {
   assert_last(3, 4);
   assert_int_equal(registrar.live, 0);
 }
-
-/* ---- Invalidation ---- */
 
 static void an_idle_registration_is_invalidated_at_once(void **state) {
   (void)state;
@@ -682,8 +670,6 @@ static void a_pending_registration_can_be_invalidated(void **state) {
   assert_int_equal(registrar.live, 1);
   assert_int_equal(counters().invalidations, 1);
 }
-
-/* ---- Threads ---- */
 
 static pthread_barrier_t barrier;
 

@@ -58,8 +58,6 @@ static const struct haul_check *check_of(const char *name) {
   return NULL;
 }
 
-/* ---- the library ---- */
-
 /* The made-up sysfs: empty until a test adds files. */
 static void make_sys(char root[32]) {
   snprintf(root, 32, "/tmp/haul-gaudi-XXXXXX");
@@ -152,8 +150,6 @@ static void starting_opens_nothing(void **state) {
   providers_stop();
 }
 
-/* ---- devices ---- */
-
 static void no_device_hints_at_the_module(void **state) {
   (void)state;
   setenv("HAUL_DOUBLE_GAUDI_DEVICES", "0", 1);
@@ -241,8 +237,6 @@ static void it_describes_its_device(void **state) {
   assert_string_equal(check_of("gaudi.device")->text, "2 Gaudi2 devices");
   providers_stop();
 }
-
-/* ---- a framework's descriptor ---- */
 
 static void a_frameworks_descriptor_is_used_and_stays_open(void **state) {
   (void)state;

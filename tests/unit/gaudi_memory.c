@@ -72,8 +72,6 @@ static void works(struct memory *memory) {
   memory_free(&back);
 }
 
-/* ---- pages ---- */
-
 static void small_blocks_share_a_page_and_empty_pages_are_freed(void **state) {
   (void)state;
   struct memory blocks[3];
@@ -195,8 +193,6 @@ static void freed_regions_come_back_from_the_pool(void **state) {
   counts(0, 0, 0);
 }
 
-/* ---- dma-bufs ---- */
-
 static void a_dmabuf_begins_with_its_page_and_has_the_blocks_offset(void **state) {
   (void)state;
   struct memory first = get(gaudi0, 8192), second = get(gaudi0, 4097), part;
@@ -255,8 +251,6 @@ static void a_device_is_closed_with_an_open_dmabuf(void **state) {
   memory = get(gaudi0, 4096);
   memory_free(&memory);
 }
-
-/* ---- copies ---- */
 
 static const struct provider *engine(void) {
   return provider_of(HAUL_GAUDI);

@@ -22,7 +22,7 @@ static int copy_here(struct memory *to, uint64_t to_offset, struct memory *from,
 
 static const struct haul_place host = {HAUL_HOST, 0}, sim = {HAUL_SIM, 0};
 
-/* ---- an island: memory without a view whose engine reaches host memory alone and never calls ----
+/* An island: memory without a view whose engine reaches host memory alone and never calls.
  */
 
 static unsigned island_copies, island_polls_needed, island_fails_at, island_canceled;
@@ -94,8 +94,6 @@ static struct memory get(struct haul_place place, size_t length) {
   return memory;
 }
 
-/* ---- what is refused ---- */
-
 static void rejects_a_read_only_destination(void **state) {
   (void)state;
   struct memory a = get(host, 4096), b = get(host, 4096), device = get(sim, 4096);
@@ -138,8 +136,6 @@ static void a_failed_copy_is_an_error(void **state) {
   memory_free(&bytes);
 }
 
-/* ---- who ---- */
-
 static void the_tables_choose_the_method(void **state) {
   (void)state;
   struct memory bytes = get(host, 4096), device = get(sim, 4096), far = on_island(NULL, 0);
@@ -156,8 +152,6 @@ static void the_tables_choose_the_method(void **state) {
   memory_free(&bytes);
   memory_free(&device);
 }
-
-/* ---- staging ---- */
 
 static const size_t staged[] = {1, MIB - 1, MIB, MIB + 1, 5 * MIB + 3};
 
@@ -284,8 +278,6 @@ static void devices_without_host_access_are_not_supported(void **state) {
   assert_fails(HAUL_ENOTSUP, memory_checksum(&far, 0, 1, &sum));
   memory_free(&device);
 }
-
-/* ---- the CPU's ---- */
 
 static void the_cpu_copies_every_size_and_alignment(void **state) {
   (void)state;

@@ -132,8 +132,6 @@ static void expect_pattern(struct memory *memory, size_t length, uint64_t seed) 
   memory_free(&bytes);
 }
 
-/* ---- The driver ---- */
-
 static void assert_no_gpu(const char *text, const char *hint) {
   struct memory memory;
   assert_int_equal(provider_devices(&provider_cuda), 0);
@@ -222,8 +220,6 @@ static void the_driver_is_opened_on_demand(void **state) {
   pid_t child = child_start("lazy", &socket);
   assert_int_equal(child_end(child, socket), 0);
 }
-
-/* ---- What doctor says ---- */
 
 static char root[64];
 
@@ -319,8 +315,6 @@ static void buffers_are_on_the_gpus_numa_node(void **state) {
   heap_close(heap);
   tree_remove(root);
 }
-
-/* ---- Memory ---- */
 
 static void lack_of_memory_leaks_nothing(void **state) {
   struct memory memory;
@@ -567,8 +561,6 @@ static void dmabufs_are_exported_if_supported(void **state) {
   memory_free(&memory);
 }
 
-/* ---- Copies ---- */
-
 /* The engine is stopped, so a blocking call would hang. */
 static void starting_a_copy_does_not_block(void **state) {
   (void)state;
@@ -799,8 +791,6 @@ static void memory_from_before_a_reset_is_not_reused(void **state) {
   assert_int_equal(door->allocations, 1);
   door->allocations = door->mappings = door->reservations = 0;
 }
-
-/* ---- Sharing ---- */
 
 struct order {
   struct haul_ticket ticket;

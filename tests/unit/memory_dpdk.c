@@ -28,8 +28,6 @@
 
 static const struct haul_place place = {HAUL_DPDK, 0}, host = {HAUL_HOST, 0};
 
-/* ---- in the test's own process ---- */
-
 static haul_node *open_node(void) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   haul_node *node;
@@ -304,8 +302,6 @@ static void eals_memory_is_recognised(void **state) {
   haul_node_close(node);
 }
 
-/* ---- external memory ---- */
-
 static bool is_external(const void *address) {
   const struct rte_memseg_list *list = dpdk_eal_start()->list_of(address);
   return list && list->external;
@@ -364,8 +360,6 @@ static void unregistrable_memory_is_rejected(void **state) {
   munmap(pages, 4 * 4096);
   haul_node_close(node);
 }
-
-/* ---- who else ---- */
 
 static void *start_as_an_application(void *unused) {
   static char words[][24] = {"app", "--no-huge", "--no-pci", "--no-shconf", "--no-telemetry",
@@ -457,8 +451,6 @@ static void a_missing_library_hints_at_its_package(void **state) {
   haul_region_release(region);
   haul_node_close(node);
 }
-
-/* ---- GPUs, over a double of librte_gpudev ---- */
 
 static const struct haul_place gpu = {HAUL_GPUDEV, 1};
 
@@ -614,8 +606,6 @@ static void memory_of_gpus_moves_through_the_mapping(void **state) {
   haul_region_release(region);
   haul_node_close(node);
 }
-
-/* ---- one process a test ---- */
 
 static const struct mode {
   const char *name;

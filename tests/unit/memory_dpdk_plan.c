@@ -23,8 +23,6 @@
 static haul_node *node;
 static char root[64];
 
-/* ---- the host ---- */
-
 static void host_has(const char *path, unsigned pages) {
   char text[16];
   snprintf(text, sizeof text, "%u\n", pages);
@@ -41,8 +39,6 @@ static void node_has(unsigned number, unsigned pages) {
 static unsigned reserved(void) {
   return (unsigned)(dpdk_huge_all() / HUGE_PAGE);
 }
-
-/* ---- EAL ---- */
 
 static char words[1024]; /* the arguments, each with a blank before it */
 static size_t heap[4];   /* bytes on each node */
@@ -91,8 +87,6 @@ static long note_bind(void *address, size_t length, int mode, const unsigned lon
   errno = EPERM;
   return bound.refuses ? -1 : 0;
 }
-
-/* ---- one process a test ---- */
 
 static int set_up(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
@@ -151,8 +145,6 @@ static struct haul_device device(unsigned number) {
   return devices[0];
 }
 
-/* ---- the plan ---- */
-
 static void half_of_the_free_huge_pages_is_taken(void **state) {
   (void)state;
   host_has(HUGE "free_hugepages", 512);
@@ -198,8 +190,6 @@ static void small_pages_replace_huge_ones(void **state) {
   assert_int_equal(reserved(), 40);
 }
 
-/* ---- dpdk_hugepages ---- */
-
 static void requested_huge_pages_are_reserved(void **state) {
   (void)state;
   host_has(HUGE "free_hugepages", 128); /* as after the start */
@@ -235,8 +225,6 @@ static void a_failed_reservation_is_reported(void **state) {
                     "memory is in pages of 4 KiB");
 }
 
-/* ---- how many objects ---- */
-
 /* Three quarters of 1024 MiB are 768 of the 21760 MiB that all objects need. */
 static void the_default_counts_are_cut_by_one_factor(void **state) {
   struct dpdk_figures figures;
@@ -262,8 +250,6 @@ static void the_default_counts_are_cut_by_one_factor(void **state) {
   assert_works(haul_counter_read(node, "dpdk.objects_cut", &cut));
   assert_int_equal(cut, 4096 - 144 + 1024 - 36 + 256 - 9 + 64 - 2);
 }
-
-/* ---- nodes that EAL does not know ---- */
 
 static void without_huge_pages_haul_binds(void **state) {
   struct dpdk_figures figures;
@@ -310,8 +296,6 @@ static void one_node_needs_no_binding(void **state) {
   haul_region_release(get(0));
   assert_int_equal(bound.calls, 0);
 }
-
-/* ---- one process a test ---- */
 
 static const struct mode {
   const char *name;

@@ -66,8 +66,6 @@ static int64_t after(unsigned keeps) {
   return clock_after(clock_now(), keeps * IMPORTS_KEEP_NS + 1);
 }
 
-/* ---- What is refused ---- */
-
 static void a_ticket_alone_opens_nothing(void **state) {
   (void)state;
   struct haul_region *region = make();
@@ -171,8 +169,6 @@ static void no_two_regions_have_one_identity(void **state) {
   region_put(b);
 }
 
-/* ---- What is shared ---- */
-
 static void many_tensors_of_one_region_need_one_descriptor(void **state) {
   (void)state;
   struct haul_region *region = make(), *imports[1000];
@@ -240,8 +236,6 @@ static void the_import_ends_with_the_last_region(void **state) {
   region_put(region);
 }
 
-/* ---- For how long ---- */
-
 static void an_unused_import_is_kept_and_expires(void **state) {
   (void)state;
   struct haul_region *region = make();
@@ -290,8 +284,6 @@ static void regions_may_outlive_their_heaps_opener(void **state) {
   region_put(region);
   assert_works(heap_open(NULL, 0, &user));
 }
-
-/* ---- Failures, forks, threads ---- */
 
 static void every_failure_is_clean(void **state) {
   (void)state;

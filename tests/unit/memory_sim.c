@@ -51,8 +51,6 @@ static struct memory get(struct haul_place place, size_t length) {
   return memory;
 }
 
-/* ---- settings ---- */
-
 static void bad_settings_leave_no_devices_with_a_reason(void **state) {
   (void)state;
   const char *bad[] = {"", "17", "-1", "1x", " 1", "0x1", "99999999999999999999999"};
@@ -109,8 +107,6 @@ static void devices_are_reported_as_emulated(void **state) {
   providers_stop();
 }
 
-/* ---- dma-bufs ---- */
-
 static struct haul_check check_of_dmabuf(void) {
   struct haul_check checks[4];
   assert_int_equal(provider_of(HAUL_SIM)->checks(checks, COUNT(checks)), 2);
@@ -161,8 +157,6 @@ static void missing_and_forbidden_udmabuf_differ(void **state) {
   assert_memory_equal(check_of_dmabuf().remedy, "sudo modprobe udmabuf", 21);
   shm_udmabuf = "/dev/udmabuf";
 }
-
-/* ---- addresses ---- */
 
 static void touch(void *address) {
   *(volatile char *)address;
@@ -260,8 +254,6 @@ static void owns_runs_concurrently_with_frees(void **state) {
   memory_free(&memory);
   providers_stop();
 }
-
-/* ---- the engine ---- */
 
 static void its_bandwidth_is_kept(void **state) {
   (void)state;

@@ -88,8 +88,6 @@ static uint64_t waits_now(void) {
   return counters.waits;
 }
 
-/* ---- The bound ---- */
-
 static void each_kind_has_two_guaranteed_buffers(void **state) {
   const enum staging_kind kinds[] = {STAGING_RECEIVE, STAGING_SEND};
   (void)state;
@@ -136,8 +134,6 @@ static void buffers_are_used_again_and_may_be_pinned(void **state) {
   assert_int_equal(bytes_now(), MIB);
   give_all(&one);
 }
-
-/* ---- Turns ---- */
 
 static void users_are_served_in_order(void **state) {
   (void)state;
@@ -279,8 +275,6 @@ static void many_threads_get_buffers(void **state) {
   assert_true(bytes_now() <= STAGING_LEAST);
 }
 
-/* ---- Loans ---- */
-
 static void reservations_take_at_most_half(void **state) {
   (void)state;
   struct holder lands, sends;
@@ -326,8 +320,6 @@ static void buffers_in_use_are_not_reserved(void **state) {
   give_all(&greedy);
 }
 
-/* ---- What is kept ---- */
-
 static void idle_buffers_expire(void **state) {
   (void)state;
   struct holder one;
@@ -359,8 +351,6 @@ static void a_heap_closed_meanwhile_keeps_nothing(void **state) {
   staging_put(&user, stages[1]);
   assert_int_equal(haul_mappings(), 0);
 }
-
-/* ---- Nodes ---- */
 
 static struct {
   unsigned calls;
@@ -446,8 +436,6 @@ static void one_numa_node_needs_no_placement(void **state) {
   assert_int_equal(staging_numa(staging, (struct haul_place){HAUL_SIM, 0}), -1);
   assert_int_equal(staging_numa(staging, (struct haul_place){99, 99}), -1);
 }
-
-/* ---- No memory ---- */
 
 static void failed_allocations_lose_no_buffer(void **state) {
   (void)state;

@@ -58,8 +58,6 @@ static void refuses(const char *text, unsigned line, const char *words) {
     fail_msg("%s: %s", haul_error_last()->text, words);
 }
 
-/* ---- Errors ---- */
-
 static const struct {
   const char *text;
   unsigned line;
@@ -205,8 +203,6 @@ static void errors_name_the_variable(void **state) {
   assert_string_equal(haul_error_last()->object, "HAUL_SPIN");
   assert_non_null(strstr(haul_error_last()->text, "or always, for example 50us"));
 }
-
-/* ---- Values ---- */
 
 static void every_setting_is_parsed(void **state) {
   (void)state;

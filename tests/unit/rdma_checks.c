@@ -37,8 +37,6 @@ static void expect(const char *name, int state, const char *words, const char *r
 
 #define PACKAGES "sudo apt-get install libibverbs1 ibverbs-providers"
 
-/* ---- The list ---- */
-
 static void the_list_is_always_the_same(void **state) {
   (void)state;
   static const char *const names[ALL] = {"rdma.library",     "rdma.device",    "rdma.port",
@@ -93,8 +91,6 @@ static void out_of_memory_is_reported_as_such(void **state) {
   assert_string_equal(checks[1].remedy, "");
 }
 
-/* ---- Library ---- */
-
 static void a_missing_library_names_packages(void **state) {
   (void)state;
   rdma_host_library(NULL);
@@ -113,8 +109,6 @@ static void a_recent_library_is_ok(void **state) {
   (void)state;
   expect("rdma.library", HAUL_CHECK_OK, "libibverbs", "");
 }
-
-/* ---- Devices ---- */
 
 static void without_a_card_soft_roce_is_offered(void **state) {
   (void)state;
@@ -191,8 +185,6 @@ static void checks_of_a_device_refer_to_its_check(void **state) {
     expect(names[i], HAUL_CHECK_MISSING, "rdma.device", "");
 }
 
-/* ---- Ports ---- */
-
 static void a_link_down_offers_ip_link(void **state) {
   (void)state;
   struct double_device *device = rdma_add_roce("mlx5_0");
@@ -221,8 +213,6 @@ static void a_port_reports_its_speed(void **state) {
   rdma_add_roce("mlx5_1");
   expect("rdma.port", HAUL_CHECK_OK, "2 ports up", "");
 }
-
-/* ---- GIDs ---- */
 
 static void a_missing_gid_offers_ip_address(void **state) {
   (void)state;
@@ -254,8 +244,6 @@ static void the_kind_of_address_is_reported(void **state) {
   port->lid = 1;
   expect("rdma.gid", HAUL_CHECK_OK, "by LID", "");
 }
-
-/* ---- Registered memory ---- */
 
 /* Drops or restores CAP_IPC_LOCK, as root. False: the capability cannot be dropped. */
 static bool set_lock_capability(bool wanted) {
@@ -319,8 +307,6 @@ static void cap_ipc_lock_lifts_the_limit(void **state) {
     expect("rdma.memlock", HAUL_CHECK_MISSING, "64 KiB", ULIMIT_OR_LIMITS(before.rlim_max));
   assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
 }
-
-/* ---- Device memory ---- */
 
 static void dmabufs_need_nic_kernel_and_library(void **state) {
   (void)state;

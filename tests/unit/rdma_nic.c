@@ -32,8 +32,6 @@ static struct nic_port port_of(const struct nics *nics, size_t index) {
   return port;
 }
 
-/* ---- No NICs ---- */
-
 static void no_library_means_no_nics(void **state) {
   (void)state;
   struct nics *nics;
@@ -50,8 +48,6 @@ static void no_devices_is_not_supported(void **state) {
   assert_fails(HAUL_ENOTSUP, nics_open(&nics));
   assert_non_null(strstr(haul_error_last()->hint, "haul doctor rdma"));
 }
-
-/* ---- Unusable NICs ---- */
 
 static void check_unusable(int system, const char *words) {
   unsigned before = open_descriptors();
@@ -135,8 +131,6 @@ static void no_failure_leaks(void **state) {
   }
   assert_int_equal(refusals, 1);
 }
-
-/* ---- One NIC ---- */
 
 static void limits_are_read_from_the_device(void **state) {
   (void)state;
@@ -234,8 +228,6 @@ static void a_forked_child_only_closes_descriptors(void **state) {
   nics_close(nics);
 }
 
-/* ---- Ports ---- */
-
 static void link_state_decides(void **state) {
   (void)state;
   static const struct {
@@ -310,8 +302,6 @@ static void infiniband_uses_the_lid(void **state) {
   nics_close(nics);
 }
 
-/* ---- GIDs ---- */
-
 /* Adds a NIC with an Ethernet port without GIDs. */
 static struct double_port *add_bare(struct nics **nics) {
   struct double_port *port = &rdma_add_roce("mlx5_0")->port[0];
@@ -379,8 +369,6 @@ static void the_interface_is_named(void **state) {
   assert_string_equal(port_of(nics, 0).interface_name, "eth4.7");
   nics_close(nics);
 }
-
-/* ---- Distance ---- */
 
 #define ROOT_0   "devices/pci0000:00/0000:00:01.0"
 #define SWITCH_0 ROOT_0 "/0000:01:00.0"

@@ -125,8 +125,6 @@ static void many_threads_open_it_once(void **state) {
   pthread_barrier_destroy(&barrier);
 }
 
-/* ---- Ports ---- */
-
 static struct ibv_context *open_first(const struct verbs *verbs) {
   struct ibv_device **list = verbs->get_device_list(NULL);
   assert_non_null(list[0]);

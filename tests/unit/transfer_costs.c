@@ -54,8 +54,6 @@ static void record(struct costs *costs, int path, uint64_t bytes, double times, 
 
 #define MIB ((uint64_t)1 << 20)
 
-/* ---- Noise ---- */
-
 static void one_outlier_changes_nothing(void **state) {
   (void)state;
   struct costs *costs = make();
@@ -154,8 +152,6 @@ static void without_memory_no_costs_are_made(void **state) {
   assert_true(seams_restore());
   make();
 }
-
-/* ---- Corrections ---- */
 
 static void at_first_the_estimates_decide(void **state) {
   (void)state;
@@ -273,8 +269,6 @@ static void remotes_of_a_link_share_costs(void **state) {
   snprintf(t.estimates[RDMA].detail, sizeof t.estimates[RDMA].detail, "staged remotely");
   assert_ptr_not_equal(make(), costs); /* another estimate */
 }
-
-/* ---- Send modes ---- */
 
 static void the_mode_is_the_first_for_the_size(void **state) {
   (void)state;

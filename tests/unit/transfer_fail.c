@@ -40,8 +40,6 @@ static int teardown(void **state) {
   return 0;
 }
 
-/* ---- Failures ---- */
-
 static void *check_detail(void *argument) {
   int code;
   while ((code = atomic_load_explicit(&transfer.failure, memory_order_acquire)) == 0)
@@ -106,8 +104,6 @@ static void the_first_failure_counts(void **state) {
   assert_int_equal(atomic_load(&transfer.failure), HAUL_ECANCELED);
   assert_int_equal(atomic_load(&transfer.error)->code, HAUL_ECANCELED);
 }
-
-/* ---- The path ---- */
 
 static unsigned posted[TRANSPORTS_MAX];
 

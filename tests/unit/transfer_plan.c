@@ -186,8 +186,6 @@ static void full_by_bytes_and_full_by_pieces_in_turn(void **state) {
   free(pieces);
 }
 
-/* ---- The size of slices ---- */
-
 #define KIB   ((uint64_t)1 << 10)
 #define WHOLE ((uint64_t)WORK_BYTES_MAX)
 

@@ -66,8 +66,6 @@ static void must(bool done, const char *what) {
   abort();
 }
 
-/* ---- Rings ---- */
-
 static bool is_below(int fd, const char *folder) {
   char link[64], path[PATH_MAX];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -171,8 +169,6 @@ static void *work(void *argument) {
     pthread_mutex_unlock(&lock);
   }
 }
-
-/* ---- System calls on the file system ---- */
 
 /* The name in the control directory; NULL: another folder. */
 static const char *name_in(const char *path) {
@@ -324,8 +320,6 @@ int ioctl(int fd, unsigned long request, ...) {
   }
 }
 
-/* ---- Lifetime ---- */
-
 static void link_semaphore(enum ring_priority priority) {
   static const char *const marks[] = {".ph", "", ".pl"};
   char name[64], target[96], link[PATH_MAX + 64];
@@ -447,8 +441,6 @@ void daemon_restart(void) {
   dead = false;
   pthread_mutex_unlock(&lock);
 }
-
-/* ---- State for tests ---- */
 
 struct ring_view *daemon_ring(const struct hf3fs_ior *ior) {
   struct registered *entry = find((const uint8_t *)ior->iov.id, true);

@@ -67,8 +67,6 @@ static void host_memory_is_not_device_memory(void **state) {
   assert_int_equal(daemon_registered(), 0);
 }
 
-/* ---- False responses ---- */
-
 #define MEMORY_BYTES 65536u
 
 /* The one response of a socket for device buffers, and its thread. */

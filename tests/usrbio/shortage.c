@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* ---- Mock allocator; sanitizers have their own ---- */
+/* Mock allocator; sanitizers have their own */
 
 static _Thread_local int left = -1; /* allocations until one fails; -1: none fails */
 static _Thread_local bool was_refused;
@@ -45,7 +45,7 @@ void *aligned_alloc(size_t alignment, size_t size) {
 }
 #endif
 
-/* ---- The calls; each undoes itself after success ---- */
+/* The calls; each undoes itself after success */
 
 static int make_buffer(struct world *world) {
   struct hf3fs_iov iov;

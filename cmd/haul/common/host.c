@@ -15,8 +15,6 @@
 #include "session.h"
 #include "text.h"
 
-/* ---- Checks ---- */
-
 static int list_checks(void *node, void *list, size_t *count) {
   return haul_check_list(node, list, count);
 }
@@ -42,8 +40,6 @@ const char *check_state_text(int state) {
   static const char *const names[] = {"ok", "limited", "missing"};
   return state >= 0 && state <= HAUL_CHECK_MISSING ? names[state] : "unknown";
 }
-
-/* ---- Network interfaces ---- */
 
 /* The number in /sys/class/net/NAME/FILE; -1: unknown. */
 static long read_number(const char *name, const char *file) {
@@ -103,8 +99,6 @@ size_t interfaces_list(struct interface list[INTERFACES_MAX]) {
   return count;
 }
 
-/* ---- Ports ---- */
-
 struct port_query {
   haul_node *node;
   struct haul_place place;
@@ -154,8 +148,6 @@ static const struct haul_port *as_seen(const struct ports *ports, size_t device,
   return NULL;
 }
 
-/* ---- Ports as text ---- */
-
 static void print_ports(const struct ports *ports) {
   struct table table =
       table_begin("lllrrlll", "PORT", "PATH", "STATE", "SPEED", "NUMA", "PCI", "ADDRESS", "FOUND");
@@ -204,8 +196,6 @@ void ports_print(const struct ports *ports) {
   print_distances(ports);
   printf("\n");
 }
-
-/* ---- Ports as JSON ---- */
 
 static void distances_to_json(const struct ports *ports, const struct haul_port *port,
                               struct json *json) {

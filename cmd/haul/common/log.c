@@ -35,8 +35,6 @@ static bool is_journal(void) {
          fstat(STDERR_FILENO, &found) == 0 && found.st_dev == device && found.st_ino == inode;
 }
 
-/* ---- Forms ---- */
-
 /* RFC 3339, UTC, milliseconds. */
 static struct unit_text stamp(int64_t nanoseconds) {
   struct unit_text stamp;
@@ -98,8 +96,6 @@ static void write_json(FILE *out, const struct haul_log_line *line) {
   json_end_object(&json);
 }
 
-/* ---- Writing ---- */
-
 /* Lines are dropped if the pipe is full: the log must not block the node. */
 static bool has_room(void) {
   struct pollfd entry = {STDERR_FILENO, POLLOUT, 0};
@@ -137,8 +133,6 @@ void log_line(int priority, const char *event, const char *text) {
     line.level++;
   write_line(NULL, &line);
 }
-
-/* ---- Beginning ---- */
 
 int log_begin(const struct command *command, const struct log_values *values) {
   int level = HAUL_LOG_WARNING;

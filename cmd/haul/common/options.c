@@ -3,7 +3,6 @@
 
 #include <getopt.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "fail.h"

@@ -11,8 +11,6 @@
 #include "fail.h"
 #include "text.h"
 
-/* ---- JSON ---- */
-
 struct json json_open(void) {
   struct json json = {.out = stdout};
   json_object(&json, NULL);
@@ -152,8 +150,6 @@ void json_null(struct json *json, const char *key) {
   fputs("null", json->out);
 }
 
-/* ---- Lines ---- */
-
 void print_clean(FILE *out, const char *format, ...) {
   char *line = NULL;
   va_list list;
@@ -166,8 +162,6 @@ void print_clean(FILE *out, const char *format, ...) {
   fprintf(out, "%s\n", line);
   free(line);
 }
-
-/* ---- Tables ---- */
 
 static void add_row(struct table *table, va_list cells) {
   size_t count = table->columns;

@@ -13,8 +13,6 @@
 
 #include "fail.h"
 
-/* ---- Signals ---- */
-
 static volatile sig_atomic_t flag;
 
 static void raise_flag(int number) {
@@ -46,8 +44,6 @@ int signals_open(bool hangup) {
     fail_system(errno, "cannot open a signalfd");
   return signals;
 }
-
-/* ---- The service manager ---- */
 
 /* LISTEN_PID differs in a child, which inherits the variables but not the sockets' purpose. */
 unsigned service_sockets(void) {

@@ -10,8 +10,6 @@
 
 #include "fail.h"
 
-/* ---- UTF-8 ---- */
-
 /* Ranges of lead bytes: length of the character, and the range of its second byte. */
 static const struct {
   unsigned char from, to, least, most;
@@ -53,8 +51,6 @@ void text_clean(char *text) {
     text += length ? length : 1;
   }
 }
-
-/* ---- Memory and time ---- */
 
 void *must_realloc(void *memory, size_t size) {
   void *bigger = realloc(memory, size ? size : 1);
@@ -103,8 +99,6 @@ bool text_cut_end(char *text, const char *end) {
   text[length - tail] = '\0';
   return true;
 }
-
-/* ---- Units ---- */
 
 static const char prefixes[] = "KMGT";
 

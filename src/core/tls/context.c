@@ -26,8 +26,6 @@ static struct tls *session_of(const ssl_session *ssl) {
   return openssl_open()->session_get(ssl, 0);
 }
 
-/* ---- Keys ---- */
-
 /* OpenSSL takes an external PSK as a session to resume. */
 static ssl_resumption *as_session(struct tls *tls, const struct key *key) {
   const struct openssl *openssl = tls->context->openssl;
@@ -67,8 +65,6 @@ static int psk_find(ssl_session *ssl, const unsigned char *name, size_t length,
   return !key || *session;
 }
 
-/* ---- Secrets for kernel TLS ---- */
-
 static int from_hex(char digit) {
   return digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10;
 }
@@ -90,8 +86,6 @@ static void on_keylog(const ssl_session *ssl, const char *line) {
   else if (secret && strncmp(line, "SERVER_TRAFFIC_SECRET_0 ", 24) == 0)
     keep_secret(tls, 1, secret + 1);
 }
-
-/* ---- Opening ---- */
 
 static int cannot_use(const struct openssl *openssl, const char *path, const char *hint) {
   return error_set(HAUL_EINVAL, 0, path, hint, "OpenSSL cannot use it: %s",

@@ -47,8 +47,6 @@ void key_fingerprint(const struct key *key, char text[17]) {
     snprintf(text + 2 * i, 3, "%02x", sum[i]);
 }
 
-/* ---- Reading ---- */
-
 #define KEY_FILE "key file"
 
 static const char *key_hint(const char *what) {
@@ -223,8 +221,6 @@ const struct key *keys_find(const struct keys *keys, const void *name, size_t le
       return &keys->list[i];
   return NULL;
 }
-
-/* ---- Creating ---- */
 
 static int cannot_make(const char *path, int system) {
   if (system == EEXIST)

@@ -22,8 +22,6 @@
 uint64_t tls_key_lasts = UINT64_C(1) << 37;
 _Atomic uint64_t tls_keys_changed;
 
-/* ---- The BIO ---- */
-
 static int bio_stop(struct tls *tls, ssl_bio *bio, ssize_t result, int way) {
   if (result < 0 && (errno == EAGAIN || errno == EINTR)) {
     tls->context->openssl->bio_flag(bio, way | OPENSSL_BIO_RETRY);
@@ -115,8 +113,6 @@ ssl_bio_method *tls_bio_method(const struct openssl *openssl) {
   return method;
 }
 
-/* ---- Open and close ---- */
-
 int tls_open(struct tls_context *context, int descriptor, bool server, struct tls **out) {
   const struct openssl *openssl = context->openssl;
   struct tls *tls = alloc_zero(1, sizeof *tls);
@@ -186,8 +182,6 @@ bool tls_is_keyed(struct tls *tls) {
 const char *tls_identity(const struct tls *tls) {
   return tls->identity;
 }
-
-/* ---- The handshake ---- */
 
 static int error_auth(const struct tls *tls, const char *object, const char *reason) {
   if (tls->server)
@@ -260,8 +254,6 @@ int tls_handshake(struct tls *tls, const char *object) {
                    tls->system ? strerror(tls->system) : "the peer closed it; its log says why",
                    "the connection ended during authentication");
 }
-
-/* ---- Sending ---- */
 
 /* With the lock. 0, or -1 with errno. */
 static int out_flush(struct tls *tls) {
@@ -460,8 +452,6 @@ bool tls_owes(struct tls *tls) {
   pthread_mutex_unlock(&tls->lock);
   return owes;
 }
-
-/* ---- Receiving ---- */
 
 /* With the lock. At most one record. 0 at the end, -1 with errno. */
 static ssize_t decrypt(struct tls *tls, char *to, size_t length) {

@@ -16,7 +16,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/alloc.h"
 #include "core/deferred_close.h"
 #include "core/error.h"
 #include "core/sock.h"
@@ -65,8 +64,6 @@ static int send_record(struct map_endpoint *endpoint, const uint8_t *record, con
                               "the map channel is full: the peer does not read its responses");
   return 0;
 }
-
-/* ---- Greeting ---- */
 
 int channel_open(struct map_endpoint *endpoint) {
   void *view;
@@ -142,8 +139,6 @@ static int on_greeting(struct map_endpoint *endpoint, struct wire *wire) {
   atomic_store(&endpoint->base.open, true);
   return 0;
 }
-
-/* ---- The owner's side ---- */
 
 /* A code, which closes the path, where the refusal cannot be sent. */
 static int refuse_request(struct map_endpoint *endpoint, uint32_t request, const char *reason) {
@@ -233,8 +228,6 @@ static int on_request(struct map_endpoint *endpoint, struct wire *wire, uint32_t
   region_put(view.region);
   return code;
 }
-
-/* ---- The requesting side ---- */
 
 static int accept_ticket(const struct bind_request *request, struct wire *wire,
                          struct ticket *ticket) {
@@ -336,8 +329,6 @@ bool channel_lives(const struct map_endpoint *endpoint) {
   struct pollfd channel = {.fd = endpoint->channel, .events = POLLRDHUP};
   return endpoint->channel >= 0 && poll(&channel, 1, 0) == 0;
 }
-
-/* ---- Reading ---- */
 
 static void close_inbox_descriptors(struct map_endpoint *endpoint) {
   while (endpoint->inbox_count > 0)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Copies too large for the call itself: by threads of the node, by threads that wait for a
  * transfer, and, without threads, by the loop. */
-#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>

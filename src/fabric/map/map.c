@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/map/map.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +11,6 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "core/shrinkable.h"
-#include "core/sock.h"
-#include "core/sys.h"
 #include "memory/copy.h"
 
 #define NOW_MAPPED   1048576u /* bytes copied within the call */
@@ -28,8 +25,6 @@ struct map_node { /* fabric->shared[map] */
 static struct map_node *map_node_of(const struct endpoint *endpoint) {
   return endpoint->link->fabric->shared[map_transport.index];
 }
-
-/* ---- Copies by the CPU ---- */
 
 __attribute__((cold)) int map_stale(void) {
   return error_set(HAUL_ESTALE, 0, NULL, "look the region up again",
@@ -119,8 +114,6 @@ int map_run(struct work *work) {
   return code;
 }
 
-/* ---- Atomics ---- */
-
 /* Checks the validity word before and after, as for a copy. */
 static int operate_mapped(struct map_endpoint *endpoint, const struct work *work) {
   const struct map_binding *binding = work->binding;
@@ -163,8 +156,6 @@ static void estimate_atomic(const struct map_binding *binding, const struct memo
   snprintf(estimate->detail, sizeof estimate->detail, "mapped");
   snprintf(estimate->reason, sizeof estimate->reason, "%s", why_not ? why_not : "");
 }
-
-/* ---- Works ---- */
 
 static enum copy_method method_of(const struct map_binding *binding, const struct memory *local,
                                   bool write, const struct provider **engine) {
@@ -228,8 +219,6 @@ static bool map_help(struct fabric *fabric) {
   return node && copier_help(node->copier);
 }
 
-/* ---- Estimates ---- */
-
 static void estimate_engine(const struct provider *engine, const struct memory *local,
                             const struct memory *remote, const char *how,
                             struct estimate *estimate) {
@@ -289,8 +278,6 @@ static void map_estimate(struct endpoint *base, const struct remote_key *key, vo
                                : "the two devices cannot access each other's memory");
   }
 }
-
-/* ---- Endpoints ---- */
 
 static int map_create(struct link *link, struct endpoint **out) {
   struct map_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
@@ -409,8 +396,6 @@ static bool map_touches_any(struct endpoint *base) {
   return channel_lives((struct map_endpoint *)base) &&
          attach_touches((struct map_endpoint *)base, 0);
 }
-
-/* ---- The node ---- */
 
 static int map_open(struct fabric *fabric) {
   struct map_node *node = alloc_zero(1, sizeof *node);

@@ -95,8 +95,6 @@ int map_run(struct work *work);
 /* The provider whose engine copies the work; NULL: none. */
 const struct provider *map_engine_of(const struct work *work);
 
-/* ---- channel.c ---- */
-
 int channel_open(struct map_endpoint *endpoint); /* the hazards; before any channel */
 int channel_start(struct map_endpoint *endpoint, int descriptor); /* lock; takes the descriptor */
 /* False once the peer's end is closed, as after its process died. */
@@ -105,8 +103,6 @@ void channel_stop(struct map_endpoint *endpoint, int code); /* lock */
 void channel_release(struct map_endpoint *endpoint);        /* unmaps and closes everything */
 int channel_bind(struct map_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
                  struct map_binding *binding);
-
-/* ---- attach.c ---- */
 
 void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t nonce);
 /* False for memory of this process that other processes cannot attach. */
@@ -123,7 +119,7 @@ bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle);
 int hazard_set(struct map_endpoint *endpoint, uint64_t handle);
 void hazard_clear(struct map_endpoint *endpoint, unsigned cell);
 
-/* ---- ipc.c: with the engines' lock, or before other threads know the binding ---- */
+/* ipc.c: with the engines' lock, or before other threads know the binding */
 
 int ipc_bind(struct map_binding *binding, const struct ticket *ticket,
              const uint8_t token[IPC_TOKEN]);
@@ -134,8 +130,6 @@ void ipc_end(struct map_endpoint *endpoint, struct map_binding *binding);
 /* The binding's memory, as the engine copies it. */
 struct memory *binding_memory(struct map_binding *binding);
 
-/* ---- copier.c ---- */
-
 int copier_open(struct fabric *fabric, struct copier **copier);
 void copier_end(struct copier *copier); /* joins its threads; later posts fail */
 void copier_free(struct copier *copier);
@@ -143,8 +137,6 @@ void copier_post(struct copier *copier, struct work *work);
 bool copier_help(struct copier *copier);
 bool copier_cancel(struct copier *copier, struct work *work); /* true: it was still queued */
 void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code);
-
-/* ---- engine.c ---- */
 
 int map_engines_open(struct fabric *fabric, struct engines **engines);
 void map_engines_end(struct engines *engines);

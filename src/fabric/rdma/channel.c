@@ -21,8 +21,6 @@ struct attach_request {
   const struct remote_key *key;
 };
 
-/* ---- Sending ---- */
-
 /* Without memory for a longer queue, or behind a peer that does not read, the channel fails. */
 #define UNSENT_MOST ((size_t)256 << 10)
 
@@ -114,8 +112,6 @@ void rdma_reject(struct rdma_endpoint *endpoint, struct stream stream) {
   stream_close(&stream);
 }
 
-/* ---- Set-up ---- */
-
 static void open_when_ready(struct rdma_endpoint *endpoint) {
   if (endpoint->ready_sent && endpoint->ready_received && !endpoint_is_closed(&endpoint->base)) {
     atomic_store(&endpoint->base.open, true);
@@ -155,8 +151,6 @@ static int on_ready(struct rdma_endpoint *endpoint) {
   open_when_ready(endpoint);
   return 0;
 }
-
-/* ---- Attaching, at the client ---- */
 
 static int fill_binding(const struct attach_request *request, const struct rdma_record *response) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)request->base.endpoint;
@@ -250,8 +244,6 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
   loop_unlock(loop);
   return channel_request_wait(&request.base, until);
 }
-
-/* ---- Receiving ---- */
 
 /* Whether the record came over a channel or rail that is allowed to carry it. Sets the rail of a
  * request, which is where its response goes. */

@@ -25,8 +25,6 @@ struct host {
 
 typedef void check_fn(struct haul_check *check, const struct host *host);
 
-/* ---- Library ---- */
-
 static void check_library(struct haul_check *check, const struct host *host) {
   if (host->library) {
     check_set(check, HAUL_CHECK_OK, "found libibverbs");
@@ -36,8 +34,6 @@ static void check_library(struct haul_check *check, const struct host *host) {
   check_set(check, HAUL_CHECK_MISSING, "%s", host->error.text);
   check_hint(check, "%.180s", command ? command : "");
 }
-
-/* ---- Devices ---- */
 
 /* Drivers of network cards, and the modules that add RDMA to them. */
 static const struct {
@@ -164,8 +160,6 @@ static bool needs_device(struct haul_check *check, const struct host *host) {
   return true;
 }
 
-/* ---- Ports ---- */
-
 struct tally {
   unsigned good, bad;
   struct nic_rail first_good, first_bad;
@@ -278,8 +272,6 @@ static void check_gid(struct haul_check *check, const struct host *host) {
   }
 }
 
-/* ---- Registered memory ---- */
-
 #define CAP_IPC_LOCK_BIT 14         /* linux/capability.h */
 #define INITIAL_USERS    0xEFFFFFFD /* linux/proc_ns.h, PROC_USER_INIT_INO */
 #define LITTLE           ((rlim_t)1 << 20)
@@ -321,8 +313,6 @@ static void check_memlock(struct haul_check *check, const struct host *host) {
                  "then log in again (for a service: LimitMEMLOCK=infinity)");
   }
 }
-
-/* ---- Device memory ---- */
 
 static const struct nic *find_nic(const struct nics *nics, bool dmabuf) {
   for (size_t i = 0; i < nics->count; i++)
@@ -397,8 +387,6 @@ static void check_encryption(struct haul_check *check, const struct host *host) 
             "NICs do not encrypt: use rdma on trusted networks only, else set paths = tcp");
 }
 
-/* ---- The table ---- */
-
 static const struct {
   const char *name;
   check_fn *run;
@@ -429,8 +417,6 @@ size_t rdma_checks(struct haul_check *checks, size_t room) {
   nics_close(host.nics);
   return count;
 }
-
-/* ---- The list of ports ---- */
 
 #define RANKED_MAX 64
 

@@ -6,8 +6,6 @@
 #include "fabric/rdma/channel.h"
 #include "fabric/rdma/endpoint.h"
 
-/* ---- Completions ---- */
-
 /* With the lock: all jobs up to this one are complete. */
 static void complete_up_to(struct rdma_rail *rail, struct rdma_job *last, int code,
                            struct list *ended) {
@@ -136,8 +134,6 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   return any;
 }
 
-/* ---- Cancellation and revocation ---- */
-
 void rdma_cancel(struct endpoint *base, struct work *work, int code) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct list ended = LIST_INIT(ended);
@@ -179,8 +175,6 @@ void rdma_end_revoked(struct rdma_endpoint *endpoint) {
   error_set(HAUL_ESTALE, 0, NULL, "look the region up again", "the peer withdrew the region");
   jobs_end(&ended);
 }
-
-/* ---- Stuck NICs ---- */
 
 /* Atomics count: they write as well. */
 static bool has_write(const struct list *jobs) {
@@ -240,8 +234,6 @@ void rdma_check_stuck(struct timer *timer) {
   error_set(HAUL_EPATH, 0, nic, NULL, "%s holds work requests and completes none", nic);
   rdma_break(endpoint, haul_error_last()->text);
 }
-
-/* ---- Broken rails ---- */
 
 /* With the lock. */
 static void strand(struct list *jobs, struct list *stranded) {

@@ -23,8 +23,6 @@
 #define KIND_DEVICE 2u
 #define KIND_PLACES 2 /* bits below the place */
 
-/* ---- Pinning ---- */
-
 static int pin_error(const struct rdma_device *device, int system) {
   if (system == ENOMEM)
     return error_set(
@@ -78,8 +76,6 @@ static int pin_device_memory(const struct rdma_device *device, struct memory *me
                    "%s takes no dma-buf and the kernel has no peer memory", device->nic->name);
 }
 
-/* ---- The cache's operations ---- */
-
 static int add_device_memory(const struct rdma_device *device, const struct regcache_range *pages,
                              unsigned access, struct ibv_mr **mr) {
   struct memory memory;
@@ -108,8 +104,6 @@ static void drop_registration(void *user, void *handle) {
 }
 
 static const struct regcache_ops registrar = {add_registration, drop_registration};
-
-/* ---- Opening ---- */
 
 /* Some kernel drivers cannot remove a NIC while a process has it open: this node keeps open only
  * the NICs that it uses. */
@@ -166,8 +160,6 @@ void rdma_devices_close(struct rdma_node *node) {
   node->nics = NULL;
 }
 
-/* ---- The nearest devices ---- */
-
 static bool is_nearer(struct nic_distance a, struct nic_distance b) {
   return a.shared != b.shared ? a.shared > b.shared : a.numa < b.numa;
 }
@@ -201,8 +193,6 @@ unsigned rdma_devices_near(struct rdma_node *node, struct haul_place place) {
     atomic_store_explicit(kept, (uint8_t)near, memory_order_relaxed);
   return near;
 }
-
-/* ---- Registration ---- */
 
 static struct regcache_range range_of(const struct memory *memory, uint32_t target) {
   uint32_t place = (uint32_t)memory->place.kind << 16 | memory->place.device;
@@ -288,8 +278,6 @@ void rdma_devices_count(struct rdma_node *node, struct regcache_counters *sum) {
   }
   pthread_mutex_unlock(&node->lock);
 }
-
-/* ---- Asynchronous events ---- */
 
 /* Completions do not show these failures: a removed device and an overrun completion queue deliver
  * none, and an idle queue pair has no work request that could fail. */

@@ -13,8 +13,6 @@
 #include "fabric/rdma/sysfs.h"
 #include "memory/pages.h"
 
-/* ---- libibverbs ---- */
-
 static struct verbs table;
 
 #define SYMBOL(field, symbol) {#symbol, offsetof(struct verbs, field)},
@@ -60,8 +58,6 @@ int verbs_query_port(const struct verbs *verbs, struct ibv_context *context, uns
   return verbs->query_port_short(context, (uint8_t)port,
                                  (struct _compat_ibv_port_attr *)(void *)attributes);
 }
-
-/* ---- One NIC ---- */
 
 static bool is_pci(const char *name) {
   unsigned domain, bus, device, function;
@@ -171,8 +167,6 @@ void nic_close(struct nic *nic) {
   nic->context = NULL;
 }
 
-/* ---- The set ---- */
-
 static int open_all(const struct verbs *verbs, struct ibv_device **devices, size_t count,
                     struct nics **out) {
   if (count == 0)
@@ -216,8 +210,6 @@ void nics_forked(struct nics *nics) {
     close(nics->list[i].context->async_fd);
   }
 }
-
-/* ---- Ports ---- */
 
 static __attribute__((format(printf, 3, 4))) void
 port_is(struct nic_port *port, enum nic_port_status status, const char *format, ...) {
@@ -362,8 +354,6 @@ void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
   name_interface(nic, port);
 }
 
-/* ---- Distance ---- */
-
 /* Leading components that both paths ("devices/pci0000:00/0000:00:01.0/…") have in common, without
  * the first. */
 static unsigned count_shared(const char *a, const char *b) {
@@ -412,8 +402,6 @@ struct nic_distance nic_distance(const struct nic *nic, const struct haul_device
       .numa = device ? numa_distance(device->numa, nic->numa) : NUMA_UNKNOWN,
   };
 }
-
-/* ---- Ranking ---- */
 
 /* Hardware goes first. Soft-RoCE over the loopback interface goes last: no other host reaches it.
  */

@@ -42,8 +42,6 @@ struct staged_copy {
   struct devcopy copy;
 };
 
-/* ---- The staging area ---- */
-
 static void unregister(struct rdma_endpoint *endpoint, struct ibv_mr *mrs[RDMA_RAILS_MAX]) {
   for (unsigned i = 0; i < RDMA_RAILS_MAX; i++) {
     rdma_device_unexport(endpoint->rails[i].device, mrs[i]);
@@ -81,8 +79,6 @@ static int open_area(struct rdma_endpoint *endpoint, struct haul_place place,
     close_area(endpoint, area);
   return code;
 }
-
-/* ---- Attachments ---- */
 
 static struct rdma_attachment *find_attachment(struct rdma_endpoint *endpoint, uint64_t handle) {
   list_each(item, &endpoint->attachments) {
@@ -137,8 +133,6 @@ void rdma_close_attachments(struct rdma_endpoint *endpoint) {
   close_area(endpoint, &endpoint->staging_area);
 }
 
-/* ---- Registering, without the lock ---- */
-
 /* Registers the region, or stages it where no NIC takes its memory: then the device copies to and
  * from host memory. `area`: to be opened where staging needs it; NULL where the endpoint has one.
  */
@@ -177,8 +171,6 @@ static struct rdma_attachment *attach(struct rdma_endpoint *endpoint,
   free_attachment(endpoint, attachment);
   return NULL;
 }
-
-/* ---- Responses to ATTACH ---- */
 
 static int find_export(const struct rdma_endpoint *endpoint, uint64_t handle,
                        struct export_view *view) {
@@ -265,8 +257,6 @@ static void serve_attach(struct rdma_endpoint *endpoint, const struct rdma_recor
   }
   respond_to_attach(endpoint, request, code, reason);
 }
-
-/* ---- Threads that register ---- */
 
 /* With the lock: the next peer with a queued ATTACH, with a reference; it moves behind the others.
  */
@@ -369,8 +359,6 @@ int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *rec
   }
   return 0;
 }
-
-/* ---- Requests about a work ---- */
 
 static void respond(struct rdma_endpoint *endpoint, const struct rdma_record *request, int status) {
   rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_RESPONSE,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Works become jobs, and jobs work requests. Only the last work request of a job requests a
  * completion. */
-#include <arpa/inet.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -12,8 +11,6 @@
 /* Bytes posted a rail. Posted work requests cannot be withdrawn, so this bounds how long a cancel
  * takes. A line of 400 Gb/s and 100 us has 5 MB under way. */
 #define RDMA_WINDOW ((uint64_t)8 << 20)
-
-/* ---- Ending a job ---- */
 
 /* With the lock, which every writer holds: no read-modify-write needed. */
 static void count_on_rail(struct rdma_rail *rail, uint64_t bytes) {
@@ -73,8 +70,6 @@ void jobs_end(struct list *jobs) {
     work->done(work, code);
   }
 }
-
-/* ---- Work requests ---- */
 
 /* Work requests that are posted with one doorbell. */
 struct batch {
@@ -156,8 +151,6 @@ static void add_requests(struct batch *batch, const struct rdma_job *job, uint32
   last->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   last->imm_data = htonl(((const struct rdma_binding *)job->work->binding)->number);
 }
-
-/* ---- Posting ---- */
 
 /* With the lock. */
 static void append_waiting(struct rdma_job *job) {
@@ -251,8 +244,6 @@ void rdma_rail_post_waiting(struct rdma_rail *rail) {
     error_restore(&before);
   }
 }
-
-/* ---- Submission ---- */
 
 /* Of the rails nearest to the local memory, the one with the fewest bytes under way. */
 static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned near) {

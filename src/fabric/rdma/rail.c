@@ -7,7 +7,6 @@
  * posted again before the response is sent, as the response allows the peer its next message. */
 #include "fabric/rdma/rail.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -40,8 +39,6 @@ static int rail_error(const struct rdma_rail *rail, const char *what, int system
   return error_set(HAUL_ESYSTEM, system, rail->device->nic->name, "haul doctor rdma", "%s: %s",
                    what, strerror(system));
 }
-
-/* ---- Opening ---- */
 
 static int open_completions(struct rdma_rail *rail) {
   const struct verbs *verbs = rail->device->nic->verbs;
@@ -173,8 +170,6 @@ int rdma_rail_open(struct rdma_rail *rail) {
   return code;
 }
 
-/* ---- Connecting ---- */
-
 static int to_receive(struct rdma_rail *rail, const struct rdma_end *peer) {
   const struct nic_port *port = &rail->device->port;
   struct ibv_qp_attr attributes = {
@@ -225,8 +220,6 @@ int rdma_rail_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
   return code ? code : to_send(rail, peer);
 }
 
-/* ---- Closing ---- */
-
 void rdma_rail_destroy_qp(struct rdma_rail *rail) {
   if (rail->qp)
     rail->device->nic->verbs->destroy_qp(rail->qp);
@@ -249,8 +242,6 @@ void rdma_rail_close(struct rdma_rail *rail) {
   messages->registration = NULL;
   messages->region = NULL;
 }
-
-/* ---- Errors ---- */
 
 static const struct {
   enum ibv_wc_status status;
@@ -291,8 +282,6 @@ void rdma_rail_mark_broken(struct rdma_rail *rail) {
     snprintf(rail->broken_reason, sizeof rail->broken_reason, "%s", haul_error_last()->text);
   rail->broken = true;
 }
-
-/* ---- Sending ---- */
 
 /* With the endpoint's lock. */
 static bool can_send(const struct rdma_rail *rail) {
@@ -335,8 +324,6 @@ void rdma_rail_send(struct rdma_rail *rail, const struct rdma_record *record) {
   if (breaks)
     loop_wake(endpoint->base.link->fabric->loop);
 }
-
-/* ---- Receiving ---- */
 
 void rdma_rail_complete_message(struct rdma_rail *rail, const struct ibv_wc *completion) {
   struct rdma_messages *messages = &rail->messages;
@@ -396,8 +383,6 @@ bool rdma_handle_messages(struct rdma_endpoint *endpoint) {
     atomic_store_explicit(&endpoint->base.link->heard, clock_now(), memory_order_relaxed);
   return any;
 }
-
-/* ---- Writes with immediate ---- */
 
 /* The immediate's completion is ordered behind the bytes of its write on their way to the device,
  * so a fence after it covers them. A record on the channel takes another way and may arrive first.

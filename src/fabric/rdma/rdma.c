@@ -10,8 +10,6 @@
 #include "fabric/rdma/endpoint.h"
 #include "memory/copy.h"
 
-/* ---- Endpoints ---- */
-
 static bool poll_endpoint(struct poller *poller) {
   struct rdma_endpoint *endpoint = list_entry(poller, struct rdma_endpoint, poller);
   bool any = rdma_poll(endpoint);
@@ -173,8 +171,6 @@ static void rdma_destroy(struct endpoint *base) {
   alloc_free(endpoint);
 }
 
-/* ---- Remote regions ---- */
-
 static int bind_remote(struct endpoint *base, const struct remote_key *key, haul_deadline until,
                        void **out) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
@@ -203,8 +199,6 @@ static void unbind(struct endpoint *base, void *bound) {
   atomic_store(&endpoint->bindings_changed, true);
   loop_wake(base->link->fabric->loop);
 }
-
-/* ---- Estimates ---- */
 
 /* Returns the memory's bit in binding->staged_kinds. Each of these kinds has its own route. */
 static uint64_t kind_bit(const struct memory *memory) {
@@ -305,8 +299,6 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   if (operation_is_atomic(operation))
     estimate_atomic(endpoint, binding, local_staged, estimate);
 }
-
-/* ---- The transport table ---- */
 
 static int rdma_open_node(struct fabric *fabric) {
   struct rdma_node *node = alloc_zero(1, sizeof *node);

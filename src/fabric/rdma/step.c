@@ -22,8 +22,6 @@ static const struct rdma_binding *binding_of(const struct rdma_job *job) {
 #define UNDER_WAY 1 /* also of `poll` */
 #define LATER     2 /* not begun: `begin` is called again */
 
-/* ---- ACQUIRE ---- */
-
 /* A free slot for the job, or -1. Only the loop takes slots. While the owner may still copy out of
  * the slot of a canceled write, no other write starts, because that copy could overwrite the later
  * write. */
@@ -79,8 +77,6 @@ static bool needs_acquire(const struct rdma_job *job) {
   return job->staged || binding_of(job)->staged;
 }
 
-/* ---- FILL and DRAIN ---- */
-
 static bool needs_fill(const struct rdma_job *job) {
   return job->staged && is_write(job);
 }
@@ -119,8 +115,6 @@ static int begin_drain(struct rdma_job *job) {
   return job->bounce ? begin_copy(job)
                      : memory_fence(&job->work->region->memory, FENCE_AFTER_WRITE);
 }
-
-/* ---- Requests to the owner ---- */
 
 _Static_assert(WORK_PIECES_MAX / RDMA_SPANS <= RDMA_REQUESTS, "a work's requests must fit");
 
@@ -235,8 +229,6 @@ static int begin_verify(struct rdma_job *job) {
   return request_all(job, RDMA_CHECKSUM);
 }
 
-/* ---- The sequence ---- */
-
 static const struct {
   bool (*needed)(const struct rdma_job *job);
   int (*begin)(struct rdma_job *job); /* 0, UNDER_WAY, LATER or a code */
@@ -350,8 +342,6 @@ bool steps_poll(struct rdma_endpoint *endpoint, bool *urgent) {
   return poll_acquiring(endpoint) || any;
 }
 
-/* ---- Slots of canceled jobs ---- */
-
 static void end_slot_copy(struct rdma_endpoint *endpoint, struct rdma_slot *slot) {
   if (slot->in_copy && --endpoint->slots_in_copy == 0)
     endpoint_block_others(&endpoint->base, false);
@@ -392,8 +382,6 @@ void step_cancel(struct rdma_job *job) {
   combiner_unlock(&endpoint->combiner);
   job->slot = -1;
 }
-
-/* ---- Responses ---- */
 
 static struct rdma_job *find_job_of_request(struct rdma_endpoint *endpoint, uint32_t request_id) {
   struct rdma_job *found = NULL;

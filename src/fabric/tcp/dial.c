@@ -22,8 +22,6 @@ static unsigned wanted_rails(const struct link *link) {
   return wanted < TCP_RAILS_MAX ? wanted : TCP_RAILS_MAX;
 }
 
-/* ---- Failures ---- */
-
 static bool is_shortage(int code) {
   return code == HAUL_ENOMEM || code == HAUL_ELIMIT;
 }
@@ -63,8 +61,6 @@ int tcp_refused(struct endpoint *base, int code, const char *reason) {
     give_up(endpoint, code);
   return 0;
 }
-
-/* ---- Dials ---- */
 
 static bool is_wanted(struct tcp_endpoint *endpoint) {
   combiner_lock(&endpoint->combiner);
@@ -236,8 +232,6 @@ void tcp_requested(struct endpoint *base) {
     tcp_dial(endpoint);
   }
 }
-
-/* ---- Connecting the link ---- */
 
 /* With the lock: works may be posted, and rails are opened for the first. */
 static void open_dormant(struct tcp_endpoint *endpoint, unsigned rails) {

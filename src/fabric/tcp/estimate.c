@@ -19,8 +19,6 @@
 #include "core/tls/tls.h"
 #include "fabric/tcp/rails.h"
 
-/* ---- Estimates ---- */
-
 #define TLS_BYTES_PER_NS 1.5 /* one CPU at each end (bench/run tls-write) */
 
 size_t tcp_splice_min(const struct fabric *fabric) {
@@ -102,8 +100,6 @@ void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *bin
   }
 }
 
-/* ---- The link's speed ---- */
-
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b) {
   const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
   const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;
@@ -141,8 +137,6 @@ double tcp_link_speed(int fd) {
   uint32_t megabits = ethtool_cmd_speed(&command);
   return megabits == (uint32_t)SPEED_UNKNOWN ? 0 : megabits / 8000.0;
 }
-
-/* ---- Checks ---- */
 
 /* `limit`: a name in net.core. */
 static void check_buffer(struct haul_check *check, const char *name, const char *limit,

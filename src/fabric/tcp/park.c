@@ -8,7 +8,6 @@
  * UNPARKED. With PARKED neither side has anything on the rail, and the initiator closes it. Once
  * all are closed, their memory is freed. */
 #include "core/alloc.h"
-#include "core/sys.h"
 #include "fabric/tcp/rails.h"
 
 static bool has_staged(const struct tcp_rail *rail) {
@@ -33,8 +32,6 @@ static bool is_clear(const struct tcp_rail *rail) {
       return false;
   return list_empty(&rail->tx.queue) && !stream_owes(&rail->stream) && !has_staged(rail);
 }
-
-/* ---- The initiator asks ---- */
 
 static bool rail_is_idle_since(const struct tcp_rail *rail, int64_t before) {
   const struct rail_rx *rx = &rail->rx;
@@ -92,7 +89,7 @@ static void answered(struct tcp_endpoint *endpoint) {
   tcp_advance(endpoint, NULL);
 }
 
-/* ---- Frames; with the loop's lock ---- */
+/* Frames; with the loop's lock */
 
 static void on_park(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
@@ -145,8 +142,6 @@ void rail_on_parking(struct tcp_rail *rail) {
   if (!fits)
     rail_fail(rail, HAUL_EPROTO, "a frame about parking out of turn");
 }
-
-/* ---- Ends ---- */
 
 void rail_parking_lost(struct tcp_rail *rail) {
   bool asked = rail->parking == RAIL_ASKED;

@@ -11,8 +11,6 @@
 
 _Static_assert(WORK_BYTES_MAX <= BOUNCE_BYTES, "a work fits a bounce buffer");
 
-/* ---- Segments ---- */
-
 bool payload_spans(const struct payload *payload, uint64_t left, struct iovec *spans, int *count,
                    int room) {
   uint64_t at = payload->at;
@@ -70,8 +68,6 @@ uint64_t spans_cut(struct iovec *spans, int *count, uint64_t most) {
   return bytes;
 }
 
-/* ---- Bounce buffers ---- */
-
 int payload_get_bounce(struct payload *payload, struct staging_user *user) {
   int numa = staging_numa(user->staging, payload->region->memory.place);
   int status = staging_get(user, 1, numa, &payload->bounce);
@@ -105,8 +101,6 @@ void tcp_staging_leave_queue(struct tcp_endpoint *endpoint) {
   if (!waits)
     staging_cancel_wait(&endpoint->rx_staging);
 }
-
-/* ---- Copies ---- */
 
 static struct devcopy_segment segment_out(const struct devcopy *copy, uint32_t index) {
   const struct frame_segment *segment = &((const struct payload *)copy->owner)->segments[index];
@@ -217,8 +211,6 @@ bool staged_receives_poll(struct tcp_endpoint *endpoint, bool *urgent) {
   }
   return moved;
 }
-
-/* ---- Time limits ---- */
 
 /* With the endpoint's lock: the first frame that has held its bounce buffer since before `bound`;
  * or without `has_bounce` the first response that has waited since then. */

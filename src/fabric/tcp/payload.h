@@ -69,8 +69,6 @@ int payload_checksum(const struct payload *payload, uint64_t *sum);
 /* Shortens the iovecs to `most` bytes in total, and returns their bytes. */
 uint64_t spans_cut(struct iovec *spans, int *count, uint64_t most);
 
-/* ---- Staging ---- */
-
 /* A complete payload in a bounce buffer, being copied to memory without a view; the loop's lock. */
 struct staged_receive {
   struct list link; /* the endpoint's staged_receives */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/tcp/rails.h"
 
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -13,8 +12,6 @@
 
 #define TURNS         8    /* of one rail before other connections have theirs */
 #define POLL_PATIENCE 4096 /* fruitless polls before a rail waits for its event again */
-
-/* ---- Progress ---- */
 
 void rail_watch(struct tcp_rail *rail) {
   bool unsent = atomic_load_explicit(&rail->tx.unsent, memory_order_relaxed);
@@ -106,8 +103,6 @@ void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound) {
     link->fail(link, HAUL_EPEER, "it does not say whether a data connection may be parked");
 }
 
-/* ---- Descriptors and frames ---- */
-
 static void close_pipe(struct tcp_rail *rail) {
   if (rail->tx.pipe[0] >= 0) {
     close(rail->tx.pipe[0]);
@@ -142,8 +137,6 @@ static void retire(struct tcp_rail *rail) {
   drop_frames(rail, &rail->tx.queue);
   rail->endpoint->retired++;
 }
-
-/* ---- Opening ---- */
 
 /* Loopback has no congestion: pacing (BBR) costs a third of the speed, and buffers within the CPU
  * cache gain a fifth (bench/run tcp-write). There the sending CPU also runs the receiver's half of
@@ -255,8 +248,6 @@ int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream strea
     stream_close(&stream);
   return code;
 }
-
-/* ---- Closing ---- */
 
 void rail_forked(struct tcp_rail *rail) {
   if (rail->stream.fd >= 0)

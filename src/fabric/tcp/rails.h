@@ -114,7 +114,7 @@ static inline bool rail_takes_works(const struct tcp_rail *rail) {
   return rail_is_open(rail) && rail->parking == RAIL_IN_USE;
 }
 
-/* ---- rails.c: with the loop's lock unless stated otherwise ---- */
+/* rails.c: with the loop's lock unless stated otherwise */
 
 /* Takes over the stream, also on failure. */
 int rail_open(struct tcp_endpoint *endpoint, unsigned index, struct stream stream);
@@ -137,7 +137,7 @@ bool rail_is_idle(const struct tcp_rail *rail, int64_t spin_ns);
  * is silent altogether is dropped as such (node/peer.c). */
 void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound);
 
-/* ---- send.c: with the endpoint's lock unless stated otherwise ---- */
+/* send.c: with the endpoint's lock unless stated otherwise */
 
 /* Whether pages of the memory may be spliced (send.c says why): haul allocated them, or a file. */
 static inline bool tcp_may_splice(const struct memory *memory) {
@@ -185,7 +185,7 @@ void rail_uncork(struct tcp_rail *rail);
 /* Whether the system splices pages here: 0, or the errno. Without the lock. */
 int tcp_probe_splice(void);
 
-/* ---- park.c: with the loop's lock unless stated otherwise ---- */
+/* park.c: with the loop's lock unless stated otherwise */
 
 /* Initiator: asks to park the rails if they have been idle for long enough. */
 void tcp_park_if_idle(struct tcp_endpoint *endpoint, int64_t now);
@@ -196,7 +196,7 @@ void rail_parking_lost(struct tcp_rail *rail);
 /* Frees the rails if all are closed, and some were parked. No rail is in use by the caller. */
 void tcp_free_rails(struct tcp_endpoint *endpoint);
 
-/* ---- receive.c: with the loop's lock ---- */
+/* receive.c: with the loop's lock */
 
 /* Reads until the socket is empty or a budget is used up; true when bytes came. */
 bool rail_receive(struct tcp_rail *rail);

@@ -25,8 +25,6 @@ void rail_fail(struct tcp_rail *rail, int code, const char *reason) {
   link->fail(link, code, text);
 }
 
-/* ---- A payload's destination ---- */
-
 /* `count` checked segments of the region; NULL: discards the payload. */
 static void rail_start_payload(struct tcp_rail *rail, struct haul_region *region, uint32_t count) {
   struct rail_rx *rx = &rail->rx;
@@ -63,8 +61,6 @@ static bool has_destination(struct tcp_rail *rail) {
     rail_discard_payload(rail, code);
   return code <= 0;
 }
-
-/* ---- Requests of the peer ---- */
 
 /* The pump after the reading sends the response, so that many responses share a call, perhaps with
  * requests that the application sends next (rail_poll). */
@@ -187,8 +183,6 @@ static void on_request(struct tcp_rail *rail) {
     endpoint_served(&rail->endpoint->base, operation == HAUL_OP_READ ? 0 : 8, frame->payload);
 }
 
-/* ---- Responses of the peer ---- */
-
 /* Counts and ends the work, unless it is NULL. */
 static void end_work(struct tcp_endpoint *endpoint, struct work *work, int code) {
   if (!work)
@@ -236,8 +230,6 @@ static void on_data(struct tcp_rail *rail) {
   rail_start_payload(rail, work ? work->region : NULL, count);
 }
 
-/* ---- The end of a payload ---- */
-
 int payload_verify(const struct payload *payload, const struct frame *frame,
                    const struct frame_trailer *trailer, const struct running_checksum *checksum) {
   uint64_t sum = checksum ? checksum->sum : 0;
@@ -283,8 +275,6 @@ static void handle_payload(struct tcp_rail *rail, const struct frame_trailer *tr
   rail_discard_payload(rail, 0);
   payload_complete(rail, &rx->frame, code);
 }
-
-/* ---- Bytes ---- */
 
 static size_t buffered(const struct rail_rx *rx) {
   return rx->inbox_end - rx->inbox_start;
@@ -471,8 +461,6 @@ bool rail_receive(struct tcp_rail *rail) {
   set_blocked(rail, rail_awaits_bounce(rail));
   return came;
 }
-
-/* ---- Early ends ---- */
 
 void receive_detach(struct tcp_endpoint *endpoint, const struct work *work) {
   each_rail(rail, endpoint) {

@@ -20,7 +20,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -34,8 +33,6 @@
 /* The rest of a payload whose source is gone. */
 static uint8_t zeros[FRAME_PAYLOAD_MAX];
 static const struct frame_segment zero_segment = {0, sizeof zeros};
-
-/* ---- New frames ---- */
 
 /* `rest`: bytes of the head after the header; `count`: segments of the source. NULL with the
  * detail. */
@@ -133,8 +130,6 @@ struct tx_frame *tx_atomic_data(uint64_t request) {
     frame_pack_trailer(&(struct frame_trailer){0, 0}, frame->head + TX_OLD_VALUE + 8);
   return frame;
 }
-
-/* ---- The queue ---- */
 
 void tx_enqueue(struct tx_frame *frame) {
   struct rail_tx *tx = &frame->rail->tx;
@@ -234,8 +229,6 @@ void tx_fail(struct tx_frame *frame, int code) {
     work->done(work, code);
 }
 
-/* ---- Sending by copy ---- */
-
 /* Appends the unsent rest of the frame. False: it does not fit, its payload is spliced, or its
  * checksum is known only after the payload is sent. */
 static bool frame_spans(struct tx_frame *frame, struct iovec *spans, int *count) {
@@ -313,8 +306,6 @@ static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
   }
   return put;
 }
-
-/* ---- Splicing ---- */
 
 /* This rail copies from now on; reports show it. */
 static void stop_splicing(struct tcp_rail *rail) {
@@ -409,8 +400,6 @@ int tcp_probe_splice(void) {
   close(sockets[1]);
   return system;
 }
-
-/* ---- The pump ---- */
 
 /* Bytes that the socket holds back may keep it from being writable. TCP_NODELAY flushes each time
  * it is set (tcp(7)). Unix sockets return ENOTSUP, and hold nothing back. */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/tcp/tcp.h"
 
-#include <unistd.h>
-
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/shrinkable.h"
@@ -12,7 +10,7 @@
 _Static_assert(WORK_BYTES_MAX <= FRAME_PAYLOAD_MAX && WORK_PIECES_MAX <= FRAME_SEGMENTS_MAX,
                "a work is a frame");
 
-/* ---- Slots; with the endpoint's lock ---- */
+/* Slots; with the endpoint's lock */
 
 static void count_busy(struct tcp_endpoint *endpoint, int change) {
   uint32_t busy = atomic_load_explicit(&endpoint->busy_slots, memory_order_relaxed);
@@ -122,7 +120,7 @@ bool slots_drop(struct tcp_rail *rail, struct list *works) {
   return begun;
 }
 
-/* ---- Works; with the endpoint's lock ---- */
+/* Works; with the endpoint's lock */
 
 /* The best rank takes the express rail, where no other works are queued; others take the rail with
  * the least payload queued. NULL: none is open. */
@@ -243,7 +241,7 @@ static void tcp_admit(struct combiner *combiner, struct list *works) {
   tcp_advance(endpoint, NULL);
 }
 
-/* ---- The table: works ---- */
+/* The table: works */
 
 /* A small work behind TCP_BUSY unanswered ones waits for following works, to share their call: it
  * is sent with the batch, or with the next response. Urgent works are sent at once. */
@@ -307,7 +305,7 @@ static void tcp_revoke(struct endpoint *base, uint64_t handle, struct haul_regio
   combiner_unlock(&endpoint->combiner);
 }
 
-/* ---- The table: endpoints ---- */
+/* The table: endpoints */
 
 /* Nothing to do before an event of a rail, or before a thread leaves something (loop_poll). */
 static bool is_idle(struct tcp_endpoint *endpoint, int64_t spin_ns) {

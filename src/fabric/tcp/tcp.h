@@ -140,7 +140,7 @@ void tcp_start_stall_timer(struct tcp_endpoint *endpoint);
  * endpoint's lock. */
 void tcp_end_works(struct tcp_endpoint *endpoint, struct list *works, int code);
 
-/* ---- dial.c: with the loop's lock unless stated otherwise ---- */
+/* dial.c: with the loop's lock unless stated otherwise */
 
 void tcp_dial_init(struct tcp_endpoint *endpoint);
 /* A work waits and no rail is open; with the endpoint's lock. Has the poller call tcp_dial. */
@@ -152,8 +152,6 @@ void tcp_dialed(struct endpoint *base, unsigned index, int code, struct stream s
 int tcp_expect(struct endpoint *base, unsigned channels);
 void tcp_requested(struct endpoint *base);
 int tcp_refused(struct endpoint *base, int code, const char *reason);
-
-/* ---- estimate.c ---- */
 
 void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *binding,
                   const struct memory *local, enum haul_operation operation,

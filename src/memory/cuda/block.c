@@ -3,7 +3,6 @@
  */
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -12,8 +11,6 @@
 #include "memory/cuda/cuda.h"
 #include "memory/pages.h"
 #include "memory/ticket.h"
-
-/* ---- Allocation ---- */
 
 struct block *block_new(unsigned device) {
   struct block *block = alloc_zero(1, sizeof *block);
@@ -162,8 +159,6 @@ int cuda_look(const struct memory *memory) {
   return cuda_check(memory);
 }
 
-/* ---- Wrapping ---- */
-
 void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer) {
   int wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -243,8 +238,6 @@ int cuda_wrap(void *address, size_t length, struct memory *memory) {
   memory->wrapped = true;
   return 0;
 }
-
-/* ---- Sharing ---- */
 
 /* Zeroes the rest of the block, so that importers see no earlier contents. */
 static int clear_behind(const struct block *block, size_t length) {
@@ -380,8 +373,6 @@ uint64_t cuda_buffer(const struct memory *memory) {
   cuda_pointer(driver, (const char *)memory->address + memory->length - 1, &last);
   return first.buffer == last.buffer ? first.buffer : first.buffer << 32 ^ last.buffer;
 }
-
-/* ---- dma-bufs ---- */
 
 static int no_dmabuf(unsigned device, const char *why, const char *hint) {
   return error_set(HAUL_ENOTSUP, 0, error_object("cuda:%u", device), hint, "%s", why);

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/check.h"
@@ -14,8 +13,6 @@
 #define INSTALL "sudo apt-get install nvidia-driver libcuda1"
 
 const char *cuda_sys = "/sys", *cuda_dev = "/dev";
-
-/* ---- The kernel's files ---- */
 
 /* Vendor NVIDIA, class display or 3D controller (pci_ids.h). */
 static bool find_card(char name[PCI_NAME]) {
@@ -92,8 +89,6 @@ static void check_device(struct haul_check *check) {
     explain_absence(check);
   }
 }
-
-/* ---- What the GPUs can do ---- */
 
 static bool needs_device(struct haul_check *check) {
   if (cuda_devices() > 0)

@@ -4,8 +4,6 @@
 
 #include <stdio.h>
 
-#include "core/error.h"
-
 static void cuda_describe(unsigned number, struct haul_device *info) {
   const struct cuda_device *device = cuda_device(number);
   info->numa = device->numa;

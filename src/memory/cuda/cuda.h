@@ -49,8 +49,6 @@ struct cuda_device {
   struct cuda_lane lanes[CUDA_LANES];
 };
 
-/* ---- device.c ---- */
-
 /* The number of devices. The first call after a start initialises the driver, which may take a
  * second. */
 unsigned cuda_devices(void);
@@ -80,8 +78,6 @@ int cuda_gone(unsigned device);
 
 /* With the device's lock and in its context. Builds a lane that is free and empty. */
 int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane);
-
-/* ---- block.c ---- */
 
 /* State of a block of GPU memory: memory->state. */
 struct block {
@@ -117,13 +113,11 @@ static inline CUdeviceptr cuda_address(const struct memory *memory, uint64_t off
   return (CUdeviceptr)(uintptr_t)memory->address + offset;
 }
 
-/* ---- lend.c ---- */
-
 int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t token[IPC_TOKEN]);
 int cuda_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
                     struct memory *memory);
 
-/* ---- block.c: addresses ---- */
+/* block.c: addresses */
 
 /* The driver's attributes of an address. */
 struct cuda_pointer {
@@ -137,8 +131,6 @@ struct cuda_pointer {
 void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer);
 
-/* ---- engine.c ---- */
-
 bool cuda_reaches(const struct memory *other);
 int cuda_copy_start(struct copy *copy);
 int cuda_copy_poll(struct copy *copy);
@@ -146,8 +138,6 @@ void cuda_copy_cancel(struct copy *copy);
 bool cuda_needs_cpu(const struct memory *host);
 void cuda_unpin(struct memory *host);
 int cuda_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);
-
-/* ---- checks.c ---- */
 
 size_t cuda_checks(struct haul_check *checks, size_t room);
 

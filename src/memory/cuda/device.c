@@ -9,8 +9,6 @@
 #include "memory/cuda/cuda.h"
 #include "memory/pci.h"
 
-/* ---- The driver's library ---- */
-
 static struct cuda_driver table;
 
 #define SYMBOL(slot, symbol, arguments) {#symbol, offsetof(struct cuda_driver, slot)},
@@ -39,8 +37,6 @@ const char *cuda_driver_word(const struct cuda_driver *driver, CUresult result) 
   return word;
 }
 
-/* ---- State ---- */
-
 const struct cuda_driver *cuda_driver;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards these until `probed` */
@@ -48,8 +44,6 @@ static struct cuda_device devices[CUDA_DEVICES_MAX];
 static unsigned count;
 static struct haul_error absence;
 static _Atomic bool probed;
-
-/* ---- Resets ---- */
 
 /* 0: unknown address. */
 static uint64_t buffer_id(void *address) {
@@ -66,8 +60,6 @@ static uint64_t buffer_id(void *address) {
 static bool context_is_current(struct cuda_device *device) {
   return buffer_id(atomic_load(&device->marker)) == atomic_load(&device->marker_id);
 }
-
-/* ---- Failures ---- */
 
 int cuda_gone(unsigned device) {
   return error_set(
@@ -111,8 +103,6 @@ int cuda_failed(unsigned device, CUresult result, const char *call) {
                      "%s: %s (%d)", call, cuda_driver_word(cuda_driver, result), result);
   }
 }
-
-/* ---- Looking for devices ---- */
 
 /* The same result has several causes; checks.c tells them apart by the kernel's files. */
 static int error_init(CUresult result) {
@@ -265,8 +255,6 @@ int cuda_device_by_uuid(const uint8_t uuid[16]) {
       return (int)i;
   return -1;
 }
-
-/* ---- Contexts ---- */
 
 /* Resources of a former context were destroyed with it. */
 static void lane_empty(struct cuda_device *device, struct cuda_lane *lane) {

@@ -43,8 +43,6 @@ bool cuda_reaches(const struct memory *other) {
   return other->view || other->provider == &provider_cuda;
 }
 
-/* ---- Lanes ---- */
-
 /* False: all are busy, or `*code` is the error. */
 static bool take_lane(struct job *job, int *code) {
   struct cuda_device *device = cuda_device(job->device);
@@ -75,8 +73,6 @@ static bool is_current(const struct job *job) {
   struct cuda_device *device = cuda_device(job->device);
   return !atomic_load(&device->lost) && atomic_load(&device->generation) == job->generation;
 }
-
-/* ---- Chunks ---- */
 
 static uint64_t chunk_bytes(const struct job *job) {
   return job->staged ? BOUNCE_BYTES >> job->slice : CHUNK;
@@ -159,8 +155,6 @@ static CUresult copy_advance(struct copy *copy, struct job *job) {
   return result;
 }
 
-/* ---- Slices ---- */
-
 #define MEASURED_LEAST ((uint64_t)2 << 20) /* shorter ones hardly overlap slices */
 
 /* Slice sizes of staged copies, by direction. */
@@ -170,8 +164,6 @@ _Static_assert(INTO < 2 && OUT < 2, "only these pass the host");
 static bool is_measured(const struct copy *copy, const struct job *job) {
   return job->staged && copy->length >= MEASURED_LEAST;
 }
-
-/* ---- Ends ---- */
 
 static int set_status(struct copy *copy, int status) {
   atomic_store_explicit(&copy->status, status, memory_order_release);
@@ -228,8 +220,6 @@ static int move_on(struct copy *copy, struct job *job) {
   cuda_leave();
   return code;
 }
-
-/* ---- The provider's slots ---- */
 
 /* Is the memory pinned or managed? Then the driver copies it directly. */
 static bool is_pinned(const char *address, uint64_t length) {
@@ -355,8 +345,6 @@ void cuda_copy_cancel(struct copy *copy) {
   }
   set_status(copy, HAUL_ECANCELED);
 }
-
-/* ---- Sums ---- */
 
 #define SUM_BYTES ((uint64_t)1 << 20)
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "core/check.h"
-#include "core/error.h"
 #include "memory/dpdk/dpdk.h"
 #include "memory/pages.h"
 #include "memory/settings.h"

@@ -63,8 +63,6 @@ static void dpdk_counters(void (*each)(void *user, const char *name, uint64_t va
   each(user, "dpdk.waits", dpdk_pool_waits());
 }
 
-/* ---- memory ---- */
-
 static int dpdk_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
   (void)flags;
   int status = dpdk_pool_get(device, length, memory->may_wait, memory);
@@ -111,8 +109,6 @@ static int dpdk_wrap(void *address, size_t length, struct memory *memory) {
   memory->wrapped = memory->writable = true;
   return 0;
 }
-
-/* ---- memory of other kinds ---- */
 
 /* Rounds up to whole pages: the rest of the last page of haul's own memory belongs to haul. */
 static int whole_pages(const struct memory *memory, size_t *bytes) {

@@ -10,8 +10,6 @@
 
 extern const struct provider provider_dpdk, provider_gpudev;
 
-/* ---- eal.c ---- */
-
 #define DPDK_NODES 16u /* NUMA nodes with a place, at most */
 
 struct dpdk_eal {
@@ -55,8 +53,6 @@ uint64_t dpdk_huge_all(void);
 extern struct library dpdk_library; /* librte_eal */
 extern const char *dpdk_sys;        /* "/sys"; another one in tests */
 
-/* ---- pool.c ---- */
-
 #define DPDK_CLASSES 4u
 
 /* Object counts of a node; `wanted` is the setting, `limit` what fits the memory. */
@@ -76,13 +72,9 @@ bool dpdk_pool_is_cut(const struct dpdk_figures *figures);
 /* "4096,1024,256,64" */
 const char *dpdk_counts(const uint32_t counts[DPDK_CLASSES], char *text, size_t size);
 
-/* ---- gpu.c ---- */
-
 /* Registers host memory with all of DPDK's GPUs, and unregisters it. */
 int dpdk_gpus_enroll(void *address, size_t bytes);
 void dpdk_gpus_dismiss(void *address);
-
-/* ---- checks.c ---- */
 
 size_t dpdk_checks(struct haul_check *checks, size_t room);
 

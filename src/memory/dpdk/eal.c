@@ -8,9 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/alloc.h"
 #include "core/error.h"
-#include "core/fork.h"
 #include "core/sys.h"
 #include "core/thread.h"
 #include "memory/dpdk/dpdk.h"
@@ -20,8 +18,6 @@
 #define MIB ((uint64_t)1 << 20)
 
 const char *dpdk_sys = "/sys";
-
-/* ---- the library ---- */
 
 static struct dpdk_eal table;
 
@@ -47,8 +43,6 @@ int dpdk_eal_errno(void) {
   const int *number = dlsym(dpdk_library.handle, "per_lcore__rte_errno");
   return number ? *number : 0;
 }
-
-/* ---- what the host has ---- */
 
 static uint64_t read_number(const char *path) {
   char text[32];
@@ -123,8 +117,6 @@ static uint64_t available(void) {
   return bytes;
 }
 
-/* ---- the log ---- */
-
 /* The last two lines of EAL's log: the last one says what failed, the one before says why. */
 static struct {
   pthread_mutex_t lock; /* guards the rest */
@@ -182,8 +174,6 @@ static void divert_log(void) {
   setvbuf(stream, NULL, _IONBF, 0);
   table.open_log(stream);
 }
-
-/* ---- the start ---- */
 
 static struct {
   pthread_mutex_t lock;          /* held during the start */

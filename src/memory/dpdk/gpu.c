@@ -53,8 +53,6 @@ static struct library library = {
     LIBRARY_REQUIRED(required, table),
 };
 
-/* ---- devices ---- */
-
 /* Restores the thread's detail. */
 static bool is_there(void) {
   struct haul_error before;
@@ -127,8 +125,6 @@ static size_t gpu_checks(struct haul_check *check, size_t room) {
            cuda_serves() ? "; cuda:N serves this GPU" : "; NVIDIA's are cuda:N");
   return 1;
 }
-
-/* ---- memory ---- */
 
 struct block {
   struct list link;
@@ -242,8 +238,6 @@ static int gpu_fence(struct memory *memory, enum fence direction) {
     return error_set(HAUL_EPLACE, 0, "rte_gpu_wmb", NULL, "the GPU is gone");
   return 0;
 }
-
-/* ---- host memory registered for GPUs ---- */
 
 int dpdk_gpus_enroll(void *address, size_t bytes) {
   int16_t id = library_loaded(&library) ? next_gpu(-1) : -1;

@@ -40,8 +40,6 @@ static struct node_pool nodes[DPDK_NODES];
 static _Atomic uint32_t returns; /* futex word: incremented at each free */
 static _Atomic uint64_t waits;
 
-/* ---- how many ---- */
-
 /* Without huge pages EAL has one node, 0; see place_object. */
 static int socket_of(unsigned node) {
   return dpdk_eal_state() == DPDK_SMALL ? 0 : (int)node;
@@ -115,8 +113,6 @@ bool dpdk_pool_is_cut(const struct dpdk_figures *figures) {
   return memcmp(figures->wanted, figures->limit, sizeof figures->wanted) != 0;
 }
 
-/* ---- making objects ---- */
-
 static struct object *new_object(void *address, uint8_t size_class) {
   struct object *object = alloc_zero(1, sizeof *object);
   if (object)
@@ -167,8 +163,6 @@ static bool grow(const struct dpdk_eal *eal, unsigned number, uint8_t size_class
     node->limit[size_class] = node->made[size_class];
   return false;
 }
-
-/* ---- get and put ---- */
 
 /* With the lock. */
 static struct object *take_pooled(const struct dpdk_eal *eal, unsigned number, uint8_t size_class) {

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "core/check.h"
-#include "core/error.h"
 #include "memory/gaudi/gaudi.h"
 #include "memory/pci.h"
 

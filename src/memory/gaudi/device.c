@@ -2,17 +2,13 @@
  * libhl-thunk, finding and opening devices. One process at a time can open a device; its control
  * node can be opened by all. Devices are found on the first request. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/error.h"
 #include "memory/gaudi/gaudi.h"
 #include "memory/pci.h"
-
-/* ---- the library ---- */
 
 static struct gaudi_driver table;
 
@@ -35,8 +31,6 @@ const struct gaudi_driver *gaudi_driver_open(void) {
   return library_open(&gaudi_library);
 }
 
-/* ---- state ---- */
-
 #define CONTROL_NODES 64 /* /dev/accel/accel_controlD…; a server has eight */
 
 pthread_mutex_t gaudi_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -55,8 +49,6 @@ struct given {
   int fd, device;
 };
 static struct given given = {-1, -1};
-
-/* ---- settings ---- */
 
 static const char *read_number(const char *text, int *number) {
   const char *at = text;
@@ -91,8 +83,6 @@ int gaudi_settings_check(void) {
   struct given ignored;
   return parse_setting(&ignored);
 }
-
-/* ---- finding devices ---- */
 
 /* Fills *device from any of its descriptors; 0 or an errno. */
 static int query_device(const struct gaudi_driver *driver, int fd, struct gaudi_device *device) {
@@ -233,8 +223,6 @@ struct gaudi_device *gaudi_device_given(void) {
       return &state.devices[i];
   return NULL;
 }
-
-/* ---- opening ---- */
 
 static int error_open(const struct gaudi_device *device, int system) {
   const char *object = error_object("gaudi:%u", device->number);

@@ -58,8 +58,6 @@ static struct gaudi_device *device_for(const struct copy *copy) {
   return gaudi_device_of(copy->to->provider == &provider_gaudi ? copy->to : copy->from);
 }
 
-/* ---- packet slots ---- */
-
 /* With the lock. */
 static int map_packets(struct gaudi_device *device) {
   struct gaudi_engine *engine = &device->engine;
@@ -93,7 +91,7 @@ static void give_slot(struct gaudi_engine *engine, unsigned slot) {
   engine->busy &= ~(UINT64_C(1) << slot);
 }
 
-/* ---- one slice; all with the lock ---- */
+/* one slice; all with the lock */
 
 static int not_pinned(int system) {
   if (system != EFAULT && system != EINVAL)
@@ -178,7 +176,7 @@ static void slice_poll(struct job *job, struct slice *slice) {
   slice->busy = false;
 }
 
-/* ---- one copy; all with the lock ---- */
+/* one copy; all with the lock */
 
 static void copy_finish(struct job *job, int status) {
   struct copy *copy = job->copy;
@@ -248,8 +246,6 @@ static void copy_end(struct gaudi_device *device, struct copy *copy, int status)
   }
 }
 
-/* ---- from open to close ---- */
-
 void gaudi_engine_open(struct gaudi_engine *engine) {
   *engine = (struct gaudi_engine){0};
   pthread_mutex_init(&engine->lock, NULL);
@@ -271,8 +267,6 @@ void gaudi_engine_close(struct gaudi_device *device) {
   engine->packets = NULL;
   pthread_mutex_unlock(&engine->lock);
 }
-
-/* ---- the provider's slots ---- */
 
 /* Pages are pinned for writing in both directions, so read-only memory cannot be used. */
 bool gaudi_reaches(const struct memory *other) {

@@ -46,7 +46,7 @@ struct gaudi_device {
 /* Guards device state and memory of all devices; taken before the engines' locks. */
 extern pthread_mutex_t gaudi_lock;
 
-/* ---- device.c: the library, finding and opening devices ---- */
+/* device.c: the library, finding and opening devices */
 
 /* Reads HAUL_GAUDI_FD. HAUL_EINVAL with the detail. */
 int gaudi_settings_read(void);
@@ -66,7 +66,7 @@ void gaudi_devices_close(void);
 struct gaudi_device *gaudi_device_given(void);
 extern const struct gaudi_driver *gaudi_driver; /* NULL until there are devices */
 
-/* ---- memory.c: pages of the device, and blocks in them ---- */
+/* memory.c: pages of the device, and blocks in them */
 
 int gaudi_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory);
 void gaudi_free(struct memory *memory);
@@ -79,7 +79,7 @@ void gaudi_pages_close(struct gaudi_device *device);
 /* Number of pages of a device, and of empty ones that an open dma-buf keeps mapped. */
 void gaudi_pages_count(unsigned device, unsigned *pages, unsigned *kept);
 
-/* ---- engine.c: linear DMA ---- */
+/* engine.c: linear DMA */
 
 void gaudi_engine_open(struct gaudi_engine *engine);
 /* Ends copies in progress with HAUL_ECLOSED. */
@@ -88,8 +88,6 @@ bool gaudi_reaches(const struct memory *other);
 int gaudi_copy_start(struct copy *copy);
 int gaudi_copy_poll(struct copy *copy);
 void gaudi_copy_cancel(struct copy *copy);
-
-/* ---- checks.c ---- */
 
 extern const char *gaudi_sys; /* "/sys"; another one in tests */
 

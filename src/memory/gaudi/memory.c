@@ -47,7 +47,7 @@ static bool is_device_address(uint64_t address) {
   return address >= SPACE_START && address < SPACE_END;
 }
 
-/* ---- pages; all with gaudi_lock ---- */
+/* pages; all with gaudi_lock */
 
 static int no_memory(const struct gaudi_device *device, uint64_t length, int system) {
   const char *object = error_object("gaudi:%u", device->number);
@@ -217,8 +217,6 @@ static int place_block(unsigned number, struct block *block, uint64_t length) {
   return 0;
 }
 
-/* ---- blocks ---- */
-
 static void block_fill_memory(struct memory *memory, uint64_t address, size_t length,
                               struct block *block) {
   memory->address = (void *)(uintptr_t)address;
@@ -280,8 +278,6 @@ void gaudi_free(struct memory *memory) {
 struct gaudi_device *gaudi_device_of(const struct memory *memory) {
   return ((const struct block *)memory->state)->device;
 }
-
-/* ---- wrapping ---- */
 
 static int error_no_block(const void *address, size_t length) {
   return error_range(
@@ -365,8 +361,6 @@ int gaudi_wrap(void *pointer, size_t length, struct memory *memory) {
   memory->alive = &block->alive;
   return 0;
 }
-
-/* ---- dma-buf ---- */
 
 static int not_exported(const struct block *block, int system) {
   const char *object = error_object("gaudi:%u", block->device->number);

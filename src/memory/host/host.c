@@ -40,8 +40,6 @@ static void host_describe(unsigned device, struct haul_device *info) {
   snprintf(info->exports, sizeof info->exports, "memfd");
 }
 
-/* ---- allocation ---- */
-
 static int map_private(struct block *block, size_t length, void **address) {
   if (!page_round(length, &block->mapped))
     return error_length(length);
@@ -110,8 +108,6 @@ static void host_free(struct memory *memory) {
   alloc_free(block);
 }
 
-/* ---- wrapping ---- */
-
 /* Can the CPU read the first and the last byte? Ask the kernel, as an access could fault. The range
  * is the call's local side: pages of the remote side are pinned, which fails for a device's mapping
  * (dma-buf). */
@@ -152,8 +148,6 @@ static int host_wrap(void *address, size_t length, struct memory *memory) {
       !is_read_only(page_of(address)) && !is_read_only(page_of((char *)address + length - 1));
   return 0;
 }
-
-/* ---- a file ---- */
 
 static int check_file(int descriptor, uint64_t offset, size_t length) {
   struct stat status;
@@ -218,8 +212,6 @@ static int host_wrap_file(int descriptor, uint64_t offset, size_t length, struct
   return 0;
 }
 
-/* ---- sharing ---- */
-
 static int host_export(struct memory *memory, unsigned rights, struct ticket *ticket,
                        int *descriptor) {
   struct block *block = memory->state;
@@ -258,8 +250,6 @@ static int host_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset)
   struct block *block = memory->state;
   return shm_dmabuf(&block->shm, descriptor);
 }
-
-/* ---- checks ---- */
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
 

@@ -31,8 +31,6 @@ static struct sim_block *find_block(const void *address, size_t length, bool *to
   return list_entry(range, struct sim_block, range);
 }
 
-/* ---- blocks ---- */
-
 static int take_memory(unsigned device, size_t length) {
   uint64_t before = atomic_fetch_add(&used[device], length);
   if (before + length <= sim_settings.memory)
@@ -163,8 +161,6 @@ void sim_free(struct memory *memory) {
     destroy_block(block);
 }
 
-/* ---- wrapping ---- */
-
 static int error_partial_range(const void *address, size_t length) {
   return error_range(address, length, "wrap a range within one allocation",
                      "the range lies only partly within one block of an emulated accelerator");
@@ -202,8 +198,6 @@ int sim_wrap(void *address, size_t length, struct memory *memory) {
   memory->state = block;
   return 0;
 }
-
-/* ---- sharing ---- */
 
 int sim_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor) {
   struct sim_block *block = memory->state;

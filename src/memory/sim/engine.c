@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The DMA engines of the emulated accelerators. Each has a thread that moves copies in order and in
  * chunks, at the configured latency and bandwidth. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -50,8 +49,6 @@ static struct copy *copy_of(struct list *link) {
   return (struct copy *)(void *)((char *)link - offsetof(struct copy, engine) -
                                  offsetof(struct job, link));
 }
-
-/* ---- the thread ---- */
 
 static char *see(const struct memory *memory, uint64_t offset) {
   return memory->view ? (char *)memory->view + offset : sim_view(memory, offset);
@@ -138,8 +135,6 @@ static int start_thread(struct engine *engine) {
   return 0;
 }
 
-/* ---- from start to stop ---- */
-
 void engines_open(unsigned count) {
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);
@@ -171,8 +166,6 @@ void engines_close(void) {
   }
   engine_count = 0;
 }
-
-/* ---- the provider's slots ---- */
 
 bool sim_reaches(const struct memory *other) {
   return other->view || other->provider == &provider_sim;

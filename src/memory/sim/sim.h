@@ -20,7 +20,7 @@ struct sim_settings {
 };
 extern struct sim_settings sim_settings;
 
-/* ---- block.c: memory ---- */
+/* block.c: memory */
 
 /* A block of a device. `base` is inaccessible address space, which serves as the device address.
  * The engine accesses the bytes at `view`, which does not leave this folder. */
@@ -54,7 +54,7 @@ static inline char *sim_view(const struct memory *memory, uint64_t offset) {
  * memory is the host's; tests check that it was called. */
 uint64_t sim_fences(unsigned device);
 
-/* ---- engine.c: a DMA engine per device ---- */
+/* engine.c: a DMA engine per device */
 
 void engines_open(unsigned count);
 /* Ends copies in progress with HAUL_ECLOSED and joins the threads. */

@@ -19,8 +19,6 @@ static struct local_file *file_of(struct source_file *file) {
   return (struct local_file *)(void *)file;
 }
 
-/* ---- Opening ---- */
-
 /* Whether close(2) may report errors, as those of network file systems do. False only where it
  * surely does not. */
 static bool may_flush(int fd) {
@@ -109,8 +107,6 @@ void local_release(struct source *source, struct source_file *closing) {
   free(file);
 }
 
-/* ---- Files ---- */
-
 ssize_t local_read(struct source *source, struct source_file *file, void *bytes, size_t length,
                    off_t offset) {
   (void)source;
@@ -173,8 +169,6 @@ off_t local_lseek(struct source *source, struct source_file *file, off_t offset,
   off_t found = lseek(file->fd, offset, whence);
   return found < 0 ? -errno : found;
 }
-
-/* ---- Folders ---- */
 
 int local_opendir(struct source *source, uint64_t handle, struct source_file **folder) {
   struct local *local = local_of(source);

@@ -15,8 +15,6 @@ void local_proc_path(char path[PROC_ROOM], int fd) {
   snprintf(path, PROC_ROOM, "/proc/self/fd/%d", fd);
 }
 
-/* ---- Lookups ---- */
-
 /* Makes a node of an O_PATH descriptor, which it takes. */
 static int local_add_fd(struct local *local, int fd, struct source_entry *entry) {
   struct statx device; /* from the kernel's cache, without a request to the file system */
@@ -68,8 +66,6 @@ static void local_forget(struct source *source, uint64_t node, uint64_t count) {
 static void local_leave_out(struct source *source, dev_t device) {
   local_of(source)->left_out = device;
 }
-
-/* ---- Attributes ---- */
 
 static int stat_node(const struct node *node, struct stat *stat) {
   if (fstatat(node->fd, "", stat, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
@@ -161,8 +157,6 @@ static int local_statfs(struct source *source, struct statvfs *stat) {
   put_node(source, node);
   return result;
 }
-
-/* ---- Changes of folders ---- */
 
 /* A reference to a folder in which a name is about to change. */
 static int get_folder(struct source *source, uint64_t handle, const char *name,
@@ -299,8 +293,6 @@ static int local_create(struct source *source, const struct source_caller *calle
   return result;
 }
 
-/* ---- Extended attributes ---- */
-
 /* As nodes_get, with the node's path in /proc. */
 static struct node *get_with_path(struct source *source, uint64_t handle, char path[PROC_ROOM]) {
   struct node *node = get_node(source, handle);
@@ -343,8 +335,6 @@ static int local_removexattr(struct source *source, uint64_t handle, const char 
   struct node *node = get_with_path(source, handle, path);
   return node ? (int)put_result(source, node, removexattr(path, name)) : -ESTALE;
 }
-
-/* ---- Lifetime ---- */
 
 static void local_close(struct source *source) {
   struct local *local = local_of(source);

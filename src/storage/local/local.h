@@ -10,7 +10,7 @@
 
 #include "storage/source.h"
 
-/* ---- Nodes: node.c ---- */
+/* Nodes: node.c */
 
 /* Its descriptor keeps the file, so no other file can get its numbers. */
 struct node {
@@ -53,7 +53,7 @@ void nodes_forget(struct nodes *nodes, uint64_t handle, uint64_t count);
 /* The inode number that users see of a file, or 0 where only a lookup can tell. */
 uint64_t nodes_number(struct nodes *nodes, dev_t device, ino_t number);
 
-/* ---- The source: local.c ---- */
+/* The source: local.c */
 
 struct local {
   struct source source;
@@ -70,7 +70,7 @@ static inline struct local *local_of(struct source *source) {
 
 void local_proc_path(char path[PROC_ROOM], int fd);
 
-/* ---- Open files and folders: file.c ---- */
+/* Open files and folders: file.c */
 
 /* Takes the descriptor and the reference to the node, also after a failure. */
 int local_new_file(struct local *local, struct node *node, int fd, struct source_file **file);

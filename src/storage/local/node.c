@@ -55,7 +55,7 @@ void nodes_close(struct nodes *nodes) {
   pthread_mutex_destroy(&nodes->lock);
 }
 
-/* ---- Tables; all with the lock ---- */
+/* Tables; all with the lock */
 
 static void insert_node(struct nodes *nodes, struct node *node) {
   struct node **head = handle_bucket(nodes, node->handle);
@@ -115,7 +115,7 @@ static struct node *find_file(const struct nodes *nodes, dev_t device, ino_t num
   return node;
 }
 
-/* ---- Inode numbers; all with the lock ---- */
+/* Inode numbers; all with the lock */
 
 /* NUMBER_DEVICES: the device is unknown. */
 static size_t device_index(const struct nodes *nodes, dev_t device) {
@@ -158,8 +158,6 @@ uint64_t nodes_number(struct nodes *nodes, dev_t device, ino_t number) {
   pthread_mutex_unlock(&nodes->lock);
   return inode;
 }
-
-/* ---- Nodes ---- */
 
 /* With the lock. On success takes the descriptor. */
 static struct node *new_node(struct nodes *nodes, int fd, const struct stat *stat) {

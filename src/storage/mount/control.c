@@ -16,8 +16,6 @@ bool control_is_name(uint64_t folder, const char *name) {
   return control_is_node(folder) || (folder == SOURCE_ROOT && strcmp(name, CONTROL_DIR) == 0);
 }
 
-/* ---- Nodes ---- */
-
 static void fill_stat(const struct mount *mount, uint64_t inode, struct stat *stat) {
   *stat = (struct stat){
       .st_ino = inode,
@@ -108,8 +106,6 @@ int control_unlink(fuse_req_t request, uint64_t folder, const char *name) {
     return -EPERM;
   return control_dir_unlink(mount_of(request)->control, &caller, name);
 }
-
-/* ---- Folders ---- */
 
 /* A snapshot of the names of iovs, so that changes do not shift the offsets of a reader. */
 struct listing {

@@ -10,8 +10,6 @@
 
 #define CREATE_TRIES 16
 
-/* ---- Opening files ---- */
-
 /* Lets rings use the file. */
 static int register_file(fuse_req_t request, struct handle *handle, int flags) {
   struct mount *mount = mount_of(request);
@@ -128,8 +126,6 @@ static void file_release(fuse_req_t request, fuse_ino_t node, struct fuse_file_i
   reply_status(request, 0);
 }
 
-/* ---- Files ---- */
-
 static void read_remote(fuse_req_t request, struct source_file *file, size_t size, off_t offset) {
   struct source *source = source_of(request);
   void *bytes = malloc(size);
@@ -219,8 +215,6 @@ static void file_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int wh
   else
     fuse_reply_lseek(request, found);
 }
-
-/* ---- Folders ---- */
 
 /* Takes the file; NULL: a folder of 3fs-virt. */
 static int make_folder_handle(fuse_req_t request, fuse_ino_t node, struct source_file *file,
@@ -334,8 +328,7 @@ static void folder_read_plus(fuse_req_t request, fuse_ino_t node, size_t size, o
   reply_names(&reply, offset, info);
 }
 
-/* ---- ioctls of 3FS ----
- *
+/* Ioctls of 3FS.
  * The kernel copies arguments by the size in the command, so that a program cannot make the daemon
  * read more. It does not check the caller's rights. */
 

@@ -23,8 +23,7 @@
 
 #define BACKGROUND_REQUESTS 64 /* read-ahead and write-back that the kernel has in flight */
 
-/* ---- Messages ----
- *
+/* Messages.
  * libfuse logs per process. Its messages go to the log of the only mount; before it is mounted, the
  * last message explains a failure. */
 
@@ -52,8 +51,6 @@ static void log_mount(const struct mount *mount, const char *event) {
   snprintf(line, sizeof line, "%s %s %s", mount->source_path, event, mount->target);
   mount->config->log(mount->config->user, LOG_INFO, line);
 }
-
-/* ---- The FUSE session ---- */
 
 /* The kernel's first request, which negotiates capabilities. */
 static void on_init(void *user, struct fuse_conn_info *connection) {
@@ -106,8 +103,6 @@ static int mount_session(struct mount *mount, struct haul_storage_error *error) 
                       *fuse_messages.last ? fuse_messages.last : "fusermount3 has failed");
 }
 
-/* ---- Parts ---- */
-
 static int open_source(struct mount *mount, struct haul_storage_error *error) {
   const struct haul_storage_mount *config = mount->config;
   if (config->address) {
@@ -143,8 +138,7 @@ static int open_parts(struct mount *mount, struct haul_storage_error *error) {
   return 0;
 }
 
-/* ---- Threads ----
- *
+/* Threads.
  * Threads that wait in read(2) serve twice as many requests per second as threads that poll for a
  * request and the end. So a signal ends the read. libfuse's own loop does the same, but loses a
  * signal that arrives between its check and its wait; here each thread is signaled until it ends.
@@ -246,8 +240,6 @@ static int loop_start(struct loop *loop, struct fuse_session *session) {
   return -error;
 }
 
-/* ---- Serving ---- */
-
 /* The kernel knows the mount's device without asking this process. */
 static void report_ready(struct mount *mount) {
   struct statx stat;
@@ -305,8 +297,6 @@ static int serve_mount(struct mount *mount, struct haul_storage_error *error) {
     log_mount(mount, "is no longer mounted at");
   return status;
 }
-
-/* ---- Lifetime ---- */
 
 static struct mount *new_mount(const struct haul_storage_mount *config) {
   struct mount *mount = calloc(1, sizeof *mount);

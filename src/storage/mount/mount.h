@@ -62,12 +62,10 @@ static inline struct handle *handle_of(const struct fuse_file_info *info) {
   return (struct handle *)(uintptr_t)info->fh;
 }
 
-/* ---- checks.c ---- */
-
 /* Checks source and target, and fills the paths of `mount`. */
 int mount_check(struct mount *mount, struct haul_storage_error *error);
 
-/* ---- reply.c: callers, handles and replies ---- */
+/* reply.c: callers, handles and replies */
 
 /* The caller of a request whose rights the kernel has checked (default_permissions). */
 struct source_caller caller_of(fuse_req_t request);
@@ -89,8 +87,7 @@ void reply_stat(fuse_req_t request, int status, const struct stat *stat);
 void reply_bytes(fuse_req_t request, ssize_t length, const void *bytes);
 void fill_entry(struct fuse_entry_param *param, const struct source_entry *entry);
 
-/* ---- control.c: 3fs-virt ----
- *
+/* control.c: 3fs-virt.
  * Two folders; the inner one, iovs, shows the control directory. 3fs-virt is found by its name and
  * not listed, so that programs that copy or search the tree do not come across it. */
 
@@ -114,7 +111,7 @@ void control_releasedir(struct mount *mount, struct handle *handle);
 int control_readdir(fuse_req_t request, uint64_t node, struct handle *handle, off_t offset,
                     source_each *each, void *user);
 
-/* ---- Requests: each adds its own to the table ---- */
+/* Requests: each adds its own to the table */
 
 void mount_add_node_ops(struct fuse_lowlevel_ops *ops); /* nodes.c */
 void mount_add_file_ops(struct fuse_lowlevel_ops *ops); /* files.c */

@@ -4,8 +4,6 @@
 
 #include "storage/mount/mount.h"
 
-/* ---- Names ---- */
-
 static void node_lookup(fuse_req_t request, fuse_ino_t folder, const char *name) {
   struct source *source = source_of(request);
   struct source_entry entry = {0};
@@ -109,8 +107,6 @@ static void node_rename(fuse_req_t request, fuse_ino_t folder, const char *name,
   reply_status(request, status);
 }
 
-/* ---- Attributes ---- */
-
 /* NULL: the request came without an open file. */
 static struct source_file *file_of(const struct fuse_file_info *info) {
   return info ? handle_of(info)->file : NULL;
@@ -177,8 +173,6 @@ static void node_statfs(fuse_req_t request, fuse_ino_t node) {
   else
     fuse_reply_statfs(request, &stat);
 }
-
-/* ---- Extended attributes ---- */
 
 /* A value, or without a name the list of names. */
 static ssize_t read_xattr(struct source *source, uint64_t node, const char *name, void *value,

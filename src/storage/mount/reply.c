@@ -9,8 +9,6 @@
 #define GROUPS_FIRST 64
 #define GROUPS_MAX   65536 /* of a process: the kernel's NGROUPS_MAX */
 
-/* ---- Callers ---- */
-
 struct source_caller caller_of(fuse_req_t request) {
   const struct fuse_ctx *context = fuse_req_ctx(request);
   return (struct source_caller){.uid = context->uid, .gid = context->gid, .checked = true};
@@ -41,8 +39,6 @@ int caller_unchecked(fuse_req_t request, struct source_caller *caller, gid_t **g
   return 0;
 }
 
-/* ---- Handles ---- */
-
 struct handle *handle_add(struct mount *mount, struct source_file *file) {
   struct handle *handle = calloc(1, sizeof *handle);
   if (!handle)
@@ -67,8 +63,6 @@ void handle_drop(struct mount *mount, struct handle *handle) {
     mount->source->ops->release(mount->source, handle->file);
   free(handle);
 }
-
-/* ---- Replies ---- */
 
 void reply_status(fuse_req_t request, int status) {
   fuse_reply_err(request, -status);

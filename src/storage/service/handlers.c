@@ -13,8 +13,6 @@ static bool grants_rights(mode_t mode, bool folder) {
   return (mode & S_ISUID) || (!folder && (mode & S_ISGID));
 }
 
-/* ---- The connection ---- */
-
 /* NULL: no such export, or no right to read it. */
 static const struct haul_storage_export *find_export(const struct session *session,
                                                      const char *name, const char *identity) {
@@ -92,8 +90,6 @@ static int handle_unregion(struct service_job *job, const struct protocol_fields
   return session_release_region(job->session, fields->region);
 }
 
-/* ---- Nodes ---- */
-
 static int handle_lookup(struct service_job *job, const struct protocol_fields *fields) {
   return job->source->ops->lookup(job->source, fields->node, fields->name, &job->response.entry);
 }
@@ -142,8 +138,6 @@ static int handle_statfs(struct service_job *job, const struct protocol_fields *
   (void)fields;
   return job->source->ops->statfs(job->source, &job->response.space);
 }
-
-/* ---- Names ---- */
 
 static int make_name(struct service_job *job, uint64_t folder, const struct source_new *wanted) {
   return job->source->ops->make(job->source, &job->caller, folder, job->request.fields.name, wanted,
@@ -196,8 +190,6 @@ static int handle_rename(struct service_job *job, const struct protocol_fields *
   return status;
 }
 
-/* ---- Open files ---- */
-
 static int return_file(struct service_job *job, struct source_file *file) {
   int status = session_add_file(job->session, file, &job->response.file);
   job->response.inode = file->inode;
@@ -249,7 +241,7 @@ static int handle_release(struct service_job *job, const struct protocol_fields 
   return session_release_file(job->session, fields->file);
 }
 
-/* ---- Operations on open files; the caller has a reference ---- */
+/* Operations on open files; the caller has a reference */
 
 static int handle_io(struct service_job *job, const struct protocol_fields *fields,
                      struct source_file *file) {
@@ -339,8 +331,6 @@ static int handle_readdir(struct service_job *job, const struct protocol_fields 
   return job->response.size ? 0 : status;
 }
 
-/* ---- Extended attributes ---- */
-
 static int handle_getxattr(struct service_job *job, const struct protocol_fields *fields) {
   const char *name = job->request.operation == PROTOCOL_GETXATTR ? fields->name : NULL;
   size_t size = fields->length < sizeof job->bytes ? (size_t)fields->length : sizeof job->bytes;
@@ -372,8 +362,6 @@ static int handle_removexattr(struct service_job *job, const struct protocol_fie
     return -EPERM;
   return job->source->ops->removexattr(job->source, fields->node, fields->name);
 }
-
-/* ---- The table ---- */
 
 static const struct row {
   int (*any)(struct service_job *job, const struct protocol_fields *fields); /* needs no export */

@@ -27,8 +27,6 @@ static const struct row {
     [PROTOCOL_REMOVEXATTR] = {"dn", ""},
 };
 
-/* ---- Numbers ---- */
-
 #define FIELD(name)                                                                                \
   sizeof((struct protocol_fields *)NULL)->name, offsetof(struct protocol_fields, name)
 
@@ -122,8 +120,6 @@ static void get_number(struct wire *wire, const struct number *number,
     memcpy(place, &value, sizeof value);
 }
 
-/* ---- Names and bytes ---- */
-
 /* A name is any bytes without zero; the source checks more. */
 static void put_name(struct wire *wire, const char *name) {
   size_t length = strlen(name);
@@ -163,8 +159,6 @@ static void get_bytes(struct wire *wire, struct protocol_fields *fields) {
   fields->bytes = wire_take(wire, size);
   fields->size = fields->bytes ? size : 0;
 }
-
-/* ---- Checks of received fields ---- */
 
 static bool is_time(const struct timespec *time) {
   return time->tv_nsec < 1000000000;
@@ -210,8 +204,6 @@ static bool is_valid(char letter, const struct protocol_fields *fields) {
     return true;
   }
 }
-
-/* ---- Requests and responses ---- */
 
 static void put_fields(struct wire *wire, const char *letters,
                        const struct protocol_fields *fields) {
@@ -309,8 +301,6 @@ int protocol_get_response(const void *bytes, size_t length, uint16_t operation,
   return -(int)status;
 }
 
-/* ---- Lists of names ---- */
-
 bool protocol_put_name(struct wire *wire, const struct source_name *name) {
   wire_put64(wire, name->inode);
   wire_put64(wire, (uint64_t)name->next);
@@ -329,8 +319,6 @@ bool protocol_get_name(struct wire *wire, struct protocol_name *name) {
   return !wire->failed && *name->text && !strchr(name->text, '/') &&
          name->name.inode < SOURCE_INODES && name->name.next >= 0;
 }
-
-/* ---- I/O summaries ---- */
 
 /* Nanoseconds, bounded so that they fit int64_t and double. */
 static int64_t time_field(struct wire *wire, int64_t time) {
@@ -398,8 +386,6 @@ int protocol_get_summary(const void *bytes, size_t size, struct io_summary *summ
   return wire.failed || wire_left(&wire) > 0 || summary->pages > summary->report.bytes ? -EPROTO
                                                                                        : 0;
 }
-
-/* ---- Flags and errors ---- */
 
 uint32_t protocol_open_flags(int flags) {
   return (uint32_t)(flags & O_ACCMODE) | (flags & O_TRUNC ? PROTOCOL_TRUNCATE : 0) |

@@ -8,8 +8,6 @@
 
 #include "storage/util.h"
 
-/* ---- Requests ---- */
-
 /* A request about a name in a folder. */
 static int begin_name(struct remote_call *call, uint16_t operation, uint64_t folder,
                       const char *name) {
@@ -43,8 +41,6 @@ static int get_entry(struct remote_call *call, int status, struct source_entry *
     entry->node += call->generation % REMOTE_GENERATIONS * PROTOCOL_NODES;
   return 0;
 }
-
-/* ---- Nodes ---- */
 
 static void close_source(struct source *source) {
   struct remote_source *remote = remote_of(source);
@@ -139,8 +135,7 @@ static int stat_system(struct source *source, struct statvfs *stat) {
   return status;
 }
 
-/* ---- Names ----
- *
+/* Names.
  * The server acts as its own user. It does not know this host's users, so a caller whose rights are
  * not checked yet is -EPERM. */
 
@@ -188,8 +183,6 @@ static int rename_node(struct source *source, uint64_t folder, const char *name,
   call.request.fields.flags = flags;
   return remote_call(source, &call);
 }
-
-/* ---- Extended attributes ---- */
 
 static int take_value(void *user, const struct protocol_fields *response) {
   struct text *text = user;
@@ -246,8 +239,6 @@ static int remove_extended(struct source *source, uint64_t node, const char *nam
   int status = change_extended(source, node, name, &call, PROTOCOL_REMOVEXATTR);
   return status ? status : remote_call(source, &call);
 }
-
-/* ---- Open files ---- */
 
 static int make_file(struct remote_source *remote, struct remote_call *call, uint64_t inode,
                      struct source_file **file) {
@@ -359,8 +350,6 @@ static off_t seek(struct source *source, struct source_file *file, off_t offset,
   return call.response.offset < 0 ? -EPROTO : call.response.offset;
 }
 
-/* ---- Folders ---- */
-
 #define ROUNDS_MAX 4096 /* requests for one readdir: bounds a server that never ends the list */
 
 struct names {
@@ -399,8 +388,6 @@ static int read_folder(struct source *source, struct source_file *folder, off_t 
   }
   return status;
 }
-
-/* ---- The table ---- */
 
 static const struct source_ops ops = {
     .close = close_source,

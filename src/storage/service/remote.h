@@ -18,7 +18,7 @@ struct remote_config {
 int remote_source_open(const struct remote_config *config, struct source **source,
                        struct haul_storage_error *error);
 
-/* ---- remote_io.c; for remote.c and tree.c ---- */
+/* remote_io.c; for remote.c and tree.c */
 
 /* A region of the client that the server writes READ data to, and reads WRITE data from. It is
  * published under a random name, and under a new one for each connection, so that late writes of an

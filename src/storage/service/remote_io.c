@@ -9,8 +9,6 @@
 #include "storage/service/remote.h"
 #include "storage/util.h"
 
-/* ---- Requests ---- */
-
 /* *handle is the server's. All nodes of a call must be of one connection. */
 static int translate(struct remote_call *call, uint64_t node, uint64_t *handle) {
   if (node >= SOURCE_HANDLES || node == 0)
@@ -48,8 +46,6 @@ int remote_call_bytes(struct source *source, struct remote_call *call,
   return rpc_call(remote_of(source)->rpc, &call->generation, &call->request, &call->response, take,
                   user);
 }
-
-/* ---- Client buffers ---- */
 
 void client_buffer_open(struct client_buffer *buffer, struct rpc *rpc, haul_region *region,
                         unsigned rights) {
@@ -147,8 +143,6 @@ ssize_t client_buffer_wait(struct client_buffer *buffer, const struct buffer_io 
   return response.length > io->length ? -EPROTO : (ssize_t)response.length;
 }
 
-/* ---- Bounce buffers ---- */
-
 /* Stays taken after a timeout, until the server can no longer use it. */
 struct slot {
   struct bounce_area *area;
@@ -226,8 +220,6 @@ static void put_slot(void *user) {
 static char *slot_bytes(const struct slot *slot) {
   return (char *)haul_region_address(slot->area->buffer.region) + slot->number * REMOTE_SLOT;
 }
-
-/* ---- Reading and writing ---- */
 
 /* Reads to `in`, or writes from `out`; the other one is NULL. At most REMOTE_SLOT bytes. */
 static ssize_t move_part(struct bounce_area *area, struct buffer_io *io, void *in,

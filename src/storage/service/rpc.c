@@ -61,8 +61,6 @@ bool rpc_is_writable(struct rpc *rpc) {
   return writable;
 }
 
-/* ---- Calls ---- */
-
 static void free_call(struct rpc_call *call) {
   haul_message_release(&call->response);
   pthread_cond_destroy(&call->has_ended);
@@ -99,8 +97,6 @@ static void discard_call(struct rpc_call *call) {
     call->late(call->user);
   free_call(call);
 }
-
-/* ---- Sending ---- */
 
 /* With the lock. Moves as many forgets to the request as fit. */
 static void load_forgets(struct rpc *rpc, struct protocol_request *request) {
@@ -173,8 +169,6 @@ static void send_detached(struct rpc *rpc, uint64_t generation, struct protocol_
   pthread_mutex_unlock(&rpc->lock);
   rpc_end(call);
 }
-
-/* ---- Receiving ---- */
 
 /* With the lock. */
 static struct rpc_call *find_call(struct rpc *rpc, uint64_t tag) {
@@ -264,8 +258,6 @@ static void *receive_messages(void *argument) {
   return NULL;
 }
 
-/* ---- Waiting ---- */
-
 int rpc_wait(struct rpc *rpc, struct rpc_call **waited, struct protocol_fields *response,
              void (*late)(void *user), void *user) {
   int64_t until = haul_deadline_in(rpc->timeout_ns);
@@ -299,8 +291,6 @@ bool rpc_is_up(struct rpc *rpc, uint64_t generation) {
   pthread_mutex_unlock(&rpc->lock);
   return up;
 }
-
-/* ---- Connecting ---- */
 
 /* With the lock, which it releases to wait. */
 static int send_greet(struct rpc *rpc, int64_t until) {
@@ -418,8 +408,6 @@ void rpc_forget(struct rpc *rpc, uint64_t generation, uint64_t node, uint64_t co
   if (full)
     send_detached(rpc, generation, &request);
 }
-
-/* ---- Opening and closing ---- */
 
 static int open_client_node(struct rpc *rpc, struct haul_storage_error *error) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;

@@ -113,13 +113,9 @@ struct service_job {
   uint8_t message[PROTOCOL_RESPONSE_ROOM];
 };
 
-/* ---- service.c ---- */
-
 /* The rights of a client with this identity (haul_peer_identity): HAUL_READ, HAUL_WRITE, both, or
  * 0. Without rights a client does not learn that the export exists. */
 unsigned export_rights(const struct haul_storage_export *export, const char *identity);
-
-/* ---- session.c ---- */
 
 /* For the first message of a peer. NULL: no memory or no thread. */
 struct session *session_open(struct service *service, haul_peer *peer);
@@ -144,12 +140,8 @@ haul_remote *session_get_region(struct session *session, uint32_t number);
 void session_put_region(struct session *session, uint32_t number);
 int session_release_region(struct session *session, uint32_t number);
 
-/* ---- handlers.c ---- */
-
 /* Fills job->response; returns the status. */
 int handle_request(struct service_job *job);
-
-/* ---- view.c ---- */
 
 /* 0 or a negative errno value. */
 int views_open(struct views *views);
@@ -165,7 +157,7 @@ bool view_is_spoiled(const struct view *view);
 /* Reads the pages from the disk; false: it failed. */
 bool view_populate(const struct view *view, uint64_t offset, uint64_t length);
 
-/* ---- stream.c: copies between an open file and a client's region ---- */
+/* stream.c: copies between an open file and a client's region */
 
 struct stream {
   struct service *service;

@@ -17,8 +17,6 @@
 
 #define END_WAIT_NS INT64_C(10000000000)
 
-/* ---- Exports ---- */
-
 /* Reports a bad folder now, and not to each client. */
 static int check_export(const struct haul_storage_export *export,
                         struct haul_storage_error *error) {
@@ -95,8 +93,6 @@ unsigned export_rights(const struct haul_storage_export *export, const char *ide
   return rights & all;
 }
 
-/* ---- Messages ---- */
-
 static struct session *find_session(struct service *service, const haul_peer *peer) {
   list_each(item, &service->sessions) {
     struct session *session = list_entry(item, struct session, link);
@@ -153,8 +149,6 @@ static void *receive_messages(void *argument) {
       dispatch(service, &message);
   return NULL;
 }
-
-/* ---- Opening ---- */
 
 /* Limit of one client's nodes: an eighth of the descriptors, as clients' files and the node itself
  * need some, too. */
@@ -225,8 +219,6 @@ static int open_service(const struct haul_storage_serving *serving, struct servi
   *out = service;
   return 0;
 }
-
-/* ---- Closing ---- */
 
 static void stop_service(struct service *service) {
   atomic_store(&service->stops, true);

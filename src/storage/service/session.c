@@ -14,8 +14,6 @@ struct task {
   struct haul_message message;
 };
 
-/* ---- Handles ---- */
-
 /* With the lock. NULL: the table is full. */
 static struct session_handle *free_handle(struct session_handle *table, uint32_t count) {
   for (uint32_t i = 0; i < count; i++)
@@ -181,8 +179,6 @@ static void close_handles(struct session *session) {
     haul_remote_release(session->regions[i].object);
 }
 
-/* ---- Lifetime ---- */
-
 static void free_task(struct task *task) {
   haul_message_release(&task->message);
   free(task);
@@ -218,8 +214,6 @@ static void stop_session(struct session *session) {
   pthread_cond_broadcast(&session->work);
   pthread_mutex_unlock(&session->lock);
 }
-
-/* ---- Workers ---- */
 
 /* NULL: the session has ended. */
 static struct task *next_task(struct session *session) {

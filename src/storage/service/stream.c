@@ -94,8 +94,6 @@ static int wait_slice(struct slice *slice) {
   return code;
 }
 
-/* ---- Slices ---- */
-
 static int open_buffer(const struct lanes *lanes, haul_region **buffer) {
   const struct haul_place host = {HAUL_HOST, 0};
   struct service *service = lanes->stream->service;

@@ -37,8 +37,6 @@ struct tree {
   struct pipeline pipeline;
 };
 
-/* ---- Paths ---- */
-
 /* The next component of a path; false: the end of the path, or an error. */
 static bool next_name(const char **path, char name[NAME_MAX + 1], int *status) {
   const char *at = *path + strspn(*path, "/");
@@ -120,8 +118,6 @@ static int check_regular(mode_t mode) {
   return S_ISDIR(mode) ? -EISDIR : S_ISLNK(mode) ? -ELOOP : -EOPNOTSUPP;
 }
 
-/* ---- Requests in flight ---- */
-
 static int open_pipeline(struct tree *tree, const struct haul_storage_stream *stream) {
   struct rpc *rpc = remote_of(tree->source)->rpc;
   const struct haul_place host = {HAUL_HOST, 0};
@@ -164,8 +160,6 @@ static void finish_pipeline(struct pipeline *pipeline) {
     free_memory(pipeline);
 }
 
-/* ---- Opening ---- */
-
 static void close_tree(struct tree *tree) {
   free_memory(&tree->pipeline);
   if (tree->source)
@@ -202,8 +196,6 @@ static int open_tree(const struct haul_storage_remote *remote, struct tree **out
     close_tree(tree);
   return status;
 }
-
-/* ---- Lists ---- */
 
 struct list_job {
   struct source *source;
@@ -282,7 +274,7 @@ static int tree_list(struct tree *tree, const char *path,
   return status ? explain(tree, path, status, error) : 0;
 }
 
-/* ---- Reading: responses are processed in order ---- */
+/* Reading: responses are processed in order */
 
 static char *lane_bytes(const struct pipeline *pipeline, const struct lane *lane) {
   return (char *)haul_region_address(pipeline->buffer.region) +
@@ -369,8 +361,6 @@ static int tree_get(struct tree *tree, const char *path, uint64_t offset, uint64
   tree->source->ops->forget(tree->source, entry.node, 1);
   return status ? explain(tree, path, status, error) : 0;
 }
-
-/* ---- Writing ---- */
 
 /* Returns SLOT, or less at the end of the stream. */
 static ssize_t fill_lane(struct pipeline *pipeline, struct lane *lane) {

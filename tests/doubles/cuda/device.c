@@ -24,8 +24,6 @@ void double_broken(const char *call, const char *what) {
   abort();
 }
 
-/* ---- Settings ---- */
-
 static void set(const char *words, const char *name, _Atomic unsigned long long *value) {
   const char *at = strstr(words, name);
   if (at)
@@ -56,8 +54,6 @@ bool is_due(_Atomic unsigned long long *counter) {
     ;
   return left == 1;
 }
-
-/* ---- GPUs ---- */
 
 static CUuuid uuid_of(unsigned machine) {
   CUuuid uuid;
@@ -239,8 +235,6 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
   *can = device != peer;
   return CUDA_SUCCESS;
 }
-
-/* ---- Contexts ---- */
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
   CUresult code = check(device);

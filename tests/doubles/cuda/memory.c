@@ -37,7 +37,7 @@ static struct allocation *allocations;
 struct range *ranges;
 static unsigned long long buffers;
 
-/* ---- Lists; with the lock ---- */
+/* Lists; with the lock */
 
 struct range *add_range(enum kind kind, CUdeviceptr start, size_t size) {
   struct range *range = calloc(1, sizeof *range);
@@ -119,8 +119,6 @@ void *reserve_space(size_t size) {
   munmap(got + before + size, GRAIN - before);
   return got + before;
 }
-
-/* ---- Virtual-memory calls ---- */
 
 static bool is_good(const CUmemAllocationProp *how) {
   static const unsigned char zeros[4];
@@ -308,8 +306,6 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
   return CUDA_SUCCESS;
 }
 
-/* ---- Pinned memory ---- */
-
 CUresult cuMemHostAlloc(void **address, size_t size, unsigned flags) {
   CUresult code;
   CUcontext context = current(&code);
@@ -388,8 +384,6 @@ void memory_reset(unsigned gpu) {
   }
   pthread_mutex_unlock(&memory_lock);
 }
-
-/* ---- Queries ---- */
 
 static void write_attribute(int attribute, const struct range *range, void *value) {
   bool mapped = range && range->kind != RESERVED;

@@ -33,8 +33,6 @@ struct range {
 extern pthread_mutex_t memory_lock; /* guards the lists */
 extern struct range *ranges;
 
-/* ---- With the lock ---- */
-
 struct range *add_range(enum kind kind, CUdeviceptr start, size_t size);
 void drop_range(struct range *range);
 /* The range of these kinds that contains [address, address + bytes). */

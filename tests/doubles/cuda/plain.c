@@ -109,8 +109,6 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- Legacy IPC ---- */
-
 struct token {
   unsigned long long magic, number;
   pid_t process;

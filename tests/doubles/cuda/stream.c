@@ -41,8 +41,6 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static CUstream streams;
 static CUevent events;
 
-/* ---- Thread ---- */
-
 static void sleep_ns(unsigned long long ns) {
   struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
   if (ns > 0)
@@ -107,8 +105,6 @@ static void *stream_main(void *argument) {
   pthread_mutex_unlock(&lock);
   return NULL;
 }
-
-/* ---- Streams ---- */
 
 /* With the lock. */
 static bool is_stream(CUstream stream, CUcontext context) {
@@ -197,8 +193,6 @@ CUresult cuStreamSynchronize(CUstream stream) {
   return good ? atomic_load(&context->broken) : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* ---- Copies ---- */
-
 /* Takes over the uses of the ranges. */
 static CUresult start(CUcontext context, CUstream stream, struct op op, bool wait) {
   struct op *made = malloc(sizeof *made);
@@ -281,8 +275,6 @@ CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes,
   op.to = range_map(address, bytes, context->gpu, true, &op.uses[0]);
   return op.to ? start(context, stream, op, false) : CUDA_ERROR_INVALID_VALUE;
 }
-
-/* ---- Events ---- */
 
 /* With the lock. */
 static bool is_event(CUevent event, CUcontext context) {

@@ -41,8 +41,6 @@ const char *cudaGetErrorString(cudaError_t error) {
   return text;
 }
 
-/* ---- The driver ---- */
-
 static bool fill(void *library) {
   void *found;
   bool whole = true;
@@ -95,8 +93,6 @@ void leave(void) {
   CUcontext was;
   driver.context_pop(&was);
 }
-
-/* ---- Devices ---- */
 
 int current_device(void) {
   return current;

@@ -13,7 +13,7 @@
 
 #define DEVICES_MAX 8
 
-/* ---- device.c ---- */
+/* device.c */
 
 /* Calls of the driver, set by the first `enter`. */
 struct driver {
@@ -32,7 +32,7 @@ int current_device(void);
 /* Sets the thread's last error. The driver's numbers equal the runtime's. */
 cudaError_t done(int error);
 
-/* ---- stream.c ---- */
+/* stream.c */
 
 struct stream {
   struct stream *next;

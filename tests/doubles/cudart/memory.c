@@ -4,8 +4,6 @@
 
 #define PITCH ((size_t)512)
 
-/* ---- Memory ---- */
-
 static bool is_out(void) {
   unsigned left = atomic_load(&cudart_double.out_memory);
   while (left > 0 && !atomic_compare_exchange_weak(&cudart_double.out_memory, &left, left - 1))
@@ -93,8 +91,6 @@ cudaError_t cudaFreeHost(void *address) {
   return done(error);
 }
 
-/* ---- Stream-ordered memory ---- */
-
 /* During a capture it becomes a graph node. */
 cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
   int status = cudaStreamCaptureStatusNone;
@@ -142,8 +138,6 @@ cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t 
                                     cudaStream_t stream) {
   return pool ? cudaMallocAsync(address, bytes, stream) : done(cudaErrorInvalidValue);
 }
-
-/* ---- Copies ---- */
 
 static CUresult copy(void *to, const void *from, size_t bytes, int kind, CUstream stream) {
   switch (kind) {

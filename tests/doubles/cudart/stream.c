@@ -14,8 +14,6 @@ static struct stream *streams;
 static struct stream *defaults[DEVICES_MAX][2]; /* legacy and per-thread */
 static _Thread_local int mode;                  /* cudaStreamCaptureMode… */
 
-/* ---- Streams ---- */
-
 static cudaError_t make_stream(unsigned flags, struct stream **stream) {
   struct stream *made = calloc(1, sizeof *made);
   if (!made)
@@ -101,8 +99,6 @@ void forget_streams(int device) {
   }
   pthread_mutex_unlock(&streams_lock);
 }
-
-/* ---- Captures ---- */
 
 static bool ends_capture(struct stream *stream, bool forbidden) {
   bool ends = stream->status != cudaStreamCaptureStatusNone && forbidden;
@@ -197,8 +193,6 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t name, int *status) {
   return done(error);
 }
 
-/* ---- Waiting ---- */
-
 /* In the device's context. */
 static cudaError_t wait_for(int device, bool all, cudaError_t refusal) {
   cudaError_t error = cudaSuccess;
@@ -240,8 +234,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t name) {
   leave();
   return done(error);
 }
-
-/* ---- Events ---- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
   struct event *made = calloc(1, sizeof *made);

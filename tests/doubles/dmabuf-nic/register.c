@@ -15,8 +15,6 @@
 
 struct dmabuf_nic dmabuf_nic;
 
-/* ---- Reports ---- */
-
 /* O_APPEND keeps lines of concurrent programs whole. */
 static void report(const char *line) {
   const char *path = getenv("HAUL_DMABUF_NIC_REPORT");
@@ -63,7 +61,7 @@ static bool is_mode(const char *wanted) {
   return mode && strcmp(mode, wanted) == 0;
 }
 
-/* ---- Checks, in the kernel's order: uverbs_std_types_mr.c, ib_verbs.h, umem_dmabuf.c ---- */
+/* Checks, in the kernel's order: uverbs_std_types_mr.c, ib_verbs.h, umem_dmabuf.c */
 
 #define TAKEN                                                                                      \
   (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |                     \
@@ -119,8 +117,6 @@ static int check_buffer(const struct range *range, int descriptor) {
   return 0;
 }
 
-/* ---- Live registrations ---- */
-
 static struct {
   pthread_mutex_t lock; /* guards the rest */
   struct living {
@@ -157,8 +153,6 @@ static int forget(const struct ibv_mr *mr) {
   free(found);
   return buffer;
 }
-
-/* ---- Registering ---- */
 
 typedef __typeof__(ibv_reg_mr_iova2) register_fn;
 typedef __typeof__(ibv_dereg_mr) end_fn;

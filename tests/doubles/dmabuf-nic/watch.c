@@ -14,8 +14,6 @@
 
 #include "inside.h"
 
-/* ---- Symbols ---- */
-
 typedef void *lookup_fn(void *handle, const char *name);
 
 /* dlsym is interposed, so libc's is found by its version: the latest, then each platform's first.
@@ -61,8 +59,6 @@ void *real_verb(const char *name) {
   dlclose(library); /* the caller holds it */
   return found;
 }
-
-/* ---- dma-bufs ---- */
 
 #define KNOWN 4096
 

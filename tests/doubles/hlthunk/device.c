@@ -16,8 +16,6 @@ pthread_cond_t double_changed = PTHREAD_COND_INITIALIZER;
 
 static struct context *contexts[DEVICES]; /* open, or closed with dma-bufs still open */
 
-/* ---- Settings ---- */
-
 uint64_t double_setting(const char *name, uint64_t missing) {
   char variable[64];
   snprintf(variable, sizeof variable, "HAUL_DOUBLE_GAUDI_%s", name);
@@ -61,8 +59,6 @@ bool double_fails(const char *call) {
   return fails;
 }
 
-/* ---- Descriptors ---- */
-
 /* A node: a file of the folder, or a memfd; /proc has the name of both. */
 static int open_node(const char *kind, unsigned number) {
   char name[300];
@@ -103,8 +99,6 @@ struct context *double_context(int fd) {
 static void bus_of(unsigned number, char *bus, size_t size) {
   snprintf(bus, size, "0000:%02x:00.0", 0x33 + number);
 }
-
-/* ---- Opening ---- */
 
 /* The lock belongs to the open file description: duplicates and inherited descriptors keep it. */
 static int lock_device(unsigned number) {
@@ -198,8 +192,6 @@ int hlthunk_close(int fd) {
   pthread_mutex_unlock(&double_lock);
   return close(fd);
 }
-
-/* ---- Queries ---- */
 
 int hlthunk_get_pci_bus_id_from_fd(int fd, char *bus, int size);
 int hlthunk_get_pci_bus_id_from_fd(int fd, char *bus, int size) {

@@ -24,8 +24,6 @@ void keep_for_dmabufs(struct page *page, int memory) {
     close(memory);
 }
 
-/* ---- Open dma-bufs ---- */
-
 static bool has(int descriptor, const struct dma_buf *one) {
   struct stat file;
   return fstat(descriptor, &file) == 0 && file.st_ino == one->file && file.st_dev == one->device;
@@ -67,8 +65,6 @@ bool context_exports(struct context *context, uint64_t base) {
   }
   return open;
 }
-
-/* ---- Export ---- */
 
 static int make_real(const struct page *page, uint64_t offset, uint64_t size, struct dma_buf *one) {
   struct stat file;

@@ -16,8 +16,6 @@ static int wrong(const char *what) {
   return GAUDI_CS_ABORTED;
 }
 
-/* ---- Engine ---- */
-
 /* With the lock. Reads the packets at execution, like the device. */
 static int decode(const struct context *context, const struct submission *one, uint32_t at,
                   char **to, char **from, uint32_t *size) {
@@ -119,8 +117,6 @@ void context_stop(struct context *context) {
     free(one);
   }
 }
-
-/* ---- Calls ---- */
 
 static int check_chunk(const struct gaudi_cs_in *in) {
   const struct gaudi_chunk *chunk = in ? in->execute : NULL;

@@ -23,8 +23,6 @@ static uint64_t refuse(int error) {
   return 0;
 }
 
-/* ---- Device memory ---- */
-
 static uint64_t alloc_page(struct context *context, uint64_t size) {
   uint64_t step = double_setting("PAGE", UINT64_C(24) << 20);
   size = (size + step - 1) / step * step;
@@ -137,8 +135,6 @@ char *device_bytes(const struct context *context, uint64_t address, uint64_t siz
   return NULL;
 }
 
-/* ---- Host memory ---- */
-
 /* Pins for writing, so read-only memory fails. */
 uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size);
 uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size) {
@@ -173,8 +169,6 @@ char *host_bytes(const struct context *context, uint64_t address, uint64_t size)
       return one->bytes + (address - one->base);
   return NULL;
 }
-
-/* ---- Unmapping ---- */
 
 static int unmap_host(struct context *context, uint64_t address) {
   for (struct host_mapping **link = &context->hosts; *link; link = &(*link)->next) {

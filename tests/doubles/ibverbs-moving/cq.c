@@ -30,8 +30,6 @@ struct listeners {
   struct cq *cqs[CHANNEL_CQS];
 };
 
-/* ---- Channels ---- */
-
 int emulator_begin_channel(struct channel *channel) {
   struct listeners *listeners = calloc(1, sizeof *listeners);
   if (!listeners)
@@ -120,8 +118,6 @@ void ibv_ack_cq_events(struct ibv_cq *seen, unsigned count) {
   pthread_mutex_unlock(&listeners->lock);
 }
 
-/* ---- Life ---- */
-
 int emulator_begin_cq(struct cq *cq) {
   struct completions *queue = calloc(1, sizeof *queue);
   if (queue)
@@ -152,8 +148,6 @@ void emulator_end_cq(struct cq *cq) {
   free(queue->entries);
   free(queue);
 }
-
-/* ---- Completions ---- */
 
 /* With the lock. A queue that overran delivers nothing more; its event is the only notice. */
 static bool has_room(struct cq *cq) {

@@ -26,8 +26,6 @@ struct fabric {
 static struct fabric *fabric;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* ---- The file ---- */
-
 static void begin_locks(struct fabric *made) {
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
@@ -72,8 +70,6 @@ bool fabric_open(void) {
   return fabric != NULL;
 }
 
-/* ---- Locks and bells ---- */
-
 void fabric_lock(pthread_mutex_t *lock) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
@@ -108,8 +104,6 @@ void fabric_ring_all(void) {
     if (atomic_load(&fabric->qps[i].pid) == getpid())
       fabric_ring(&fabric->qps[i]);
 }
-
-/* ---- Entries ---- */
 
 static bool is_free(pid_t pid) {
   return pid == 0 || (pid != getpid() && kill(pid, 0) != 0 && errno == ESRCH);
@@ -158,8 +152,6 @@ struct fabric_mr *fabric_mr_of(uint32_t key) {
   uint32_t index = (key >> 8) - 1;
   return index < FABRIC_MRS ? &fabric->mrs[index] : NULL;
 }
-
-/* ---- Registrations ---- */
 
 static bool is_too_much(uint64_t length) {
   return length / (uint64_t)sysconf(_SC_PAGESIZE) > (uint64_t)sysconf(_SC_PHYS_PAGES);

@@ -21,8 +21,6 @@ struct side {
   struct ibv_sge place; /* advanced as its bytes are moved */
 };
 
-/* ---- Copying ---- */
-
 /* No failure of the transfer: the host forbids access to another process's memory. */
 static _Noreturn void refused_by_host(int system) {
   printf("skipped all: this host does not let processes of one user copy to each other's memory: "
@@ -104,8 +102,6 @@ static enum ibv_wc_status copy_piece(const struct side *here, const struct side 
   return status;
 }
 
-/* ---- Both ends ---- */
-
 static bool is_reachable(const struct sender *sender) {
   const struct ibv_global_route *route = &sender->qp->attributes.ah_attr.grh;
   const struct double_port *port = &ibverbs_double.devices[0].port[0];
@@ -178,8 +174,6 @@ static struct side own_side(const struct sender *sender, struct request *request
                        .place = request->place};
 }
 
-/* ---- Writes and reads ---- */
-
 static enum ibv_wc_status write_or_read(struct sender *sender, struct request *request, bool out) {
   unsigned rights = out ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
   struct fabric_qp *to = lock_peer(sender);
@@ -195,8 +189,6 @@ static enum ibv_wc_status write_or_read(struct sender *sender, struct request *r
     return IBV_WC_LOC_QP_OP_ERR;
   return move_bytes(sender, &here, &there, request->length, out, rights);
 }
-
-/* ---- Receives ---- */
 
 /* Completes the peer's first receive with this status. */
 static void consume_receive(const struct sender *sender, const struct request *request,
@@ -272,8 +264,6 @@ static enum ibv_wc_status send_message(struct sender *sender, struct request *re
   return status ? status : complete_receive(sender, request, timer);
 }
 
-/* ---- Atomics ---- */
-
 static enum ibv_wc_status execute_atomic(const struct request *request, const struct side *there,
                                          const struct fabric_mr *mr, void *result) {
   uint64_t place = locate(there, mr, 8), old, changed;
@@ -325,8 +315,6 @@ static enum ibv_wc_status start_atomic(struct sender *sender, struct request *re
   fabric_unlock(&to->lock);
   return status;
 }
-
-/* ---- A work request with its retries ---- */
 
 static enum ibv_wc_status attempt(struct sender *sender, struct request *request, unsigned *timer) {
   enum ibv_wc_status status;

@@ -31,7 +31,7 @@
 #define FABRIC_DEPTH   1024u /* work requests a queue */
 #define FABRIC_INLINED 220u
 
-/* ---- fabric.c ---- */
+/* fabric.c */
 
 struct fabric_mr {
   pthread_mutex_t lock;
@@ -83,7 +83,7 @@ void fabric_await(struct fabric_qp *qp, uint32_t seen, int64_t ns);
 /* Wakes the threads of all queue pairs of this process. */
 void fabric_ring_all(void);
 
-/* ---- cq.c ---- */
+/* cq.c */
 
 struct sender; /* qp.c */
 
@@ -96,7 +96,7 @@ void cq_purge(struct cq *cq, uint32_t qp_number);
 int cq_poll(struct ibv_cq *cq, int room, struct ibv_wc *completions);
 int cq_arm(struct ibv_cq *cq, int solicited_only);
 
-/* ---- event.c ---- */
+/* event.c */
 
 /* `element`: the affected object. */
 void raise_event(struct ibv_context *context, enum ibv_event_type type, void *element);
@@ -104,7 +104,7 @@ void raise_everywhere(enum ibv_event_type type); /* for all contexts of this pro
 /* Drops the pending events of a destroyed object. */
 void forget_events(struct ibv_context *context, const void *element);
 
-/* ---- qp.c ---- */
+/* qp.c */
 
 struct request {
   uint64_t id;
@@ -137,12 +137,12 @@ void qp_fail(struct fabric_qp *slot, bool faulted);
 /* Sleeps; false when the queue pair ends or fails meanwhile. */
 bool qp_pause(struct sender *sender, int64_t ns);
 
-/* ---- move.c ---- */
+/* move.c */
 
 /* Executes the request; IBV_WC_WR_FLUSH_ERR when the queue pair fails or ends meanwhile. */
 enum ibv_wc_status move_request(struct sender *sender, struct request *request);
 
-/* ---- nic.c ---- */
+/* nic.c */
 
 /* The injected fault of the next posted request: an enum ibv_wc_status or 0. */
 int fault_of_request(void);

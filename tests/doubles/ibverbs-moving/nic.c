@@ -16,8 +16,6 @@ _Atomic uint64_t ibverbs_double_doorbells;
 static bool null;
 static _Atomic int gone; /* enum removal */
 
-/* ---- The device ---- */
-
 /* RoCE v2 at 10.0.0.1, 100 Gb/s. The limits are those of the file where it has some, else a
  * ConnectX-7's. */
 static const struct double_device device = {
@@ -44,8 +42,6 @@ static const struct double_device device = {
                .atomic_cap = IBV_ATOMIC_HCA},
     .inline_bytes = FABRIC_INLINED,
 };
-
-/* ---- Faults ---- */
 
 enum fault {
   RETRY,
@@ -160,8 +156,6 @@ int ibverbs_double_fault(const char *words) {
   return 0;
 }
 
-/* ---- Time ---- */
-
 int64_t now_in_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -176,8 +170,6 @@ void note_doorbell(void) {
 bool is_null(void) {
   return null;
 }
-
-/* ---- Start ---- */
 
 /* Yama allows access to another process's memory only with this permission. */
 static __attribute__((constructor)) void begin(void) {

@@ -36,8 +36,6 @@ static void fail_own(struct sender *sender) {
   fabric_unlock(&sender->slot->lock);
 }
 
-/* ---- Completing ---- */
-
 static enum ibv_wc_opcode completed_as(enum ibv_wr_opcode opcode) {
   switch (opcode) {
   case IBV_WR_RDMA_WRITE:
@@ -117,8 +115,6 @@ static void flush(struct sender *sender) {
     raise_event(sender->qp->seen.context, IBV_EVENT_QP_ACCESS_ERR, sender->qp);
 }
 
-/* ---- The thread ---- */
-
 bool qp_pause(struct sender *sender, int64_t ns) {
   struct fabric_qp *slot = sender->slot;
   for (int64_t now = now_in_ns(), end = now + ns; now < end; now = now_in_ns()) {
@@ -179,8 +175,6 @@ static int start_thread(struct sender *sender) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return system;
 }
-
-/* ---- Posting ---- */
 
 static bool is_atomic(enum ibv_wr_opcode opcode) {
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
@@ -287,8 +281,6 @@ int qp_post_receive(struct ibv_qp *seen, struct ibv_recv_wr *wr, struct ibv_recv
   return system;
 }
 
-/* ---- Life ---- */
-
 static void begin_slot(const struct qp *qp, struct fabric_qp *slot) {
   atomic_store(&slot->state, IBV_QPS_RESET);
   slot->pd = (uintptr_t)qp->seen.pd;
@@ -343,8 +335,6 @@ void emulator_end_qp(struct qp *qp) {
   free(sender->requests);
   free(sender);
 }
-
-/* ---- States ---- */
 
 enum ibv_qp_state emulator_state(const struct qp *qp) {
   return state_of(qp->emulator);

@@ -17,8 +17,6 @@ void mock_abort(const char *call, const char *what) {
   abort();
 }
 
-/* ---- The list ---- */
-
 /* Kept until the list is freed and the context is closed. */
 struct listed {
   struct ibv_device device;
@@ -82,8 +80,6 @@ int ibv_fork_init(void) {
   ibverbs_double.forks++;
   return ibverbs_double.live.registrations > 0 ? EINVAL : 0;
 }
-
-/* ---- Contexts ---- */
 
 struct double_context *double_context_of(struct ibv_context *context) {
   DEMAND(context);
@@ -191,8 +187,6 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attrib
   return 0;
 }
 
-/* ---- GIDs ---- */
-
 static bool gid_is_valid(const struct double_gid *gid) {
   static const uint8_t nothing[16];
   return gid->zero || memcmp(gid->raw, nothing, sizeof nothing) != 0;
@@ -223,8 +217,6 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t number, uint32_t ind
   memcpy(entry->gid.raw, gid->raw, sizeof entry->gid.raw);
   return 0;
 }
-
-/* ---- Strings ---- */
 
 const char *ibv_wc_status_str(enum ibv_wc_status status) {
   return status == IBV_WC_SUCCESS ? "success" : "injected failure";

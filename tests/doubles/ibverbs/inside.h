@@ -72,7 +72,7 @@ struct channel *double_channel_of(struct ibv_comp_channel *seen);
 struct cq *double_cq_of(struct ibv_cq *seen);
 struct qp *double_qp_of(struct ibv_qp *seen);
 
-/* ---- Hooks of the emulator ----
+/* Hooks of the emulator.
  * still.c has empty ones. The begin hooks return 0 or an errno; after a failure no end hook
  * follows.
  */

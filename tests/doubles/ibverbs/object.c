@@ -18,8 +18,6 @@ static void *fail(int system) {
   return NULL;
 }
 
-/* ---- Protection domains ---- */
-
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
   struct double_context *whole = double_context_of(context);
   if (whole->device->errors.pd)
@@ -48,8 +46,6 @@ int ibv_dealloc_pd(struct ibv_pd *seen) {
   free(pd);
   return 0;
 }
-
-/* ---- Registrations ---- */
 
 #define KNOWN                                                                                      \
   (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |                     \
@@ -124,8 +120,6 @@ int ibv_dereg_mr(struct ibv_mr *seen) {
   free(registration);
   return 0;
 }
-
-/* ---- Completions ---- */
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
   struct double_context *whole = double_context_of(context);
@@ -210,8 +204,6 @@ int ibv_destroy_cq(struct ibv_cq *seen) {
   free(cq);
   return 0;
 }
-
-/* ---- Queue pairs ---- */
 
 static bool fits(const struct double_device *device, const struct ibv_qp_cap *cap) {
   const struct ibv_device_attr *limits = &device->limits;

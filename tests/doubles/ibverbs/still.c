@@ -62,8 +62,6 @@ int emulator_to_state(struct qp *qp, enum ibv_qp_state state) {
   return 0;
 }
 
-/* ---- Events ---- */
-
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user) {
   (void)cq;
   (void)user;

@@ -109,8 +109,6 @@ PyObject *buffer_array(PyObject *self, PyObject *args, PyObject *keywords) {
   return array;
 }
 
-/* ---- Wrapped memory ---- */
-
 /* Saves the exception, as it often runs during one and the deleter may be Python code. */
 void wrapped_release(struct wrapped *wrapped) {
   PyObject *type, *value, *trace;

@@ -45,8 +45,6 @@ struct dl_managed_versioned {
 #define DL_NAME_VERSIONED      "dltensor_versioned"
 #define DL_NAME_VERSIONED_USED "used_dltensor_versioned"
 
-/* ---- Tensors for others ---- */
-
 /* Owned by a capsule or by its consumer. */
 struct export {
   struct region *region; /* a reference */
@@ -262,8 +260,6 @@ PyObject *dlpack_device(PyObject *self, PyObject *none) {
   device_of(place, &type, &number);
   return Py_BuildValue("(ii)", (int)type, (int)number);
 }
-
-/* ---- Wrapped tensors ---- */
 
 static bool layout_of_tensor(const struct dl_tensor *tensor, struct haul_tensor *layout) {
   *layout =

@@ -25,8 +25,6 @@ void pause_for_others(void) {
   Py_END_ALLOW_THREADS;
 }
 
-/* ---- Foreign threads ---- */
-
 static _Atomic unsigned inside;
 static _Atomic bool ending;
 static pthread_t ender; /* the thread that ends the interpreter; written before `ending` */
@@ -75,8 +73,6 @@ bool foreign_watch(void) {
   return watched;
 }
 
-/* ---- Times ---- */
-
 static int64_t nanoseconds_of(double seconds) {
   return seconds >= 9e9 ? INT64_MAX : (int64_t)(seconds * 1e9);
 }
@@ -114,8 +110,6 @@ bool deadline_argument(PyObject *args, PyObject *keywords, const char *format, d
          deadline_from(timeout, seconds, until);
 }
 
-/* ---- Calls that can be resumed ---- */
-
 int wait_in_steps(struct object *object, const char *call,
                   int (*step)(void *user, haul_deadline until), void *user, haul_deadline until) {
   for (;;) {
@@ -140,8 +134,6 @@ int wait_in_steps(struct object *object, const char *call,
     }
   }
 }
-
-/* ---- Calls that cannot ---- */
 
 /* `lock` guards `ended` and `abandoned`; the rest belongs to the thread until it has ended. */
 struct job_state {

@@ -28,7 +28,7 @@
   { name, type, offsetof(structure, field), READONLY, doc }
 #define HANDLE_TYPE Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION
 
-/* ---- module.c: errors and plain values ---- */
+/* module.c: errors and plain values */
 
 /* Created once, with the module, and never freed. */
 struct haulpy {
@@ -64,7 +64,7 @@ PyObject *rights_of(unsigned rights);
 PyObject *text_item(void *text);
 PyObject *place_item(void *place);
 
-/* ---- object.c: base of Node, Region, Peer, Remote and Transfer ---- */
+/* object.c: base of Node, Region, Peer, Remote and Transfer */
 
 struct node;
 
@@ -146,7 +146,7 @@ PyObject *object_get_closed(PyObject *self, void *none);
 #define OBJECT_GETTERS                                                                             \
   { "closed", object_get_closed, NULL, "Whether it is closed.", NULL }
 
-/* ---- gil.c: waits without the GIL, and threads that the interpreter did not create ---- */
+/* gil.c: waits without the GIL, and threads that the interpreter did not create */
 
 /* Sleeps a millisecond without the GIL. */
 void pause_for_others(void);
@@ -197,8 +197,6 @@ void job_free(struct job *job);
 /* Instead of job_run: leaves the objects and frees the job. */
 void job_drop(struct job *job);
 
-/* ---- layout.c ---- */
-
 size_t layout_item_size(const struct haul_tensor *layout);
 uint64_t layout_bytes(const struct haul_tensor *layout);
 
@@ -230,8 +228,6 @@ bool layout_shape(PyObject *shape, PyObject *strides, struct haul_tensor *layout
 const char *layout_format(const struct haul_tensor *layout);
 bool layout_from_format(const char *format, Py_ssize_t size, struct haul_tensor *layout);
 
-/* ---- region.c ---- */
-
 struct region {
   struct object base;
   bool readonly;
@@ -261,8 +257,6 @@ const char *region_writable_hint(const struct region *region);
 bool region_begin_export(struct region *region, const char *call, char **address);
 void region_end_export(struct region *region);
 
-/* ---- tensor.c ---- */
-
 PyTypeObject *tensor_type(void);
 PyObject *tensor_object(struct region *region, const struct haul_tensor *layout);
 
@@ -287,7 +281,7 @@ uint64_t local_length(const struct local *local);
  * from there exceed the tensor; the library checks the region's bounds. */
 bool local_offset(const struct local *local, const char *call, uint64_t length, uint64_t *offset);
 
-/* ---- buffer.c: the buffer protocol, both ways ---- */
+/* buffer.c: the buffer protocol, both ways */
 
 /* bf_getbuffer and bf_releasebuffer of regions and tensors. */
 int buffer_get(PyObject *self, Py_buffer *view, int flags);
@@ -315,14 +309,12 @@ PyObject *wrap_memory(struct node *node, struct wrapped *wrapped, uintptr_t firs
 void wrapped_release(struct wrapped *wrapped);
 int wrapped_traverse(struct wrapped *wrapped, visitproc visit, void *arg);
 
-/* ---- dlpack.c: DLPack, both ways ---- */
+/* dlpack.c: DLPack, both ways */
 
 /* __dlpack__ and __dlpack_device__ of regions and tensors. */
 PyObject *dlpack_capsule(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *dlpack_device(PyObject *self, PyObject *none);
 PyObject *dlpack_wrap(struct node *node, PyObject *object);
-
-/* ---- node.c, peer.c, message.c, transfer.c, info.c ---- */
 
 PyTypeObject *node_type(void);
 

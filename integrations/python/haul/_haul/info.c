@@ -65,8 +65,6 @@ PyObject *counters_of(void *node) {
   return counters;
 }
 
-/* ---- Paths and reports ---- */
-
 static PyObject *path_object(const struct haul_path *path) {
   return data_make("Path",
                    Py_BuildValue("(O&OOdIIIOO&O&dOO&)", TEXT(path->name), TRUTH(path->open),

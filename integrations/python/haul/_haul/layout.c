@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
  * Layouts of tensors in memory: haul_tensor, haul.Layout, and the names of types. */
-#include <limits.h>
 #include <string.h>
 
 #include "haulpy.h"
@@ -117,8 +116,6 @@ bool layout_check(const struct haul_tensor *layout, uint64_t length) {
   return false;
 }
 
-/* ---- Types ---- */
-
 static const struct type *type_of(const struct haul_tensor *layout) {
   for (size_t i = 0; i < TYPES; i++)
     if (types[i].type == layout->type && types[i].bits == layout->bits && layout->lanes == 1)
@@ -224,8 +221,6 @@ bool layout_from_format(const char *format, Py_ssize_t size, struct haul_tensor 
   layout->lanes = 1;
   return true;
 }
-
-/* ---- haul.Layout ---- */
 
 static PyObject *numbers(const int64_t *values, uint32_t count) {
   PyObject *tuple = PyTuple_New((Py_ssize_t)count);

@@ -6,8 +6,6 @@
 
 struct haulpy haulpy;
 
-/* ---- Plain values ---- */
-
 PyObject *data_make(const char *name, PyObject *values) {
   PyObject *made = NULL;
   if (!values)
@@ -55,8 +53,6 @@ PyObject *rights_of(unsigned rights) {
   return data_make("Rights", Py_BuildValue("(I)", rights));
 }
 
-/* ---- Errors ---- */
-
 PyObject *raise_error(const struct haul_error *error) {
   PyObject *exception = PyObject_CallMethod(haulpy.data, "error_of", "iiO&O&O&O&", error->code,
                                             error->system, TEXT(error->call), TEXT(error->object),
@@ -81,8 +77,6 @@ PyObject *raise_own(int code, const char *call, const char *object, const char *
   PyOS_snprintf(error.hint, sizeof error.hint, "%s", hint);
   return raise_error(&error);
 }
-
-/* ---- The module ---- */
 
 static PyObject *version(PyObject *module, PyObject *none) {
   (void)module, (void)none;

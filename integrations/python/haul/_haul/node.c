@@ -12,8 +12,6 @@ static void release_node(void *handle) {
   haul_node_close(handle);
 }
 
-/* ---- Opening ---- */
-
 enum unit { SECONDS, COUNT, BYTES };
 
 /* Settings that are numbers. The library judges their range; its fields are int64_t nanoseconds,
@@ -185,8 +183,6 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
   return node;
 }
 
-/* ---- Release ---- */
-
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(((struct node *)self)->watch);
   return object_traverse(self, visit, arg);
@@ -202,8 +198,6 @@ static void dealloc(PyObject *self) {
   object_free((struct object *)self);
   Py_XDECREF(watch);
 }
-
-/* ---- Listening ---- */
 
 struct listening {
   struct job job;
@@ -244,8 +238,6 @@ static PyObject *node_listen(PyObject *self, PyObject *args) {
   return last;
 }
 
-/* ---- Connecting ---- */
-
 struct connecting {
   struct job job;
   haul_deadline until;
@@ -284,8 +276,6 @@ static PyObject *node_connect(PyObject *self, PyObject *args, PyObject *keywords
   job_free(&connecting->job);
   return peer;
 }
-
-/* ---- Progress ---- */
 
 static int step_progress(void *user, haul_deadline until) {
   int events = haul_node_progress(user, until);
@@ -328,8 +318,6 @@ METHOD(node, _dup)
 METHOD(node, devices)
 METHOD(node, checks)
 METHOD(node, counters)
-
-/* ---- Regions ---- */
 
 static PyObject *node_alloc(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"length", "place", "private", "pinned", NULL};
@@ -404,8 +392,6 @@ static PyObject *node_import(PyObject *self, PyObject *args, PyObject *keywords)
              ? NULL
              : import_ticket((struct node *)self, &ticket, descriptor);
 }
-
-/* ---- Properties ---- */
 
 static PyObject *get_watch(PyObject *self, void *none) {
   PyObject *watch = ((struct node *)self)->watch;

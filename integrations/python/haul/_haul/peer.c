@@ -25,8 +25,6 @@ static PyObject *peer_compare(PyObject *self, PyObject *other, int operation) {
   return PyBool_FromLong(same == (operation == Py_EQ));
 }
 
-/* ---- Lookup and list ---- */
-
 static void release_remote(void *handle) {
   haul_remote_release(handle);
 }
@@ -150,8 +148,6 @@ static PyObject *peer_list(PyObject *self, PyObject *args, PyObject *keywords) {
   return list;
 }
 
-/* ---- Peer ---- */
-
 static PyObject *check_of(void *handle) {
   return haul_peer_status(handle) ? raise_last() : Py_NewRef(Py_None);
 }
@@ -217,8 +213,6 @@ PyTypeObject *peer_type(void) {
   static PyType_Spec spec = {"haul.Peer", sizeof(struct object), 0, HANDLE_TYPE, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }
-
-/* ---- Remote ---- */
 
 static int remote_traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(((struct remote *)self)->peer);

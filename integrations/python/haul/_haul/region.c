@@ -58,8 +58,6 @@ void region_end_export(struct region *region) {
   object_end_export(&region->base);
 }
 
-/* ---- Its end ---- */
-
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   int code = wrapped_traverse(((struct region *)self)->wrapped, visit, arg);
   return code ? code : object_traverse(self, visit, arg);
@@ -70,8 +68,6 @@ static void dealloc(PyObject *self) {
   object_free((struct object *)self);
   wrapped_release(wrapped);
 }
-
-/* ---- Tensors ---- */
 
 static bool length_of(struct region *region, const char *call, size_t *length) {
   haul_region *handle = object_enter(&region->base, call);
@@ -110,8 +106,6 @@ static PyObject *region_bytes(PyObject *self, PyObject *none) {
   Py_XDECREF(tensor);
   return view;
 }
-
-/* ---- Sharing ---- */
 
 /* The ticket, and the descriptor unless `descriptor` is NULL. */
 static bool make_ticket(PyObject *self, PyObject *args, PyObject *keywords, const char *call,
@@ -237,8 +231,6 @@ static PyObject *region_unpublish(PyObject *self, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-/* ---- Copying ---- */
-
 struct copy {
   struct job job;
   haul_region *from;
@@ -294,8 +286,6 @@ static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keyw
   job_free(&copy->job);
   Py_RETURN_NONE;
 }
-
-/* ---- Properties ---- */
 
 static PyObject *repr(PyObject *self) {
   struct object *region = (struct object *)self;

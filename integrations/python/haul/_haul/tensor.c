@@ -21,8 +21,6 @@ const struct haul_tensor *layout_of(PyObject *object) {
                                                    : &((struct region *)object)->layout;
 }
 
-/* ---- As the local end of a transfer ---- */
-
 int local_from(PyObject *object, void *given) {
   struct local *local = given;
   if (PyObject_TypeCheck(object, haulpy.region)) {
@@ -60,8 +58,6 @@ bool local_offset(const struct local *local, const char *call, uint64_t length, 
   raise_own(HAUL_ERANGE, call, "tensor", text, "count offsets from the tensor's first byte");
   return false;
 }
-
-/* ---- Properties ---- */
 
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(Py_TYPE(self));

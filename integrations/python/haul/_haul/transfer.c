@@ -13,8 +13,6 @@ static void release_transfer(void *handle) {
   haul_transfer_release(handle);
 }
 
-/* ---- Starting ---- */
-
 struct constraints {
   PyObject *timeout;
   const char *only;
@@ -153,8 +151,6 @@ PyObject *transfer_read(PyObject *self, PyObject *args, PyObject *keywords) {
   return move(self, args, keywords, false);
 }
 
-/* ---- Atomic operations ---- */
-
 /* Modulo 2^64: -1 equals 2^64 - 1. */
 static bool read_word(PyObject *given, uint64_t *word) {
   PyObject *integer = PyNumber_Index(given);
@@ -220,8 +216,6 @@ PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywor
   return start_atomic((struct remote *)self, &atomic, true);
 }
 
-/* ---- Explaining ---- */
-
 static int operation_from(const char *text) {
   static const char *const names[] = {[HAUL_OP_WRITE] = "write",
                                       [HAUL_OP_READ] = "read",
@@ -272,8 +266,6 @@ PyObject *transfer_explain(PyObject *self, PyObject *args, PyObject *keywords) {
   leave_ends(remote, local.region);
   return paths;
 }
-
-/* ---- Transfer ---- */
 
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   struct transfer *transfer = (struct transfer *)self;
