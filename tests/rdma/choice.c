@@ -112,13 +112,17 @@ static void estimates_only_measures_nothing(void **state) {
   assert_false(explained(1 << 20, "rdma").measured);
 }
 
-/* Four transfers are measured; the fifth avoids the NIC, and the report has the reason. */
+/* After four measured transfers the next one avoids the NIC, and the report has the reason. One
+ * whose thread was preempted is not measured. */
 static void a_slow_nic_is_avoided(void **state) {
   (void)state;
   begin(SLOW, NULL);
   for (unsigned i = 0; i < 4; i++)
     assert_string_equal(finish(start(1 << 20)).name, "rdma");
   struct haul_path path = finish(start(1 << 20));
+  for (int64_t end = haul_deadline_in(BOUND);
+       strcmp(path.name, "tcp") != 0 && haul_deadline_in(0) < end;)
+    path = finish(start(1 << 20));
   assert_string_equal(path.name, "tcp");
   for (unsigned i = 0; i < 4; i++)
     path = finish(start(1 << 20));

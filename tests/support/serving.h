@@ -20,7 +20,7 @@ extern struct serving serving;
 /* Set-up and teardown of a test, whose state is the address to listen on. The owner publishes
  * "host", "sim" and "wrapped", 4 MiB each, readable and writable, and "readable". The constants are
  * its time limits. */
-#define SERVING_LIVENESS  (SANITIZED ? 2 * S : 400 * MS)
+#define SERVING_LIVENESS  (SANITIZED ? 2 * S : 1 * S)
 #define SERVING_HANDSHAKE (SANITIZED ? 5 * S : 1 * S)
 int serving_start(void **state);
 int serving_end(void **state);
