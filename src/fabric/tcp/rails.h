@@ -51,6 +51,7 @@ struct rail_tx {
   int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;
   bool may_splice;
+  bool calm;     /* no urgent frames: a larger `share`, and no limit of the socket's unsent bytes */
   bool corked;   /* the socket may hold bytes back until more follow */
   int64_t moved; /* when the socket last took bytes */
   struct running_checksum checksum;

@@ -334,7 +334,7 @@ static void fill_pipe(struct tcp_rail *rail, struct tx_frame *frame) {
   }
 }
 
-/* 256 KiB hold TCP_CALM * TCP_SENDS bytes at any alignment; a larger pipe is no faster. */
+/* A larger pipe is no faster. */
 static void open_pipe(struct tcp_rail *rail) {
   if (rail->tx.pipe[0] >= 0)
     return;
@@ -410,13 +410,25 @@ void rail_uncork(struct tcp_rail *rail) {
   rail->tx.corked = false;
 }
 
-/* Larger while no urgent frame was sent for TCP_CALM_NS, as far as this rail knows. */
-static size_t tx_share(const struct tcp_rail *rail) {
+/* No urgent frame was sent for TCP_CALM_NS, as far as this rail knows. */
+static bool is_calm(const struct tcp_rail *rail) {
   const struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
-  bool calm = !express || (express != rail && list_empty(&express->tx.queue) &&
-                           rail->tx.moved - express->tx.moved > TCP_CALM_NS);
+  return !express || (express != rail && list_empty(&express->tx.queue) &&
+                      rail->tx.moved - express->tx.moved > TCP_CALM_NS);
+}
+
+/* On loopback the sending CPU also runs the receiver's half of TCP for all bytes that the socket
+ * holds, while other sockets wait: beside urgent frames the socket holds few unsent bytes
+ * (bench/run fairness). Zero is the system's limit. */
+static void set_share(struct tcp_rail *rail) {
+  bool calm = is_calm(rail);
   size_t share = shrinkable(TCP_SENDS, 512);
-  return calm ? TCP_CALM * share : share;
+  int unsent = calm ? 0 : TCP_UNSENT;
+  rail->tx.share = calm ? TCP_CALM * share : share;
+  const struct link *link = rail->endpoint->base.link;
+  if (calm != rail->tx.calm && link->loopback && !link->local)
+    setsockopt(rail->stream.fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  rail->tx.calm = calm;
 }
 
 /* The loop then sees the end of the connection and closes the rail. */
@@ -456,7 +468,7 @@ void rail_pump(struct tcp_rail *rail) {
   struct rail_tx *tx = &rail->tx;
   bool alone = false;
   tx->fresh = false;
-  tx->share = tx_share(rail);
+  set_share(rail);
   if (stream_owes(&rail->stream)) { /* TLS records that the socket did not take */
     if (stream_flush(&rail->stream) == 0)
       tx->moved = clock_now();

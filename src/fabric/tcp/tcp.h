@@ -31,13 +31,15 @@
 #define TCP_WINDOW    REQUESTS_MAX /* most outstanding requests of one side */
 /* Most bytes of one system call, and most bytes that a rail sends before it releases the lock and
  * serves the express rail. Sends are a page shorter than loopback's segments of 64 KiB, so that a
- * call does not end with a few bytes of a further segment. While no urgent work has passed for
- * TCP_CALM_NS the limit is TCP_CALM times as large: this saves at most a tenth of a CPU (bench/run
- * fileservice), and delays the first urgent work by one such call. */
+ * call does not end with a few bytes of a further segment. TCP_UNSENT: most bytes that a socket of
+ * loopback holds unsent. While no urgent work has passed for TCP_CALM_NS calls are TCP_CALM times
+ * as large, and the socket holds all that the system lets it: this saves a quarter of the
+ * processors' time (docs/measured.md), and delays the first urgent work by one such call. */
 #define TCP_SENDS    61440u
 #define TCP_RECEIVES 65536u
-#define TCP_CALM     4u
-#define TCP_CALM_NS  INT64_C(10000000)
+#define TCP_UNSENT   32768
+#define TCP_CALM     8u
+#define TCP_CALM_NS  INT64_C(100000000)
 
 /* Works of at most TCP_SMALL bytes share a call while TCP_BUSY others are unanswered. */
 #define TCP_SMALL 8192u
