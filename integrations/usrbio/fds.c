@@ -163,10 +163,11 @@ static int deregister_file(int fd) {
   struct entry *entry = entry_of(fd);
   if (!is_registered(entry))
     return -1;
-  int other = entry->other;
+  struct entry *other = entry_of(entry->other);
   write_entry(entry, 0, 0);
-  write_entry(entry_of(other), 0, 0);
-  return entry->duplicate ? fd : other;
+  if (other) /* always: registration made it, which the compiler does not see */
+    write_entry(other, 0, 0);
+  return entry->duplicate ? fd : entry->other;
 }
 
 /* Closes the duplicate, unless the program has closed descriptors that it does not know, and the
