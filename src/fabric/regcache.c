@@ -18,11 +18,12 @@ struct block {
   char entries[]; /* BLOCK_ENTRIES entries, from the first cache line on */
 };
 
-/* A set of the front, a set-associative cache from a page to the entry that last covered it, latest
- * first. An entry found here may be out of date and is checked. */
+/* A set of the front, a set-associative cache from a block to the entries that last covered parts
+ * of it, latest first. It is changed with the lock and read without: what a get finds here may be
+ * out of date, or of two changes, and is checked. */
 struct set {
-  uint64_t pages[WAYS];
-  struct entry *entries[WAYS];
+  _Atomic uint64_t keys[WAYS];
+  struct entry *_Atomic entries[WAYS];
 } __attribute__((aligned(LINE)));
 
 static inline bool is_valid(const struct regcache *cache, const struct regcache_range *range) {
@@ -51,61 +52,79 @@ static struct range pages_of(const struct regcache *cache, const struct regcache
   return pages;
 }
 
-static inline uint64_t front_page(const struct regcache *cache,
-                                  const struct regcache_range *range) {
-  return range->address >> cache->page_shift ^ (uint64_t)range->kind << 52;
+static inline uint64_t front_key(const struct regcache *cache, const struct regcache_range *range,
+                                 unsigned level) {
+  return range->address >> (cache->page_shift + 4 * level) ^
+         ((uint64_t)range->kind * LEVELS + level) << 52;
 }
 
-/* Mixes twice: after one multiplication, pages at some even distances share few sets. */
-static inline struct set *front_set(const struct regcache *cache, uint64_t page) {
-  uint64_t mixed = page * 0x9e3779b97f4a7c15;
-  mixed = (mixed ^ mixed >> 32) * 0xbf58476d1ce4e5b9;
-  return &cache->sets[mixed >> cache->set_shift];
+/* One multiplication spreads neighbouring blocks evenly, but blocks at some distances over few
+ * sets; the fold breaks up the latter. */
+static inline struct set *front_set(const struct regcache *cache, uint64_t key) {
+  return &cache->sets[(key ^ key >> 12) * 0x9e3779b97f4a7c15 >> cache->set_shift];
 }
 
-static inline bool serves(const struct entry *entry, const struct regcache_range *range) {
-  return entry->pages.start <= range->address &&
-         range->address + range->length <= entry->pages.end && entry->pages.kind == range->kind &&
-         entry->buffer == range->buffer;
+#define PEEK(place) atomic_load_explicit(place, memory_order_relaxed)
+
+static inline bool serves(struct entry *entry, const struct regcache_range *range) {
+  return PEEK(&entry->start) <= range->address &&
+         range->address + range->length <= PEEK(&entry->end) && PEEK(&entry->kind) == range->kind &&
+         PEEK(&entry->buffer) == range->buffer;
 }
 
-static void front_put(struct set *set, uint64_t page, struct entry *entry) {
+/* With the lock. */
+static void front_put(struct regcache *cache, uint64_t key, struct entry *entry) {
+  struct set *set = front_set(cache, key);
   size_t way = 0;
-  while (way < WAYS - 1 && set->entries[way] && set->pages[way] != page)
+  while (way < WAYS - 1 && PEEK(&set->entries[way]) &&
+         (PEEK(&set->entries[way]) != entry || PEEK(&set->keys[way]) != key))
     way++;
   for (; way > 0; way--) {
-    set->pages[way] = set->pages[way - 1];
-    set->entries[way] = set->entries[way - 1];
+    atomic_store_explicit(&set->keys[way], PEEK(&set->keys[way - 1]), memory_order_relaxed);
+    atomic_store_explicit(&set->entries[way], PEEK(&set->entries[way - 1]), memory_order_release);
   }
-  set->pages[0] = page;
-  set->entries[0] = entry;
+  atomic_store_explicit(&set->keys[0], key, memory_order_relaxed);
+  atomic_store_explicit(&set->entries[0], entry, memory_order_release);
 }
 
+/* Gets the entry if it is live and serves the range. */
+static inline bool take(struct regcache *cache, struct entry *entry,
+                        const struct regcache_range *range) {
+  int64_t gets = atomic_load_explicit(&entry->gets, memory_order_acquire);
+  while (gets >= 0 && serves(entry, range))
+    if (atomic_compare_exchange_weak_explicit(&entry->gets, &gets, gets + 1, memory_order_acquire,
+                                              memory_order_acquire)) {
+      atomic_store_explicit(&entry->used, PEEK(&cache->tick), memory_order_relaxed);
+      return true;
+    }
+  return false;
+}
+
+static inline struct entry *find_in_front(struct regcache *cache,
+                                          const struct regcache_range *range) {
+  for (uint32_t levels = PEEK(&cache->levels); levels; levels &= levels - 1) {
+    uint64_t key = front_key(cache, range, (unsigned)__builtin_ctz(levels));
+    struct set *set = front_set(cache, key);
+    for (size_t way = 0; way < WAYS; way++) {
+      if (PEEK(&set->keys[way]) != key)
+        continue;
+      struct entry *entry = atomic_load_explicit(&set->entries[way], memory_order_acquire);
+      if (entry && take(cache, entry, range))
+        return entry;
+    }
+  }
+  return NULL;
+}
+
+/* With the lock. */
 static struct entry *find_in_ranges(struct regcache *cache, const struct regcache_range *range) {
   struct range *pages =
       ranges_cover(&cache->ranges, range->kind, range->address, range->address + range->length);
   struct entry *entry = pages ? entry_of_pages(pages) : NULL;
-  if (!entry || entry->buffer != range->buffer)
+  if (!entry || !take(cache, entry, range))
     return NULL;
-  uint64_t page = front_page(cache, range);
-  front_put(front_set(cache, page), page, entry);
+  front_put(cache, front_key(cache, range, level_of(cache, entry->length)), entry);
   return entry;
-}
-
-static inline struct registration *take_hit(struct regcache *cache, struct entry *entry) {
-  cache->hits++;
-  entry->gets++;
-  entry->used = ++cache->tick;
-  return &entry->registration;
-}
-
-static inline struct entry *find_entry(struct regcache *cache, const struct regcache_range *range) {
-  uint64_t page = front_page(cache, range);
-  const struct set *set = front_set(cache, page);
-  for (size_t way = 0; way < WAYS; way++)
-    if (set->pages[way] == page && set->entries[way] && serves(set->entries[way], range))
-      return set->entries[way];
-  return find_in_ranges(cache, range);
 }
 
 static void *on_line(void *address) {
@@ -128,16 +147,18 @@ static struct entry *entry_new(struct regcache *cache) {
   spin_lock(&cache->lock);
   block->next = cache->blocks;
   cache->blocks = block;
-  for (size_t i = 1; i < BLOCK_ENTRIES; i++) {
-    entry[i].next = cache->free;
-    cache->free = &entry[i];
+  for (size_t i = 0; i < BLOCK_ENTRIES; i++) {
+    entry[i].number = cache->places++;
+    atomic_store_explicit(&entry[i].gets, RETIRED, memory_order_relaxed);
+    if (i > 0)
+      entry_free(cache, &entry[i]);
   }
   spin_unlock(&cache->lock);
   return entry;
 }
 
-static int get_slow(struct regcache *cache, const struct regcache_range *range,
-                    struct registration **registration) {
+static int get_missed(struct regcache *cache, const struct regcache_range *range,
+                      struct registration **registration) {
   struct entry *spare = entry_new(cache);
   if (!spare)
     return error_memory("registration");
@@ -147,10 +168,10 @@ static int get_slow(struct regcache *cache, const struct regcache_range *range,
   spin_lock(&cache->lock);
   struct entry *found;
   do
-    found = find_entry(cache, range);
+    found = find_in_ranges(cache, range);
   while (!found && pending_wait(cache, &pending));
   if (found) {
-    *registration = take_hit(cache, found);
+    *registration = &found->registration;
     entry_free(cache, spare);
   } else {
     pending_begin(cache, &pending, &bytes, &removed);
@@ -160,16 +181,27 @@ static int get_slow(struct regcache *cache, const struct regcache_range *range,
   return found ? 0 : pending_run(cache, &pending, spare, registration);
 }
 
+static __attribute__((noinline)) int get_slow(struct regcache *cache,
+                                              const struct regcache_range *range,
+                                              struct registration **registration) {
+  spin_lock(&cache->lock);
+  struct entry *entry = find_in_ranges(cache, range);
+  spin_unlock(&cache->lock);
+  if (!entry)
+    return get_missed(cache, range, registration);
+  *registration = &entry->registration;
+  return 0;
+}
+
 int regcache_get(struct regcache *cache, const struct regcache_range *range,
                  struct registration **registration) {
   if (__builtin_expect(!is_valid(cache, range), 0))
     return refuse_range(range);
-  spin_lock(&cache->lock);
-  struct entry *entry = find_entry(cache, range);
-  if (__builtin_expect(entry != NULL, 1))
-    *registration = take_hit(cache, entry);
-  spin_unlock(&cache->lock);
-  return __builtin_expect(entry != NULL, 1) ? 0 : get_slow(cache, range, registration);
+  struct entry *entry = find_in_front(cache, range);
+  if (__builtin_expect(!entry, 0))
+    return get_slow(cache, range, registration);
+  *registration = &entry->registration;
+  return 0;
 }
 
 void regcache_put(struct regcache *cache, struct registration *registration) {
@@ -212,7 +244,11 @@ void regcache_invalidate(struct regcache *cache, const struct regcache_range *ra
 void regcache_counters(struct regcache *cache, struct regcache_counters *counters) {
   spin_lock(&cache->lock);
   *counters = cache->counters;
-  counters->hits = cache->hits;
+  for (struct block *block = cache->blocks; block; block = block->next) {
+    const struct entry *entry = on_line(block->entries);
+    for (size_t i = 0; i < BLOCK_ENTRIES; i++)
+      counters->hits += (uint64_t)(PEEK(&entry[i].gets) & ~RETIRED);
+  }
   spin_unlock(&cache->lock);
 }
 

@@ -5,8 +5,9 @@
  * A registration covers whole pages. Announced neighbours are registered together (range merging);
  * memory neither announced nor requested is never registered. The cache never accesses the memory.
  *
- * Locks: any thread may make any call at any time, except regcache_close. The cache's lock is a
- * leaf and is not held across calls of the registrar, which must not call the cache. */
+ * Locks: any thread may make any call at any time, except regcache_close. A hit and a put take no
+ * lock as a rule. The cache's lock is a leaf and is not held across calls of the registrar, which
+ * must not call the cache. */
 #ifndef HAUL_FABRIC_REGCACHE_H
 #define HAUL_FABRIC_REGCACHE_H
 
@@ -74,8 +75,9 @@ void regcache_close(struct regcache *cache);
  * pages tried once more. A wider range refused for lack of room halves `merge`; one refused for
  * another reason is not tried again until it is announced again.
  *
- * The limits evict the least recently got idle registrations. Registrations in use may exceed the
- * limits until their last put. One in use during an eviction counts as got at that time.
+ * The limits evict the least recently got idle registrations, where gets between two registrations
+ * count as simultaneous. Registrations in use may exceed the limits until their last put. One in
+ * use during an eviction counts as got at that time.
  *
  * HAUL_EINVAL for a length of 0 and for a range that does not end before the address space's last
  * page, HAUL_ENOMEM, and the registrar's codes. */

@@ -28,22 +28,31 @@ struct range_merge {
 
 /* A registration, live or retired, or a free place for one. Places are freed with the cache, so
  * that the front may point to any of them. A live entry is in `ranges`, where it is found; a
- * retired one waits for its last put. The lock guards all but `puts` and `registration`.
+ * retired one waits for its last put. The lock guards what is not on the first line.
  *
- * `gets` counts under the lock, `puts` without it. Retiring an entry subtracts `gets` from `puts`,
- * which leaves 0 or less; the put that then reaches 0 is the last. Before that no put reaches 0.
- * Puts release and the last one acquires: all uses of the registration precede its end. */
+ * The first line is all that a hit touches. `gets` counts over all lives of the place, and is
+ * negative while it is not live. A get reads it, looks at the fields and then counts, provided that
+ * the count is still the same: then the fields were those of the present life, and they do not
+ * change while there is a reference. They are stored before the count, which releases them, and
+ * each get acquires it.
+ *
+ * Retiring an entry subtracts `gets` from `puts`, which leaves 0 or less; the put that then reaches
+ * 0 is the last. Before that no put reaches 0. Puts release and the last one acquires: all uses of
+ * the registration precede its end. */
 struct entry {
   struct registration registration; /* first: the caller's handle */
-  uint64_t buffer;
-  uint64_t used; /* the tick of its last get */
-  uint64_t gets;
-  _Atomic int64_t puts;
-  struct range pages; /* empty unless live */
-  struct range age;   /* its key in `ages`: a tick not after `used` */
+  _Atomic uint64_t start, end, buffer;
+  _Atomic uint32_t kind;
+  uint32_t number;       /* of the place */
+  _Atomic uint64_t used; /* the tick of its last get */
+  _Atomic int64_t gets, puts;
+  struct range pages; /* the same as above; searches do not read what gets write */
   uint64_t length;    /* bytes registered */
+  struct range age;   /* its key in `ages`, of a tick not after `used` */
   struct entry *next; /* in the free list, or in struct removed */
 } __attribute__((aligned(LINE)));
+
+#define RETIRED INT64_MIN
 
 /* A registration in progress, on the stack of the registering thread. */
 struct pending {
@@ -53,14 +62,11 @@ struct pending {
   bool stale; /* invalidated meanwhile: no other thread may find it */
 };
 
-struct regcache {
-  struct spin lock; /* guards all but the atomics and what regcache_open sets */
-  unsigned page_shift, set_shift;
-  uint64_t tick; /* counts gets */
-  uint64_t hits;
-  struct set *sets;
-  uint64_t top; /* the start of the last page: ranges end there at the latest */
+/* At level n the front looks by blocks of 16^n pages for entries of 16^n to 16^(n+1) - 1 pages. */
+#define LEVELS 16
 
+struct regcache {
+  struct spin lock;     /* guards all but the atomics and what regcache_open sets */
   struct ranges ranges; /* the live entries' pages; overlapping ones belong to one buffer */
   struct ranges ages;   /* the same entries, by age */
   struct range_merge merge;
@@ -68,12 +74,21 @@ struct regcache {
   struct entry *free;
   struct block *blocks;
   void *sets_block;
-  struct regcache_counters counters;
+  uint32_t places;
+  uint32_t live[LEVELS];             /* entries of each level */
+  struct regcache_counters counters; /* its hits: minus the gets that were none */
 
-  char apart[LINE]; /* keeps the fields below off the lines that each get writes */
+  char apart[LINE]; /* keeps the fields below, which each get reads, off the lock's line */
+  unsigned page_shift, set_shift;
+  struct set *sets;
+  uint64_t top; /* the start of the last page: ranges end there at the latest */
   const struct regcache_ops *ops;
   void *user;
   struct regcache_limits limits;
+  _Atomic uint32_t levels; /* a bit for each with entries. Stored with the lock */
+  /* Advances with each registration, not with each get, which would be a line that all threads
+   * write. Stored with the lock. */
+  _Atomic uint64_t tick;
   /* More is registered than the limits allow. Set before the search for idle entries and read after
    * each put, both sequentially consistent: of a concurrent search and put, one sees the other. */
   _Atomic bool over;
@@ -88,6 +103,10 @@ struct removed {
 
 static inline struct entry *entry_of_pages(struct range *range) {
   return list_entry(range, struct entry, pages);
+}
+
+static inline unsigned level_of(const struct regcache *cache, uint64_t length) {
+  return (63 - (unsigned)__builtin_clzll(length >> cache->page_shift)) / 4;
 }
 
 /* With the lock. */

@@ -16,12 +16,21 @@ static void remove_entry(struct regcache *cache, struct entry *entry, struct rem
   removed->entries = entry;
 }
 
+/* With the lock. */
+static void count_level(struct regcache *cache, const struct entry *entry, uint32_t more) {
+  unsigned level = level_of(cache, entry->length);
+  uint32_t bit = (uint32_t)1 << level, levels = atomic_load(&cache->levels);
+  cache->live[level] += more;
+  atomic_store_explicit(&cache->levels, cache->live[level] ? levels | bit : levels & ~bit,
+                        memory_order_relaxed);
+}
+
 /* With the lock: removes the entry now or with its last put. */
 static void retire(struct regcache *cache, struct entry *entry, struct removed *removed) {
   ranges_remove(&cache->ranges, &entry->pages);
   ranges_remove(&cache->ages, &entry->age);
-  entry->pages = (struct range){0};
-  int64_t gets = (int64_t)entry->gets;
+  count_level(cache, entry, (uint32_t)-1);
+  int64_t gets = atomic_fetch_or(&entry->gets, RETIRED);
   if (atomic_fetch_sub_explicit(&entry->puts, gets, memory_order_acq_rel) == gets)
     remove_entry(cache, entry, removed);
 }
@@ -53,11 +62,28 @@ static bool is_over(const struct regcache *cache, const struct regcache_limits *
   return cache->counters.bytes > limits->bytes || cache->counters.entries > limits->entries;
 }
 
-static void update_age(struct regcache *cache, struct entry *entry) {
-  ranges_remove(&cache->ages, &entry->age);
-  entry->age.start = entry->used;
-  entry->age.end = entry->used + 1;
+/* With the lock: a tick of its own, later than those of all gets so far. */
+static uint64_t new_tick(struct regcache *cache) {
+  uint64_t tick = atomic_load(&cache->tick) + 1;
+  atomic_store_explicit(&cache->tick, tick + 1, memory_order_relaxed);
+  return tick;
+}
+
+/* Keys differ also where ticks do not. */
+static void add_age(struct regcache *cache, struct entry *entry, uint64_t used) {
+  entry->age.kind = (uint32_t)(used >> 32);
+  entry->age.start = used << 32 | entry->number;
+  entry->age.end = entry->age.start + 1;
   ranges_add(&cache->ages, &entry->age);
+}
+
+static uint64_t tick_of(const struct range *age) {
+  return (uint64_t)age->kind << 32 | age->start >> 32;
+}
+
+static void update_age(struct regcache *cache, struct entry *entry, uint64_t used) {
+  ranges_remove(&cache->ages, &entry->age);
+  add_age(cache, entry, used);
 }
 
 /* With the lock: retires the least recently got entries until the limits hold, passing at most
@@ -65,17 +91,19 @@ static void update_age(struct regcache *cache, struct entry *entry) {
  * turn comes. */
 static void evict(struct regcache *cache, const struct regcache_limits *limits, size_t busy,
                   struct removed *removed) {
-  uint64_t began = cache->tick;
+  uint64_t began = atomic_load(&cache->tick);
   atomic_store(&cache->over, true);
-  while (is_over(cache, limits) && cache->ages.first && cache->ages.first->start <= began) {
+  while (is_over(cache, limits) && cache->ages.first && tick_of(cache->ages.first) <= began) {
     struct entry *entry = list_entry(cache->ages.first, struct entry, age);
-    if (entry->age.start != entry->used) {
-      update_age(cache, entry);
-    } else if ((int64_t)entry->gets != atomic_load(&entry->puts)) {
+    uint64_t used = atomic_load(&entry->used);
+    if (tick_of(&entry->age) != used) {
+      update_age(cache, entry, used);
+    } else if (atomic_load(&entry->gets) != atomic_load(&entry->puts)) {
       if (busy-- == 0)
         break;
-      entry->used = ++cache->tick;
-      update_age(cache, entry);
+      used = new_tick(cache);
+      atomic_store_explicit(&entry->used, used, memory_order_relaxed);
+      update_age(cache, entry, used);
     } else {
       cache->counters.evictions++;
       retire(cache, entry, removed);
@@ -207,34 +235,47 @@ static void replace_covered(struct regcache *cache, const struct range *pages,
   }
 }
 
+/* With the lock: makes the entry live. */
+static void add_entry(struct regcache *cache, struct entry *entry, const struct range *pages) {
+  uint64_t used = new_tick(cache);
+  entry->pages = *pages;
+  ranges_add(&cache->ranges, &entry->pages);
+  add_age(cache, entry, used);
+  count_level(cache, entry, 1);
+  atomic_store_explicit(&entry->start, pages->start, memory_order_relaxed);
+  atomic_store_explicit(&entry->end, pages->end, memory_order_relaxed);
+  atomic_store_explicit(&entry->kind, pages->kind, memory_order_relaxed);
+  atomic_store_explicit(&entry->used, used, memory_order_relaxed);
+  int64_t gets = atomic_load(&entry->gets) & ~RETIRED;
+  atomic_store_explicit(&entry->puts, gets, memory_order_relaxed);
+  atomic_store_explicit(&entry->gets, gets + 1, memory_order_release);
+  cache->counters.hits--; /* the get that missed */
+}
+
 /* With the lock: publishes the entry in place of those that its pages cover. Where a live entry
  * covers the pages already, gets that one instead. */
 static struct registration *entry_publish(struct regcache *cache, const struct pending *pending,
                                           struct entry *entry, struct removed *removed) {
   const struct range *pages = &pending->pages;
   cache->counters.registrations++;
-  entry->buffer = pending->buffer;
+  atomic_store_explicit(&entry->buffer, pending->buffer, memory_order_relaxed);
   entry->length = range_length(pages);
-  entry->used = ++cache->tick;
-  entry->gets = 1;
-  /* A stale one is retired from the start. */
-  atomic_store_explicit(&entry->puts, pending->stale ? -1 : 0, memory_order_relaxed);
-  if (pending->stale)
+  if (pending->stale) { /* retired from the start */
+    atomic_store_explicit(&entry->puts, -1, memory_order_relaxed);
     return &entry->registration;
+  }
   struct range *wider = ranges_cover(&cache->ranges, pages->kind, pages->start, pages->end);
   if (wider) {
     struct entry *other = entry_of_pages(wider);
     cache->counters.replacements++;
     remove_entry(cache, entry, removed);
-    other->gets++;
-    other->used = cache->tick;
+    atomic_fetch_add_explicit(&other->gets, 1, memory_order_acquire);
+    atomic_store_explicit(&other->used, new_tick(cache), memory_order_relaxed);
+    cache->counters.hits--;
     return &other->registration;
   }
   replace_covered(cache, pages, removed);
-  entry->pages = *pages;
-  ranges_add(&cache->ranges, &entry->pages);
-  entry->age = (struct range){.start = entry->used, .end = entry->used + 1};
-  ranges_add(&cache->ages, &entry->age);
+  add_entry(cache, entry, pages);
   return &entry->registration;
 }
 

@@ -784,6 +784,86 @@ static void no_thread_finds_a_stale_registration(void **state) {
     pthread_rwlock_destroy(&regions[i]);
 }
 
+/* Threads that hold some registrations at a time, while others evict and invalidate them: what a
+ * get returned stays until its put. No lock keeps gets and invalidations apart here. */
+#define HOLD 4
+
+struct held {
+  struct registration *registration;
+  struct regcache_range range;
+};
+
+static void assert_lives(const struct held *held) {
+  const struct record *record = held->registration->handle;
+  assert_false(record->ended);
+  assert_true(record->start * page <= held->range.address);
+  assert_true(held->range.address + held->range.length <= record->end * page);
+  assert_true(record->buffer == held->range.buffer);
+  assert_int_equal(record->kind, held->range.kind);
+}
+
+/* Few ranges of one page, so that threads meet, and some of 16 pages or more. */
+static struct regcache_range random_range(uint32_t random) {
+  uint64_t pages = random >> 28 ? 1 : 16 + (random >> 8) % 16;
+  struct regcache_range range = range_of((random >> 12) % 64, pages);
+  range.kind = random >> 6 & 1;
+  range.buffer = (random & 63) == 0;
+  return range;
+}
+
+static void *hold_some(void *argument) {
+  struct held held[HOLD] = {{0}};
+  uint32_t random = (uint32_t)(uintptr_t)argument * 7919 + 1;
+  for (unsigned i = 0; i < 40000; i++) {
+    random = random * 1664525 + 1013904223;
+    struct held *one = &held[i % HOLD];
+    if (one->registration) {
+      assert_lives(one);
+      regcache_put(cache, one->registration);
+    }
+    one->range = random_range(random * 2654435761u);
+    if (random >> 25 == 0)
+      regcache_invalidate(cache, &one->range);
+    assert_works(regcache_get(cache, &one->range, &one->registration));
+    assert_lives(one);
+  }
+  for (size_t i = 0; i < HOLD; i++)
+    regcache_put(cache, held[i].registration);
+  return NULL;
+}
+
+static void what_a_get_returned_lives_until_its_put(void **state) {
+  (void)state;
+  pthread_t threads[4];
+  reopen(1 << 20, 24, MERGE);
+  for (size_t i = 0; i < COUNT(threads); i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, hold_some, (void *)i), 0);
+  for (size_t i = 0; i < COUNT(threads); i++)
+    pthread_join(threads[i], NULL);
+  struct regcache_counters now = counters();
+  assert_int_equal(now.hits + now.misses, 40000 * COUNT(threads));
+  assert_int_equal(now.entries, registrar.live);
+  assert_true(now.entries <= 24);
+  assert_true(now.hits > 0 && now.evictions > 0 && now.invalidations > 0);
+}
+
+static void use_eight(uint64_t pages, uint64_t within) {
+  for (uint64_t i = 0; i < 8; i++)
+    use(pages * 16 + i * (pages + 1) + within, pages - within);
+}
+
+static void registrations_of_each_size_are_found(void **state) {
+  (void)state;
+  reopen(1 << 20, 1000, 0);
+  for (uint64_t pages = 2; pages <= 8192; pages *= 16)
+    use_eight(pages, 0);
+  uint64_t calls = registrar.calls;
+  for (uint64_t pages = 2; pages <= 8192; pages *= 16)
+    for (unsigned round = 0; round < 3; round++)
+      use_eight(pages, round % 2);
+  assert_int_equal(registrar.calls, calls);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -824,6 +904,8 @@ int main(void) {
       TEST(concurrent_misses_register_once),
       TEST(threads_that_wait_for_a_refused_merge_register_themselves),
       TEST(no_thread_finds_a_stale_registration),
+      TEST(what_a_get_returned_lives_until_its_put),
+      TEST(registrations_of_each_size_are_found),
   };
   return cmocka_run_group_tests_name("fabric/regcache", tests, NULL, NULL);
 }
