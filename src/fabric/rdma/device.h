@@ -20,6 +20,7 @@ struct rdma_device {
   const struct nic *nic;
   struct nic_port port;
   struct regcache *cache;
+  struct rdma_receives *receives; /* for new rails, at one device a NIC; the loop's lock */
   struct watch watch; /* of the NIC's events, at one device a NIC; the loop's lock */
 };
 

@@ -21,6 +21,7 @@
  *   late:US    a completion comes US microseconds after its bytes
  *   nogid      the port has no GID
  *   noatomics  the device has no atomics (IBV_ATOMIC_NONE)
+ *   nosrq      the device has no shared receive queues
  *   global     the device reports IBV_ATOMIC_GLOB; without it IBV_ATOMIC_HCA, which is the truth
  *
  * 0, or EINVAL without a change. */

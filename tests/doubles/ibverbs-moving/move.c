@@ -212,7 +212,7 @@ static struct fabric_qp *lock_peer_with_receive(const struct sender *sender,
                                                 enum ibv_wc_status *status, unsigned *timer) {
   struct fabric_qp *to = lock_peer(sender);
   *status = IBV_WC_RETRY_EXC_ERR;
-  if (!to || to->received != to->receives)
+  if (!to || to->received != to->receives || (to->srq && srq_take(to)))
     return to;
   *status = IBV_WC_RNR_RETRY_EXC_ERR;
   *timer = to->not_ready_timer;

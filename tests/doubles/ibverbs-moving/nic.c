@@ -37,6 +37,9 @@ static const struct double_device device = {
                .max_sge = 1,
                .max_sge_rd = 1,
                .max_cqe = 4194303,
+               .max_srq = FABRIC_SRQS,
+               .max_srq_wr = FABRIC_SHARED,
+               .max_srq_sge = 1,
                .max_qp_rd_atom = 16,
                .max_qp_init_rd_atom = 16,
                .atomic_cap = IBV_ATOMIC_HCA},
@@ -58,12 +61,13 @@ enum fault {
   NOGID,
   NOATOMICS,
   GLOBAL,
+  NOSRQ,
   FAULTS
 };
 
 static const char *const names[FAULTS] = {"retry",  "rnr",     "access",    "refuse", "remove",
                                           "vanish", "overrun", "memlock",   "pin",    "slow",
-                                          "late",   "nogid",   "noatomics", "global"};
+                                          "late",   "nogid",   "noatomics", "global", "nosrq"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -147,6 +151,7 @@ int ibverbs_double_fault(const char *words) {
   ibverbs_double.devices[0].limits.atomic_cap = wanted[NOATOMICS] ? IBV_ATOMIC_NONE
                                                 : wanted[GLOBAL]  ? IBV_ATOMIC_GLOB
                                                                   : IBV_ATOMIC_HCA;
+  ibverbs_double.devices[0].limits.max_srq = wanted[NOSRQ] ? 0 : (int)FABRIC_SRQS;
   if (!*words) {
     atomic_store(&gone, PRESENT);
     *port = device.port[0];
