@@ -21,7 +21,7 @@ struct rdma_device {
   struct nic_port port;
   struct regcache *cache;
   struct rdma_receives *receives; /* for new rails, at one device a NIC; the loop's lock */
-  struct watch watch; /* of the NIC's events, at one device a NIC; the loop's lock */
+  struct watch watch;             /* of the NIC's events, at one device a NIC; the loop's lock */
 };
 
 /* The node's share of the transport: fabric->shared[rdma]. */

@@ -18,8 +18,8 @@
  *
  * Locks: the loop's lock guards the channel, attachments, staged copies, and each job in
  * `stepping`. The endpoint's lock (`combiner`) guards the lists of jobs and bindings, rails and
- * slots. It is taken after the loop's lock; only the regcache's lock may be taken inside it. Posting to
- * the receives that rails share needs no lock (receives.h). */
+ * slots. It is taken after the loop's lock; only the regcache's lock may be taken inside it.
+ * Posting to the receives that rails share needs no lock (receives.h). */
 #ifndef HAUL_FABRIC_RDMA_ENDPOINT_H
 #define HAUL_FABRIC_RDMA_ENDPOINT_H
 

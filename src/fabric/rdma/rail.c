@@ -4,8 +4,8 @@
  *
  * Records about a work go over its rail, behind its bytes: between two NICs' writes to memory no
  * order holds. A side sends only what the peer has receives for (rail.h counts them), unless the
- * peer's rails share receives. A receive is posted again before the response is sent, as the response
- * allows the peer its next message. */
+ * peer's rails share receives. A receive is posted again before the response is sent, as the
+ * response allows the peer its next message. */
 #include "fabric/rdma/rail.h"
 
 #include <errno.h>
@@ -21,8 +21,8 @@
 
 /* Codes of the InfiniBand specification. An acknowledgement is awaited for 4.096 us times 2^14
  * (67 ms) and requested seven times. A receiver that is not ready is asked again after 0.64 ms, and
- * without end (7): where rails share receives, they may run out for a while. rdma_check_stuck ends a
- * rail whose peer never becomes ready. */
+ * without end (7): where rails share receives, they may run out for a while. rdma_check_stuck ends
+ * a rail whose peer never becomes ready. */
 #define TIMEOUT     14
 #define RETRIES     7
 #define RNR_TIMER   12
@@ -242,8 +242,8 @@ static void return_completed(struct rdma_rail *rail) {
     rdma_rail_drop_receive(rail, &completion);
 }
 
-/* For the other rails: the receives that this one has taken, and that it holds for records that
- * nobody will handle. In the error state the queue pair takes no more of them. */
+/* Leaves the receives that this rail has taken to the others, also those of records that are not
+ * handled yet. In the error state the queue pair takes no more of them. */
 static void return_receives(struct rdma_rail *rail) {
   struct rdma_messages *messages = &rail->messages;
   struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};

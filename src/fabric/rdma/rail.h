@@ -59,9 +59,9 @@ struct rdma_rail {
   struct ibv_cq *cq;
   struct ibv_qp *qp;
   struct rdma_receives *receives; /* shared with other rails; NULL: the rail has its own */
-  struct rdma_end end; /* as in this side's hello */
-  uint32_t inlined;    /* most bytes that go inline */
-  struct watch watch;  /* of `events`; the loop's lock */
+  struct rdma_end end;            /* as in this side's hello */
+  uint32_t inlined;               /* most bytes that go inline */
+  struct watch watch;             /* of `events`; the loop's lock */
   /* With the endpoint's lock. */
   uint32_t send_room; /* free work requests of the send queue */
   uint32_t posted_count;

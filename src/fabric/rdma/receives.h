@@ -6,8 +6,8 @@
  * (RNR_RETRIES in rail.c): nothing fails, and nothing is lost. Whoever polls a completion posts its
  * buffer again, and never waits for a peer first; so the queue always fills again.
  *
- * Locks: the loop's lock guards the queue's use by rails and its areas. Posting needs no lock: verbs
- * are thread-safe, and an area is constant once its first receive is posted. */
+ * Locks: the loop's lock guards the queue's use by rails and its areas. Posting needs no lock:
+ * verbs are thread-safe, and an area is constant once its first receive is posted. */
 #ifndef HAUL_FABRIC_RDMA_RECEIVES_H
 #define HAUL_FABRIC_RDMA_RECEIVES_H
 
@@ -21,8 +21,8 @@
 
 /* A closing queue pair may take a receive with it: one that the NIC took for a message whose
  * completion comes after the last poll (IBV_EVENT_QP_LAST_WQE_REACHED would announce the end, and a
- * broken rail cannot wait for it). Once so many have left, the queue serves no further rail, so that
- * these losses never empty it. */
+ * broken rail cannot wait for it). Once so many have left, the queue serves no further rail, so
+ * that these losses never empty it. */
 #define RECEIVE_LEAVERS 1024u
 
 struct receive_area {
@@ -39,9 +39,9 @@ struct rdma_receives {
   struct receive_area areas[RECEIVE_AREAS];
 };
 
-/* With the loop's lock: the receives of the device's NIC, for one more rail. NULL in `*receives` and
- * 0 where the NIC has no shared receive queue: the rail has receives of its own. Else a code with
- * the detail; *receives is valid then, too, where it is not NULL. */
+/* With the loop's lock: gives one more rail of the device the receives of its NIC. 0 and NULL where
+ * the NIC has no shared receive queue: the rail needs its own. Also after a failure, whose detail
+ * is set, the rail has to put what it got. */
 int rdma_receives_get(struct rdma_device *device, struct rdma_receives **receives);
 /* With the loop's lock, after the rail's queue pair was destroyed. Safe on NULL. */
 void rdma_receives_put(struct rdma_receives *receives);

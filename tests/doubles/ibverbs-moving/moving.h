@@ -15,8 +15,8 @@
  * stopped process complete when it continues.
  *
  * Lock order: a queue pair's in the file, a shared receive queue's, registrations' in the file by
- * index, the atomics' lock, a completion queue's or channel's. Locks in the file are robust, as a process may be killed while
- * it holds one. */
+ * index, the atomics' lock, a completion queue's or channel's. Locks in the file are robust, as a
+ * process may be killed while it holds one. */
 #ifndef HAUL_TESTS_IBVERBS_MOVING_H
 #define HAUL_TESTS_IBVERBS_MOVING_H
 
