@@ -53,6 +53,7 @@ struct rdma_binding {
 struct rdma_unsent {
   uint8_t *bytes;
   size_t length, sent, room;
+  bool lost; /* one found no memory: no later one may be sent, and the link ends */
 };
 
 struct rdma_endpoint {
