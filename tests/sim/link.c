@@ -229,9 +229,14 @@ static void do_write(struct link *link) {
   proven(link, WRITE, code);
 }
 
-/* Waits for the end of a transfer, whatever else fails. `limit` began with the transfer. */
+/* Waits for the end of a transfer, whatever else fails. `limit` began with the transfer. A program
+ * that was frozen meanwhile gets the time back. */
 int await_end(haul_transfer *transfer, const struct limit *limit) {
-  int code = haul_transfer_wait(transfer, limit->until + S + cards_slack());
+  int64_t until = limit->until + S + cards_slack();
+  int code = haul_transfer_wait(transfer, until);
+  int64_t frozen = process_current()->frozen_for - limit->frozen_before;
+  if (frozen > 0 && haul_transfer_test(transfer) == 1)
+    code = haul_transfer_wait(transfer, until + frozen);
   limit_end(limit);
   if (haul_transfer_test(transfer) == 1)
     sim_fail("deadline", "a transfer goes on after its deadline");
