@@ -149,6 +149,15 @@ static int post_receive(struct rdma_rail *rail, uint32_t buffer) {
                 : 0;
 }
 
+/* While they are registered. */
+static void count_own_receives(const struct rdma_rail *rail, int change) {
+  struct rdma_node *node = rail->device->node;
+  if (rail->receives)
+    return;
+  node->own_receives += (uint32_t)change;
+  node->receive_bytes += (uint64_t)(int64_t)change * RDMA_RECEIVES * RDMA_RECORD;
+}
+
 int rdma_rail_open_messages(struct rdma_rail *rail) {
   struct rdma_messages *messages = &rail->messages;
   struct heap *heap = rail->endpoint->base.link->fabric->heap;
@@ -158,6 +167,8 @@ int rdma_rail_open_messages(struct rdma_rail *rail) {
                         &messages->region);
   if (code == 0)
     code = rdma_device_pin(rail->device, &messages->region->memory, &messages->registration);
+  if (code == 0)
+    count_own_receives(rail, 1);
   for (uint32_t i = 0; i < receives && code == 0; i++)
     code = post_receive(rail, i);
   return code;
@@ -274,6 +285,8 @@ void rdma_rail_close(struct rdma_rail *rail) {
     verbs->destroy_comp_channel(rail->events);
   rail->cq = NULL;
   rail->events = NULL;
+  if (messages->registration)
+    count_own_receives(rail, -1);
   rdma_device_unexport(rail->device, messages->registration);
   if (messages->region)
     region_put(messages->region);

@@ -44,6 +44,8 @@ static int add_area(struct rdma_receives *receives) {
                         HAUL_REGION_PRIVATE, &area->region);
   if (code == 0)
     code = rdma_device_pin(receives->device, &area->region->memory, &area->registration);
+  if (code == 0)
+    receives->device->node->receive_bytes += area->region->memory.length;
   for (uint32_t i = 0; i < count && code == 0; i++)
     code = rdma_receives_post(receives, first + i);
   return code;
@@ -75,9 +77,12 @@ void rdma_receives_put(struct rdma_receives *receives) {
     receives->device->receives = NULL;
   receives->device->nic->verbs->destroy_srq(receives->queue); /* before its buffers go */
   for (uint32_t i = 0; i < receives->area_count; i++) {
-    rdma_device_unexport(receives->device, receives->areas[i].registration);
-    if (receives->areas[i].region)
-      region_put(receives->areas[i].region);
+    struct receive_area *area = &receives->areas[i];
+    if (area->registration)
+      receives->device->node->receive_bytes -= area->region->memory.length;
+    rdma_device_unexport(receives->device, area->registration);
+    if (area->region)
+      region_put(area->region);
   }
   alloc_free(receives);
 }

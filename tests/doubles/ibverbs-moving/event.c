@@ -7,7 +7,7 @@
 #include "moving.h"
 
 #define EVENTS_MAX   64u
-#define CONTEXTS_MAX 64u
+#define CONTEXTS_MAX 128u
 
 struct events {
   pthread_mutex_t lock;

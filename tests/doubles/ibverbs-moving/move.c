@@ -216,6 +216,7 @@ static struct fabric_qp *lock_peer_with_receive(const struct sender *sender,
     return to;
   *status = IBV_WC_RNR_RETRY_EXC_ERR;
   *timer = to->not_ready_timer;
+  atomic_fetch_add(&ibverbs_double_not_ready, 1);
   fabric_unlock(&to->lock);
   return NULL;
 }

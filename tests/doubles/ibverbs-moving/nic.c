@@ -12,6 +12,7 @@
 
 _Atomic int64_t ibverbs_double_doorbell;
 _Atomic uint64_t ibverbs_double_doorbells;
+_Atomic uint64_t ibverbs_double_not_ready;
 
 static bool null;
 static _Atomic int gone; /* enum removal */
@@ -61,13 +62,13 @@ enum fault {
   NOGID,
   NOATOMICS,
   GLOBAL,
-  NOSRQ,
+  SRQ,
   FAULTS
 };
 
 static const char *const names[FAULTS] = {"retry",  "rnr",     "access",    "refuse", "remove",
                                           "vanish", "overrun", "memlock",   "pin",    "slow",
-                                          "late",   "nogid",   "noatomics", "global", "nosrq"};
+                                          "late",   "nogid",   "noatomics", "global", "srq"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -151,7 +152,7 @@ int ibverbs_double_fault(const char *words) {
   ibverbs_double.devices[0].limits.atomic_cap = wanted[NOATOMICS] ? IBV_ATOMIC_NONE
                                                 : wanted[GLOBAL]  ? IBV_ATOMIC_GLOB
                                                                   : IBV_ATOMIC_HCA;
-  ibverbs_double.devices[0].limits.max_srq = wanted[NOSRQ] ? 0 : (int)FABRIC_SRQS;
+  ibverbs_double.devices[0].limits.max_srq_wr = (int)(wanted[SRQ] ? wanted[SRQ] : FABRIC_SHARED);
   if (!*words) {
     atomic_store(&gone, PRESENT);
     *port = device.port[0];
