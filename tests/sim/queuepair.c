@@ -477,10 +477,12 @@ int model_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
     return EINVAL;
   if (card_fault(8))
     return ETIMEDOUT; /* as of a driver that looks the peer's address up */
-  if (wanted->qp_state == IBV_QPS_ERR)
-    queue_pair_fail(qp, 0);
-  else
+  if (wanted->qp_state != IBV_QPS_ERR) {
     take(qp, wanted, mask);
+  } else {
+    queue_pair_fail(qp, 0);
+    completions_settle(receive_queue(qp));
+  }
   seen->state = qp->state;
   return 0;
 }

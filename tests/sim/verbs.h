@@ -155,6 +155,8 @@ struct completions *completions_of(struct ibv_cq *seen);
 /* False: the queue overran. */
 bool completions_push(struct completions *queue, const struct ibv_wc *completion,
                       struct queue_pair *sender, uint32_t number);
+/* All completions that have their cause can be polled. */
+void completions_settle(struct completions *queue);
 void completions_purge(struct completions *queue, uint32_t qp_number);
 void events_raise(struct context *context, enum ibv_event_type type, void *element);
 void events_forget(struct context *context, const void *element);

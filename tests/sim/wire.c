@@ -176,8 +176,10 @@ static enum ibv_wc_status judge_access(const struct queue_pair *qp, const struct
 static bool has_receive(struct queue_pair *qp, const struct packet *packet) {
   if (!takes_receive(packet))
     return true;
-  if (qp->seen.srq && !shared_take(qp))
+  if (qp->seen.srq && !shared_take(qp)) {
+    sim_trace("nic: queue pair %u finds no shared receive", qp->seen.qp_num);
     return false;
+  }
   if (qp->receives_taken == qp->receives_posted)
     sim_fail("credits", "a message for queue pair %u of process %d finds no receive",
              qp->seen.qp_num, (int)qp->object.owner->pid);

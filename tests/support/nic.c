@@ -39,6 +39,13 @@ uint64_t nic_doorbells(void) {
   return atomic_load(doorbells);
 }
 
+uint32_t nic_shared_receives(void) {
+  uint32_t (*count)(void);
+  void *found = symbol("ibverbs_double_shared_receives");
+  memcpy(&count, &found, sizeof count);
+  return count();
+}
+
 uint64_t nic_not_ready(void) {
   const _Atomic uint64_t *count = symbol("ibverbs_double_not_ready");
   return atomic_load(count);

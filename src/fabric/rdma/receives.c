@@ -23,12 +23,13 @@ static struct rdma_receives *open_queue(struct rdma_device *device) {
   if (!receives)
     return NULL;
   receives->device = device;
-  receives->receives_of_area = shrinkable(RECEIVES_OF_AREA, 4);
+  receives->receives_of_area = shrunk(RECEIVES_OF_AREA, 1);
   receives->areas_most = (uint32_t)nic->limits.srq_wr / receives->receives_of_area;
-  if (receives->areas_most > shrinkable(RECEIVE_AREAS, 1))
-    receives->areas_most = shrinkable(RECEIVE_AREAS, 1);
-  struct ibv_srq_init_attr attributes = {
-      .attr = {.max_wr = receives->areas_most * receives->receives_of_area, .max_sge = 1}};
+  if (receives->areas_most > shrunk(RECEIVE_AREAS, 4))
+    receives->areas_most = shrunk(RECEIVE_AREAS, 4);
+  uint32_t most = receives->areas_most * receives->receives_of_area;
+  receives->rails_most = shrunk(RECEIVE_RAILS(most), 4);
+  struct ibv_srq_init_attr attributes = {.attr = {.max_wr = most, .max_sge = 1}};
   receives->queue = nic->verbs->create_srq(nic->pd, &attributes);
   if (receives->queue)
     return receives;
@@ -56,7 +57,7 @@ int rdma_receives_get(struct rdma_device *device, struct rdma_receives **out) {
   *out = NULL;
   if ((uint32_t)device->nic->limits.srq_wr < RECEIVES_OF_AREA)
     return 0;
-  if (first->receives && first->receives->left >= shrinkable(RECEIVE_LEAVERS, 4))
+  if (first->receives && first->receives->opened >= first->receives->rails_most)
     first->receives = NULL; /* its rails keep it */
   if (!first->receives)
     first->receives = open_queue(first);
@@ -64,13 +65,13 @@ int rdma_receives_get(struct rdma_device *device, struct rdma_receives **out) {
   if (!receives)
     return 0;
   receives->rails++;
+  receives->opened++;
   return receives->area_count < receives->areas_most ? add_area(receives) : 0;
 }
 
 void rdma_receives_put(struct rdma_receives *receives) {
   if (!receives)
     return;
-  receives->left++;
   if (--receives->rails > 0)
     return;
   if (receives->device->receives == receives)

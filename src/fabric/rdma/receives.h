@@ -21,9 +21,10 @@
 
 /* A closing queue pair may take a receive with it: one that the NIC took for a message whose
  * completion comes after the last poll (IBV_EVENT_QP_LAST_WQE_REACHED would announce the end, and a
- * broken rail cannot wait for it). Once so many have left, the queue serves no further rail, so
- * that these losses never empty it. */
-#define RECEIVE_LEAVERS 1024u
+ * broken rail cannot wait for it). So a queue serves half as many rails in its life as it has
+ * receives, and never loses all. Later rails get another queue, which doubles the memory while
+ * rails of both are open. */
+#define RECEIVE_RAILS(receives) ((receives) / 2)
 
 struct receive_area {
   struct haul_region *region;
@@ -33,8 +34,8 @@ struct receive_area {
 struct rdma_receives {
   struct rdma_device *device; /* the NIC's first */
   struct ibv_srq *queue;
-  uint32_t areas_most, receives_of_area;
-  uint32_t rails, left; /* queue pairs that use it, and that did */
+  uint32_t areas_most, receives_of_area, rails_most;
+  uint32_t rails, opened; /* that use it; that ever did */
   uint32_t area_count;
   struct receive_area areas[RECEIVE_AREAS];
 };

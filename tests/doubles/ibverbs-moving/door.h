@@ -31,6 +31,8 @@ int ibverbs_double_fault(const char *words);
 extern _Atomic int64_t ibverbs_double_doorbell;
 /* The number of calls of ibv_post_send. */
 extern _Atomic uint64_t ibverbs_double_doorbells;
+/* Receives in the shared receive queues of this process. */
+uint32_t ibverbs_double_shared_receives(void);
 /* How often a work request of this process found no receive. */
 extern _Atomic uint64_t ibverbs_double_not_ready;
 

@@ -154,6 +154,18 @@ struct fabric_srq *fabric_take_srq(void) {
   return NULL;
 }
 
+uint32_t ibverbs_double_shared_receives(void) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < FABRIC_SRQS; i++) {
+    struct fabric_srq *srq = &fabric->srqs[i];
+    fabric_lock(&srq->lock);
+    if (atomic_load(&srq->pid) == getpid())
+      count += srq->receives - srq->received;
+    fabric_unlock(&srq->lock);
+  }
+  return count;
+}
+
 uint32_t fabric_srq_number(const struct fabric_srq *srq) {
   return (uint32_t)(srq - fabric->srqs) + 1;
 }
