@@ -290,10 +290,14 @@ static bool may_change(const struct lane *lane, const struct span *span) {
   return lane->loose_until > sim_now;
 }
 
+void check_read_code(struct link *link, const struct span *span, int code) {
+  if (code != HAUL_ECHECKSUM || !may_change(lane_of(link, span), span))
+    check_code("haul_read", code);
+}
+
 void read_ended(struct link *link, const struct span *span, const uint8_t *to, int code) {
   const struct lane *lane = lane_of(link, span);
-  if (code != HAUL_ECHECKSUM || !may_change(lane, span))
-    check_code("haul_read", code);
+  check_read_code(link, span, code);
   check_stale(link, code);
   if (code == 0 && link->to->life == link->life && span->publication != link->publication)
     sim_fail("stale", "a read is complete that began after the memory was withdrawn");
