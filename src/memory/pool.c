@@ -20,18 +20,22 @@ size_t pool_class_bytes(uint8_t size_class) {
   return class_bytes[size_class];
 }
 
-uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t length) {
-  if (place.kind >= POOL_KINDS || place.device >= POOL_DEVICES)
-    return REGION_EXACT;
-  uint8_t size_class = pool_class_of(length);
-  return size_class < pool->classes ? size_class : REGION_EXACT;
-}
-
-inline uint8_t pool_class_of(size_t length) {
+static inline uint8_t class_of(size_t length) {
   for (uint8_t i = 0; i < POOL_CLASSES; i++)
     if (length <= class_bytes[i])
       return i == 0 || length > class_bytes[i] / 4 ? i : REGION_EXACT;
   return REGION_EXACT;
+}
+
+uint8_t pool_class_of(size_t length) {
+  return class_of(length);
+}
+
+uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t length) {
+  if (place.kind >= POOL_KINDS || place.device >= POOL_DEVICES)
+    return REGION_EXACT;
+  uint8_t size_class = class_of(length);
+  return size_class < pool->classes ? size_class : REGION_EXACT;
 }
 
 static size_t slot_of(struct haul_place place, bool private, uint8_t size_class) {

@@ -20,10 +20,11 @@
 #define REQUEST_BYTES 8192u
 
 /* Values that rise and fall; all others are counters. */
-static const char *const gauges[] = {"dpdk.objects_free",   "node.peers",    "node.published",
-                                     "node.transfers",      "pool.bytes",    "rdma.cache.bytes",
-                                     "rdma.cache.entries",  "staging.bytes", "staging.limit",
-                                     "node.transfers_bytes"};
+static const char *const gauges[] = {
+    "dpdk.objects_free",  "node.peers",          "node.published",
+    "node.transfers",     "pool.bytes",          "rdma.cache.bytes",
+    "rdma.cache.entries", "rdma.receives.bytes", "rdma.receives.unshared",
+    "staging.bytes",      "staging.limit",       "node.transfers_bytes"};
 
 /* Counters whose metric has a clearer name. */
 static const char *const names[][2] = {{"node.peers", "peers"},

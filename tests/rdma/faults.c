@@ -261,7 +261,7 @@ static void local_memory_over_the_lock_limit_uses_tcp(void **state) {
 
 static void remote_memory_over_the_lock_limit_uses_tcp(void **state) {
   (void)state;
-  begin_with_owners_fault("memlock:2"); /* the first one is for the rail's messages */
+  begin_with_owners_fault("memlock:3"); /* the first two are for messages */
   assert_tcp_because(PIN_REASON);
 }
 

@@ -182,7 +182,7 @@ void do_cancel_read(struct link *link) {
     pause_for(sim_between(0, 8 * (net.latency + net.jitter)));
     check_untouched(to, span.length, "the destination of a read that has ended");
   }
-  check_code("haul_read", code);
+  check_read_code(link, &span, code);
   count(link, CANCEL_READ, code == HAUL_ECANCELED ? 0 : code);
 }
 

@@ -24,6 +24,7 @@ void cards_draw(bool only) {
   cards.slowness = (unsigned)sim_between(1, 4);
   cards.late = sim_chance(500000) ? 0 : sim_between(0, 500 * US);
   cards.registers = sim_chance(500000) ? 0 : sim_between(0, 5 * MS);
+  cards.shared = !sim_chance(200000);
 }
 
 struct card *card_of(struct host *host, unsigned number) {

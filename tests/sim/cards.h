@@ -13,6 +13,7 @@ struct file;
 /* What the seed draws about NICs. */
 struct cards {
   unsigned per_host; /* 0: no libibverbs */
+  bool shared;       /* they have shared receive queues */
   bool atomics;      /* they have some */
   bool global;       /* which are atomic with processors too (IBV_ATOMIC_GLOB) */
   bool gid;          /* the ports have an address */

@@ -215,6 +215,14 @@ static void on_arrival(struct event *event) {
     event_schedule(event, entry_at(queue, queue->ready)->at, on_arrival);
 }
 
+void completions_settle(struct completions *queue) {
+  for (uint32_t i = queue->ready; i < queue->count; i++)
+    entry_at(queue, i)->at = sim_now;
+  queue->last_at = sim_now;
+  event_cancel(&queue->arrival);
+  on_arrival(&queue->arrival);
+}
+
 /* A queue that overran delivers nothing more; its event is the only notice. */
 static bool has_room(struct completions *queue) {
   if (queue->overrun)

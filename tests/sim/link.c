@@ -229,9 +229,14 @@ static void do_write(struct link *link) {
   proven(link, WRITE, code);
 }
 
-/* Waits for the end of a transfer, whatever else fails. `limit` began with the transfer. */
+/* Waits for the end of a transfer, whatever else fails. `limit` began with the transfer. A program
+ * that was frozen meanwhile gets the time back. */
 int await_end(haul_transfer *transfer, const struct limit *limit) {
-  int code = haul_transfer_wait(transfer, limit->until + S + cards_slack());
+  int64_t until = limit->until + S + cards_slack();
+  int code = haul_transfer_wait(transfer, until);
+  int64_t frozen = process_current()->frozen_for - limit->frozen_before;
+  if (frozen > 0 && haul_transfer_test(transfer) == 1)
+    code = haul_transfer_wait(transfer, until + frozen);
   limit_end(limit);
   if (haul_transfer_test(transfer) == 1)
     sim_fail("deadline", "a transfer goes on after its deadline");
@@ -285,10 +290,14 @@ static bool may_change(const struct lane *lane, const struct span *span) {
   return lane->loose_until > sim_now;
 }
 
+void check_read_code(struct link *link, const struct span *span, int code) {
+  if (code != HAUL_ECHECKSUM || !may_change(lane_of(link, span), span))
+    check_code("haul_read", code);
+}
+
 void read_ended(struct link *link, const struct span *span, const uint8_t *to, int code) {
   const struct lane *lane = lane_of(link, span);
-  if (code != HAUL_ECHECKSUM || !may_change(lane, span))
-    check_code("haul_read", code);
+  check_read_code(link, span, code);
   check_stale(link, code);
   if (code == 0 && link->to->life == link->life && span->publication != link->publication)
     sim_fail("stale", "a read is complete that began after the memory was withdrawn");

@@ -30,6 +30,8 @@ void fill(struct link *link, const struct span *span);
 void write_begins(struct link *link, struct span *span);
 /* Complete: the bytes are there now, and stay. Failed: they are undefined until a later write. */
 void write_ended(struct link *link, const struct span *span, int code);
+/* A mismatch is allowed where a NIC may still write. */
+void check_read_code(struct link *link, const struct span *span, int code);
 void read_ended(struct link *link, const struct span *span, const uint8_t *to, int code);
 int await_end(haul_transfer *transfer, const struct limit *limit);
 void check_code(const char *call, int code);

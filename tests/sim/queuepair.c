@@ -45,16 +45,16 @@ static struct completions *receive_queue(const struct queue_pair *qp) {
   return (struct completions *)qp->seen.recv_cq;
 }
 
-static void use_memory(struct queue_pair *qp, const struct ibv_sge *place, unsigned rights) {
+void use_memory(const struct ibv_pd *pd, const struct ibv_sge *place, unsigned rights) {
   if (place->length == 0)
     return;
-  if (!dma_at(place->lkey, qp->seen.pd, place->addr, place->length, rights))
+  if (!dma_at(place->lkey, pd, place->addr, place->length, rights))
     sim_fail("dma", "a work request names %u bytes at %llx, which key %x does not allow",
              place->length, (unsigned long long)place->addr, place->lkey);
   registration_of(place->lkey)->requests++;
 }
 
-static void leave_memory(const struct ibv_sge *place) {
+void leave_memory(const struct ibv_sge *place) {
   struct registration_model *model = place->length > 0 ? registration_of(place->lkey) : NULL;
   if (model)
     model->requests--;
@@ -101,7 +101,7 @@ static bool complete_oldest(struct queue_pair *qp, enum ibv_wc_status status) {
 }
 
 void complete_receive(struct queue_pair *qp, const struct ibv_wc *completion) {
-  leave_memory(&qp->receives[qp->receives_done++ % qp->first.cap.max_recv_wr].place);
+  leave_memory(&qp->receives[qp->receives_done++ % qp->receive_room].place);
   if (!completions_push(receive_queue(qp), completion, NULL, 0))
     queue_pair_fail(qp, 0);
 }
@@ -116,7 +116,7 @@ static void flush_sends(struct queue_pair *qp, enum ibv_wc_status status) {
 static void flush_receives(struct queue_pair *qp) {
   struct ibv_wc completion = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = qp->seen.qp_num};
   while (qp->receives_done != qp->receives_posted) {
-    const struct receive *receive = &qp->receives[qp->receives_done++ % qp->first.cap.max_recv_wr];
+    const struct receive *receive = &qp->receives[qp->receives_done++ % qp->receive_room];
     completion.wr_id = receive->id;
     leave_memory(&receive->place);
     completions_push(receive_queue(qp), &completion, NULL, 0);
@@ -129,7 +129,7 @@ static void forget_requests(struct queue_pair *qp) {
   for (; queue_pair_oldest(qp); qp->done++)
     leave_request(queue_pair_oldest(qp));
   for (; qp->receives_done != qp->receives_posted; qp->receives_done++)
-    leave_memory(&qp->receives[qp->receives_done % qp->first.cap.max_recv_wr].place);
+    leave_memory(&qp->receives[qp->receives_done % qp->receive_room].place);
 }
 
 static void stop(struct queue_pair *qp) {
@@ -154,6 +154,8 @@ void queue_pair_fail(struct queue_pair *qp, enum ibv_wc_status status) {
   flush_sends(qp, status);
   if (!receives_first)
     flush_receives(qp);
+  if (qp->seen.srq)
+    events_raise(context_behind(qp->seen.context), IBV_EVENT_QP_LAST_WQE_REACHED, qp);
 }
 
 void queue_pairs_removed(struct context *context) {
@@ -294,7 +296,7 @@ static void fill(struct queue_pair *qp, struct request *request, const struct ib
   if (request->is_inline)
     memcpy(request->inlined, (const void *)(uintptr_t)request->place.addr, request->length);
   else
-    use_memory(qp, &request->place, reads ? IBV_ACCESS_LOCAL_WRITE : 0);
+    use_memory(qp->seen.pd, &request->place, reads ? IBV_ACCESS_LOCAL_WRITE : 0);
   cut(qp, request);
   request->fault = draw_fault(qp, request);
   sim_trace("nic: queue pair %u: request %llx, opcode %d, %u bytes, packets %u to %u",
@@ -335,14 +337,14 @@ int post_send(struct ibv_qp *seen, struct ibv_send_wr *wr, struct ibv_send_wr **
 }
 
 static int post_one_receive(struct queue_pair *qp, const struct ibv_recv_wr *wr) {
-  if (wr->num_sge < 0 || wr->num_sge > (int)qp->first.cap.max_recv_sge)
+  if (qp->seen.srq || wr->num_sge < 0 || wr->num_sge > (int)qp->first.cap.max_recv_sge)
     return EINVAL;
-  if (qp->receives_posted - qp->receives_done >= qp->first.cap.max_recv_wr)
+  if (qp->receives_posted - qp->receives_done >= qp->receive_room)
     return ENOMEM;
-  struct receive *receive = &qp->receives[qp->receives_posted++ % qp->first.cap.max_recv_wr];
+  struct receive *receive = &qp->receives[qp->receives_posted++ % qp->receive_room];
   receive->id = wr->wr_id;
   receive->place = wr->num_sge > 0 ? wr->sg_list[0] : (struct ibv_sge){0};
-  use_memory(qp, &receive->place, IBV_ACCESS_LOCAL_WRITE);
+  use_memory(qp->seen.pd, &receive->place, IBV_ACCESS_LOCAL_WRITE);
   return 0;
 }
 
@@ -361,8 +363,11 @@ int post_receive(struct ibv_qp *seen, struct ibv_recv_wr *wr, struct ibv_recv_wr
   return error;
 }
 
-static bool fits(const struct ibv_qp_cap *cap) {
-  return cap->max_send_wr >= 1 && cap->max_send_wr <= QUEUE_DEPTH && cap->max_recv_wr >= 1 &&
+static bool fits(const struct ibv_qp_init_attr *wanted) {
+  const struct ibv_qp_cap *cap = &wanted->cap;
+  if (!wanted->srq && cap->max_recv_wr < 1)
+    return false;
+  return cap->max_send_wr >= 1 && cap->max_send_wr <= QUEUE_DEPTH &&
          cap->max_recv_wr <= QUEUE_DEPTH && cap->max_send_sge <= 1 && cap->max_recv_sge <= 1 &&
          cap->max_inline_data <= INLINED;
 }
@@ -375,8 +380,7 @@ struct ibv_qp *model_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wante
   int error = 0;
   if (context->removal != PRESENT)
     error = EIO;
-  else if (wanted->qp_type != IBV_QPT_RC || !wanted->send_cq || !wanted->recv_cq || wanted->srq ||
-           !fits(&wanted->cap))
+  else if (wanted->qp_type != IBV_QPT_RC || !wanted->send_cq || !wanted->recv_cq || !fits(wanted))
     error = EINVAL;
   else if (refuses_memory() || card_fault(8))
     error = ENOMEM;
@@ -391,15 +395,19 @@ struct ibv_qp *model_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wante
   qp->seen.pd = pd;
   qp->seen.send_cq = wanted->send_cq;
   qp->seen.recv_cq = wanted->recv_cq;
+  qp->seen.srq = wanted->srq;
   qp->seen.qp_type = wanted->qp_type;
   qp->first = *wanted;
   qp->card = context->card;
   qp->size = wanted->cap.max_send_wr;
   qp->requests = calloc(qp->size, sizeof *qp->requests);
-  qp->receives = calloc(wanted->cap.max_recv_wr, sizeof *qp->receives);
+  qp->receive_room = wanted->srq ? TAKEN_MOST : wanted->cap.max_recv_wr;
+  qp->receives = calloc(qp->receive_room, sizeof *qp->receives);
   give_number(qp);
   completions_of(wanted->send_cq)->qps++;
   completions_of(wanted->recv_cq)->qps++;
+  if (wanted->srq)
+    shared_of(wanted->srq)->qps++;
   domain->users++;
   return &qp->seen;
 }
@@ -423,6 +431,8 @@ int model_destroy_qp(struct ibv_qp *seen) {
   events_forget(context_behind(qp->seen.context), qp);
   completions_of(seen->send_cq)->qps--;
   completions_of(seen->recv_cq)->qps--;
+  if (seen->srq)
+    shared_of(seen->srq)->qps--;
   ((struct domain *)seen->pd)->users--;
   release(qp);
   object_release(&qp->object);
@@ -467,10 +477,12 @@ int model_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
     return EINVAL;
   if (card_fault(8))
     return ETIMEDOUT; /* as of a driver that looks the peer's address up */
-  if (wanted->qp_state == IBV_QPS_ERR)
-    queue_pair_fail(qp, 0);
-  else
+  if (wanted->qp_state != IBV_QPS_ERR) {
     take(qp, wanted, mask);
+  } else {
+    queue_pair_fail(qp, 0);
+    completions_settle(receive_queue(qp));
+  }
   seen->state = qp->state;
   return 0;
 }

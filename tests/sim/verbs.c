@@ -30,8 +30,9 @@ void object_release(struct object *object) {
 }
 
 void object_check(const struct object *object, enum object_kind kind, const char *call) {
-  static const char *const names[] = {"context", "protection domain", "registration",
-                                      "channel", "completion queue",  "queue pair"};
+  static const char *const names[] = {"context",   "protection domain", "registration",
+                                      "channel",   "completion queue",  "shared receive queue",
+                                      "queue pair"};
   if (object->kind != kind || object->owner != process_current())
     sim_fail("verbs", "%s: no %s of this process", call, names[kind]);
   if (object->released)
@@ -45,6 +46,7 @@ static void *whole_of(struct object *object) {
       [REGISTRATION] = offsetof(struct registration_model, object),
       [CHANNEL] = offsetof(struct channel, object),
       [COMPLETIONS] = offsetof(struct completions, object),
+      [SHARED] = offsetof(struct shared_queue, object),
       [QUEUE_PAIR] = offsetof(struct queue_pair, object),
   };
   return (char *)object - at[object->kind];
@@ -181,6 +183,7 @@ static struct ibv_context *open_device(struct ibv_device *device) {
   seen->abi_compat = __VERBS_ABI_IS_EXTENDED;
   seen->ops.post_send = post_send;
   seen->ops.post_recv = post_receive;
+  seen->ops.post_srq_recv = post_shared;
   seen->ops.poll_cq = completions_poll;
   seen->ops.req_notify_cq = completions_arm;
   listed->users++;
@@ -211,6 +214,9 @@ static int query_device(struct ibv_context *seen, struct ibv_device_attr *attrib
       .max_sge = 1,
       .max_sge_rd = 1,
       .max_cqe = 1 << 16,
+      .max_srq = cards.shared ? 1 << 10 : 0,
+      .max_srq_wr = SHARED_DEPTH,
+      .max_srq_sge = 1,
       .max_qp_rd_atom = READS_SERVED,
       .max_qp_init_rd_atom = READS_SERVED,
       .phys_port_cnt = 1,
@@ -424,6 +430,8 @@ static void free_object(struct object *object) {
     event_cancel(&queue->arrival);
     free(queue->entries);
   }
+  if (object->kind == SHARED)
+    free(((struct shared_queue *)whole)->receives);
   if (object->kind == QUEUE_PAIR)
     queue_pair_free(whole);
   free(whole);
@@ -479,6 +487,8 @@ static const struct {
     SYMBOL("ibv_destroy_cq", model_destroy_cq),
     SYMBOL("ibv_get_cq_event", model_get_cq_event),
     SYMBOL("ibv_ack_cq_events", model_ack_cq_events),
+    SYMBOL("ibv_create_srq", model_create_srq),
+    SYMBOL("ibv_destroy_srq", model_destroy_srq),
     SYMBOL("ibv_create_qp", model_create_qp),
     SYMBOL("ibv_modify_qp", model_modify_qp),
     SYMBOL("ibv_query_qp", model_query_qp),

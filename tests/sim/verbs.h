@@ -5,6 +5,7 @@
  *   verbs.c        the calls of libibverbs, but those on queues
  *   completions.c  completion queues and channels, asynchronous events
  *   queuepair.c    queue pairs: states, posting, the requester
+ *   shared.c       shared receive queues
  *   wire.c         packets, and the responder
  *
  * All processes share the real address space, so a NIC reads and writes memory by its address. Each
@@ -23,6 +24,8 @@
 
 #define INLINED      220u
 #define QUEUE_DEPTH  1024
+#define SHARED_DEPTH 4096
+#define TAKEN_MOST   64u /* receives of a shared queue that a queue pair has taken */
 #define GID_ENTRIES  4
 #define GID_INDEX    1u /* of RoCE v2 */
 #define EVENTS_MOST  64
@@ -52,7 +55,7 @@ bool card_fault(unsigned rarity);
 
 /* Objects (verbs.c) */
 
-enum object_kind { CONTEXT, DOMAIN, REGISTRATION, CHANNEL, COMPLETIONS, QUEUE_PAIR };
+enum object_kind { CONTEXT, DOMAIN, REGISTRATION, CHANNEL, COMPLETIONS, SHARED, QUEUE_PAIR };
 
 /* Released objects stay until their process ends, so that a use of one shows. */
 struct object {
@@ -152,6 +155,8 @@ struct completions *completions_of(struct ibv_cq *seen);
 /* False: the queue overran. */
 bool completions_push(struct completions *queue, const struct ibv_wc *completion,
                       struct queue_pair *sender, uint32_t number);
+/* All completions that have their cause can be polled. */
+void completions_settle(struct completions *queue);
 void completions_purge(struct completions *queue, uint32_t qp_number);
 void events_raise(struct context *context, enum ibv_event_type type, void *element);
 void events_forget(struct context *context, const void *element);
@@ -189,6 +194,14 @@ struct receive {
   struct ibv_sge place;
 };
 
+struct shared_queue {
+  struct ibv_srq seen;
+  struct object object;
+  struct receive *receives; /* a ring of `size` */
+  uint32_t size, posted, taken;
+  unsigned qps;
+};
+
 struct queue_pair {
   struct ibv_qp seen;
   struct object object;
@@ -205,7 +218,8 @@ struct queue_pair {
   struct event pump, timer;
   int64_t last_request, last_answer; /* arrivals, which keep the order */
   /* The responder. */
-  struct receive *receives;
+  struct receive *receives; /* a ring of receive_room; those taken, where the queue is shared */
+  uint32_t receive_room;
   uint32_t receives_posted, receives_taken, receives_done;
   uint32_t expected, answered;
   bool complained; /* about a gap, once */
@@ -228,6 +242,9 @@ void queue_pair_heard(struct queue_pair *qp);             /* the peer sends a re
 struct request *queue_pair_oldest(struct queue_pair *qp); /* NULL: none is left */
 void queue_pair_free(struct queue_pair *qp);              /* its process has died */
 void complete_receive(struct queue_pair *qp, const struct ibv_wc *completion);
+/* A work request needs the memory, until it leaves it. */
+void use_memory(const struct ibv_pd *pd, const struct ibv_sge *place, unsigned rights);
+void leave_memory(const struct ibv_sge *place);
 
 /* The context's device was removed. */
 void queue_pairs_removed(struct context *context);
@@ -239,6 +256,15 @@ int model_query_qp(struct ibv_qp *seen, struct ibv_qp_attr *attributes, int mask
 int model_destroy_qp(struct ibv_qp *seen);
 int post_send(struct ibv_qp *seen, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int post_receive(struct ibv_qp *seen, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+
+/* Shared receive queues (shared.c) */
+
+struct shared_queue *shared_of(struct ibv_srq *seen);
+/* Moves a receive of the shared queue to the queue pair. False: there is none. */
+bool shared_take(struct queue_pair *qp);
+struct ibv_srq *model_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *wanted);
+int model_destroy_srq(struct ibv_srq *seen);
+int post_shared(struct ibv_srq *seen, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
 /* The wire (wire.c) */
 

@@ -172,14 +172,18 @@ static enum ibv_wc_status judge_access(const struct queue_pair *qp, const struct
   return target_of(qp, packet, 0, length) ? 0 : IBV_WC_REM_ACCESS_ERR;
 }
 
-/* The library counts receives, so that none is ever missing. */
-static bool has_receive(const struct queue_pair *qp, const struct packet *packet) {
+/* The library counts receives, so that none is ever missing, unless they are shared. */
+static bool has_receive(struct queue_pair *qp, const struct packet *packet) {
   if (!takes_receive(packet))
     return true;
+  if (qp->seen.srq && !shared_take(qp)) {
+    sim_trace("nic: queue pair %u finds no shared receive", qp->seen.qp_num);
+    return false;
+  }
   if (qp->receives_taken == qp->receives_posted)
     sim_fail("credits", "a message for queue pair %u of process %d finds no receive",
              qp->seen.qp_num, (int)qp->object.owner->pid);
-  const struct receive *receive = &qp->receives[qp->receives_taken % qp->first.cap.max_recv_wr];
+  const struct receive *receive = &qp->receives[qp->receives_taken % qp->receive_room];
   if (packet->opcode == IBV_WR_SEND && packet->length > receive->place.length)
     sim_fail("verbs", "a message of %u bytes finds a receive of %u", packet->length,
              receive->place.length);
@@ -200,14 +204,13 @@ static enum verdict judge(struct queue_pair *qp, struct packet *packet) {
     packet->status = judge_access(qp, packet);
   if (packet->status)
     return REFUSED;
-  has_receive(qp, packet);
-  return FINE;
+  return has_receive(qp, packet) ? FINE : NOT_READY;
 }
 
 /* The responder: memory */
 
 static void place(struct queue_pair *qp, struct packet *packet) {
-  const struct ibv_sge *own = &qp->receives[packet->receive % qp->first.cap.max_recv_wr].place;
+  const struct ibv_sge *own = &qp->receives[packet->receive % qp->receive_room].place;
   uint8_t *to = packet->opcode == IBV_WR_SEND ? dma_at(own->lkey, qp->seen.pd, own->addr,
                                                        packet->length, IBV_ACCESS_LOCAL_WRITE)
                                               : target_of(qp, packet, 0, packet->length);
@@ -330,7 +333,7 @@ static void repeat_atomic(struct queue_pair *qp, struct packet *packet) {
 static void end_message(struct queue_pair *qp, struct packet *packet) {
   bool write = packet->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   struct ibv_wc completion = {
-      .wr_id = qp->receives[packet->receive % qp->first.cap.max_recv_wr].id,
+      .wr_id = qp->receives[packet->receive % qp->receive_room].id,
       .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
       .byte_len = packet->total,
       .imm_data = packet->immediate,
@@ -482,6 +485,14 @@ static void take_response(struct queue_pair *qp, const struct packet *packet) {
     queue_pair_heard(qp);
 }
 
+/* A receiver that is not ready by a fault becomes ready some time. */
+static void retry_not_ready(struct queue_pair *qp, const struct packet *packet) {
+  struct request *oldest = queue_pair_oldest(qp);
+  if (oldest->fault == IBV_WC_RNR_RETRY_EXC_ERR && sim_chance(300000))
+    oldest->fault = 0;
+  queue_pair_resend(qp, qp->acked, sim_now + not_ready_for(packet->total));
+}
+
 static void take_refusal(struct queue_pair *qp, const struct packet *packet) {
   if (packet->kind == NAK_REFUSED)
     queue_pair_fail(qp, packet->status);
@@ -490,7 +501,7 @@ static void take_refusal(struct queue_pair *qp, const struct packet *packet) {
   else if (qp->attributes.rnr_retry != 7 && qp->not_ready++ == qp->attributes.rnr_retry)
     queue_pair_fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
   else
-    queue_pair_resend(qp, qp->acked, sim_now + not_ready_for(packet->total));
+    retry_not_ready(qp, packet);
 }
 
 static void take_answer(struct queue_pair *qp, const struct packet *packet) {

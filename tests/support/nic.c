@@ -39,13 +39,27 @@ uint64_t nic_doorbells(void) {
   return atomic_load(doorbells);
 }
 
+uint32_t nic_shared_receives(void) {
+  uint32_t (*count)(void);
+  void *found = symbol("ibverbs_double_shared_receives");
+  memcpy(&count, &found, sizeof count);
+  return count();
+}
+
+uint64_t nic_not_ready(void) {
+  const _Atomic uint64_t *count = symbol("ibverbs_double_not_ready");
+  return atomic_load(count);
+}
+
+struct ibverbs_double *nic_double(void) {
+  return symbol("ibverbs_double");
+}
+
 unsigned nic_queue_pairs(void) {
-  const struct ibverbs_double *mock = symbol("ibverbs_double");
-  return atomic_load(&mock->live.qps);
+  return atomic_load(&nic_double()->live.qps);
 }
 
 void nic_check_empty(void) {
   static const struct double_live nobody;
-  const struct ibverbs_double *mock = symbol("ibverbs_double");
-  assert_memory_equal(&mock->live, &nobody, sizeof nobody);
+  assert_memory_equal(&nic_double()->live, &nobody, sizeof nobody);
 }

@@ -15,6 +15,12 @@ void nic_fault(const char *words);
 void nic_fault_of_children(const char *words);
 /* Number of calls of ibv_post_send in this process. */
 uint64_t nic_doorbells(void);
+/* Receives in the shared receive queues of this process. */
+uint32_t nic_shared_receives(void);
+/* How often a work request of this process found no receive. */
+uint64_t nic_not_ready(void);
+/* The description of the mock NIC, and the number of its objects in this process. */
+struct ibverbs_double *nic_double(void);
 /* Number of queue pairs of this process. */
 unsigned nic_queue_pairs(void);
 /* Fails if an object of the mock is left. */

@@ -142,9 +142,14 @@ static void limits_are_read_from_the_device(void **state) {
   assert_int_equal(nic->ports, 2);
   assert_int_equal(nic->limits.qp_wr, 32768);
   assert_int_equal(nic->limits.cqe, 4194303);
+  assert_int_equal(nic->limits.srq_wr, 32767);
   assert_int_equal(nic->limits.reads_served, 16);
   assert_int_equal(nic->limits.reads_started, 16);
   assert_false(nic->limits.atomics);
+  nics_close(nics);
+  device->limits.max_srq = 0; /* the length of a queue means nothing then */
+  nics = open_nics();
+  assert_int_equal(nics->list[0].limits.srq_wr, 0);
   nics_close(nics);
 }
 

@@ -86,7 +86,7 @@ static void drop_unsent(struct rdma_unsent *unsent) {
 void rdma_send_record(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
   uint8_t bytes[RDMA_RECORD];
   struct link *link = endpoint->base.link;
-  if (endpoint->channel.fd < 0)
+  if (endpoint->channel.fd < 0 || endpoint->unsent.lost)
     return;
   if (record->type >= RDMA_CHECKSUM) {
     rdma_rail_send(&endpoint->rails[record->rails], record);
@@ -96,6 +96,7 @@ void rdma_send_record(struct rdma_endpoint *endpoint, const struct rdma_record *
   size_t sent =
       endpoint->unsent.length > 0 ? 0 : send_bytes(&endpoint->channel, bytes, sizeof bytes);
   int code = keep_unsent(&endpoint->unsent, bytes + sent, sizeof bytes - sent);
+  endpoint->unsent.lost = code != 0;
   if (code == HAUL_EPROTO)
     link->fail(link, code, "the rdma channel is full: the peer does not read it");
   else if (code)

@@ -30,6 +30,8 @@ static void handle_completion(struct rdma_rail *rail, const struct ibv_wc *compl
                               struct list *ended) {
   bool message = completion->wr_id & (WR_ID_RECEIVE | WR_ID_SEND);
   struct rdma_job *job = message ? NULL : (struct rdma_job *)(uintptr_t)completion->wr_id;
+  if (completion->status != IBV_WC_SUCCESS)
+    rdma_rail_drop_receive(rail, completion);
   if (rail->broken && completion->status != IBV_WC_SUCCESS)
     return; /* its job ends with the rail, and may have ended already */
   if (completion->status == IBV_WC_WR_FLUSH_ERR && completion->wr_id & WR_ID_RECEIVE) {
@@ -109,7 +111,7 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
     any |= poll_rail(rail, &ended);
-    posted |= rail->posted_count > 0;
+    posted |= rdma_rail_is_busy(rail);
     fences |= rail->pending_fence_count > 0;
     messages |= rail->messages.received != rail->messages.handled;
     if (rail->broken && !broken)
@@ -224,7 +226,7 @@ void rdma_check_stuck(struct timer *timer) {
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
     int64_t bound = any_canceled(&rail->posted) ? RDMA_CANCEL_NS : RDMA_STALL_NS;
-    if (rail->posted_count > 0 && clock_now() - rail->progress_at >= bound)
+    if (rdma_rail_is_busy(rail) && clock_now() - rail->progress_at >= bound)
       stuck = rail;
   }
   combiner_unlock(&endpoint->combiner);

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "fabric/rdma/checks.h"
 #include "fabric/rdma/endpoint.h"
+#include "fabric/rdma/receives.h"
 #include "memory/pages.h"
 
 /* Limits of unused registrations kept in a cache. RLIMIT_MEMLOCK bounds pinned memory as well. */
@@ -287,6 +288,8 @@ static bool concerns_rail(const struct rdma_rail *rail, const struct ibv_async_e
     return true;
   case IBV_EVENT_CQ_ERR:
     return rail->cq == event->element.cq;
+  case IBV_EVENT_SRQ_ERR:
+    return rail->receives && rail->receives->queue == event->element.srq;
   case IBV_EVENT_QP_FATAL:
   case IBV_EVENT_QP_REQ_ERR:
   case IBV_EVENT_QP_ACCESS_ERR:
@@ -302,6 +305,8 @@ static const char *event_reason(enum ibv_event_type type) {
     return "the NIC failed or was removed";
   case IBV_EVENT_CQ_ERR:
     return "the completion queue overran";
+  case IBV_EVENT_SRQ_ERR:
+    return "the shared receive queue failed";
   default:
     return "the queue pair failed: the peer sent a work request that is not allowed";
   }
@@ -319,6 +324,20 @@ static void break_rails(struct rdma_endpoint *endpoint, const struct nic *nic,
   }
 }
 
+/* A queue pair failed whose receives are shared, and therefore not flushed. Completions that came
+ * before may name the cause. */
+static bool poll_failed(struct rdma_endpoint *endpoint, const struct ibv_qp *qp) {
+  bool found = false;
+  combiner_lock(&endpoint->combiner);
+  for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++)
+    if (endpoint->rails[i].qp == qp)
+      endpoint->rails[i].flushed = found = true;
+  combiner_unlock(&endpoint->combiner);
+  if (found)
+    rdma_poll(endpoint);
+  return found;
+}
+
 static void on_event(struct watch *watch, uint32_t events) {
   struct rdma_device *device = list_entry(watch, struct rdma_device, watch);
   const struct verbs *verbs = device->nic->verbs;
@@ -327,8 +346,15 @@ static void on_event(struct watch *watch, uint32_t events) {
   if (verbs->get_async_event(device->nic->context, &event) != 0)
     return;
   verbs->ack_async_event(&event); /* first: destroying its object waits for this */
-  list_each_safe(item, &device->node->endpoints)
-      break_rails(list_entry(item, struct rdma_endpoint, peer), device->nic, &event);
+  if (event.event_type == IBV_EVENT_SRQ_ERR)
+    rdma_receives_retire(device, event.element.srq);
+  list_each_safe(item, &device->node->endpoints) {
+    struct rdma_endpoint *endpoint = list_entry(item, struct rdma_endpoint, peer);
+    if (event.event_type != IBV_EVENT_QP_LAST_WQE_REACHED)
+      break_rails(endpoint, device->nic, &event);
+    else if (poll_failed(endpoint, event.element.qp))
+      return;
+  }
 }
 
 int rdma_events_watch(struct rdma_node *node) {

@@ -20,7 +20,8 @@ struct rdma_device {
   const struct nic *nic;
   struct nic_port port;
   struct regcache *cache;
-  struct watch watch; /* of the NIC's events, at one device a NIC; the loop's lock */
+  struct rdma_receives *receives; /* for new rails, at one device a NIC; the loop's lock */
+  struct watch watch;             /* of the NIC's events, at one device a NIC; the loop's lock */
 };
 
 /* The node's share of the transport: fabric->shared[rdma]. */
@@ -32,9 +33,11 @@ struct rdma_node {
   struct rdma_device devices[RDMA_RAILS_MAX]; /* constant once opened */
   /* By place: bits of the nearest devices, computed at the first use; 0: not yet. */
   _Atomic uint8_t near[32][16];
-  struct list endpoints;         /* those with rails; the loop's lock */
-  unsigned attach_threads;       /* that take turns (owner.c); the loop's lock */
-  _Atomic uint32_t live_threads; /* of those, not ended yet; a futex */
+  _Atomic uint64_t receive_bytes; /* registered for receives of records */
+  _Atomic uint32_t own_receives;  /* rails that share no receives */
+  struct list endpoints;          /* those with rails; the loop's lock */
+  unsigned attach_threads;        /* that take turns (owner.c); the loop's lock */
+  _Atomic uint32_t live_threads;  /* of those, not ended yet; a futex */
 };
 
 /* HAUL_ENOTSUP with the detail when the host has none that is usable. */

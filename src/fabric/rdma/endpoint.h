@@ -7,6 +7,7 @@
  *   frame.c     records between the two ends, packed and parsed
  *   device.c    ports in use: registrations, asynchronous events
  *   rail.c      a queue pair, its completion queue and its message queue
+ *   receives.c  receives that the rails of a NIC share
  *   channel.c   the control channel: set-up, attaching at the client, dispatch of records
  *   owner.c     attachments, and the owner's part of a work
  *   post.c      works become jobs and work requests
@@ -17,7 +18,8 @@
  *
  * Locks: the loop's lock guards the channel, attachments, staged copies, and each job in
  * `stepping`. The endpoint's lock (`combiner`) guards the lists of jobs and bindings, rails and
- * slots. It is taken after the loop's lock; only the regcache's lock may be taken inside it. */
+ * slots. It is taken after the loop's lock; only the regcache's lock may be taken inside it.
+ * Posting to the receives that rails share needs no lock (receives.h). */
 #ifndef HAUL_FABRIC_RDMA_ENDPOINT_H
 #define HAUL_FABRIC_RDMA_ENDPOINT_H
 
@@ -51,6 +53,7 @@ struct rdma_binding {
 struct rdma_unsent {
   uint8_t *bytes;
   size_t length, sent, room;
+  bool lost; /* one found no memory: no later one may be sent, and the link ends */
 };
 
 struct rdma_endpoint {

@@ -100,6 +100,7 @@ static bool read_limits(struct nic *nic) {
   nic->limits = (struct nic_limits){
       .qp_wr = attributes.max_qp_wr,
       .cqe = attributes.max_cqe,
+      .srq_wr = attributes.max_srq > 0 && attributes.max_srq_sge > 0 ? attributes.max_srq_wr : 0,
       .reads_served = attributes.max_qp_rd_atom,
       .reads_started = attributes.max_qp_init_rd_atom,
       .atomics = attributes.atomic_cap,

@@ -16,6 +16,7 @@
 
 struct nic_limits {
   int qp_wr, cqe;                  /* work requests of a queue, completions */
+  int srq_wr;                      /* receives of a shared receive queue; 0: it has none */
   int reads_served, reads_started; /* reads and atomics under way a queue pair */
   enum ibv_atomic_cap atomics;     /* of 8 bytes */
 };

@@ -225,7 +225,7 @@ void rdma_rail_post_waiting(struct rdma_rail *rail) {
   while (!rail->broken && backlog_first(&rail->waiting)) {
     struct batch batch;
     struct ibv_send_wr *bad = batch.requests;
-    bool idle = rail->posted_count == 0;
+    bool idle = !rdma_rail_is_busy(rail);
     fill_batch(rail, &batch);
     if (batch.count == 0)
       return;

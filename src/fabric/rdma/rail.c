@@ -3,8 +3,9 @@
  * microseconds, as a fence after every write into a device's memory needs.
  *
  * Records about a work go over its rail, behind its bytes: between two NICs' writes to memory no
- * order holds. The peer always has a receive for a message (rail.h counts them). A receive is
- * posted again before the response is sent, as the response allows the peer its next message. */
+ * order holds. A side sends only what the peer has receives for (rail.h counts them), unless the
+ * peer's rails share receives. A receive is posted again before the response is sent, as the
+ * response allows the peer its next message. */
 #include "fabric/rdma/rail.h"
 
 #include <errno.h>
@@ -16,14 +17,16 @@
 #include "core/sys.h"
 #include "fabric/rdma/channel.h"
 #include "fabric/rdma/endpoint.h"
+#include "fabric/rdma/receives.h"
 
 /* Codes of the InfiniBand specification. An acknowledgement is awaited for 4.096 us times 2^14
- * (67 ms) and requested seven times. A receiver that is not ready is asked again after 0.64 ms, six
- * times. */
+ * (67 ms) and requested seven times. A receiver that is not ready is asked again after 0.64 ms, and
+ * without end (7): where rails share receives, they may run out for a while. rdma_check_stuck ends
+ * a rail whose peer never becomes ready. */
 #define TIMEOUT     14
 #define RETRIES     7
 #define RNR_TIMER   12
-#define RNR_RETRIES 6
+#define RNR_RETRIES 7
 #define READS       16 /* reads and atomics under way */
 #define HOPS        64
 
@@ -58,9 +61,10 @@ static int create_qp(struct rdma_rail *rail, uint32_t inlined) {
   struct ibv_qp_init_attr attributes = {
       .send_cq = rail->cq,
       .recv_cq = rail->cq,
+      .srq = rail->receives ? rail->receives->queue : NULL,
       .qp_type = IBV_QPT_RC,
       .cap = {.max_send_wr = rail->send_room + RDMA_SENDS,
-              .max_recv_wr = RDMA_RECEIVES,
+              .max_recv_wr = rail->receives ? 0 : RDMA_RECEIVES, /* without effect if shared */
               .max_send_sge = 1,
               .max_recv_sge = 1,
               .max_inline_data = inlined},
@@ -125,8 +129,15 @@ static uint8_t *buffer_of(const struct rdma_rail *rail, uint32_t buffer) {
   return (uint8_t *)rail->messages.region->memory.view + (size_t)buffer * RDMA_RECORD;
 }
 
+static uint8_t *received_bytes(const struct rdma_rail *rail, uint32_t buffer) {
+  return rail->receives ? rdma_receives_buffer(rail->receives, buffer)
+                        : buffer_of(rail, RDMA_SENDS + buffer);
+}
+
 static int post_receive(struct rdma_rail *rail, uint32_t buffer) {
-  struct ibv_sge segment = {.addr = (uintptr_t)buffer_of(rail, buffer),
+  if (rail->receives)
+    return rdma_receives_post(rail->receives, buffer);
+  struct ibv_sge segment = {.addr = (uintptr_t)received_bytes(rail, buffer),
                             .length = RDMA_RECORD,
                             .lkey = rail->messages.registration->lkey};
   struct ibv_recv_wr request = {
@@ -138,15 +149,27 @@ static int post_receive(struct rdma_rail *rail, uint32_t buffer) {
                 : 0;
 }
 
+/* While they are registered. */
+static void count_own_receives(const struct rdma_rail *rail, int change) {
+  struct rdma_node *node = rail->device->node;
+  if (rail->receives)
+    return;
+  node->own_receives += (uint32_t)change;
+  node->receive_bytes += (uint64_t)(int64_t)change * RDMA_RECEIVES * RDMA_RECORD;
+}
+
 int rdma_rail_open_messages(struct rdma_rail *rail) {
   struct rdma_messages *messages = &rail->messages;
   struct heap *heap = rail->endpoint->base.link->fabric->heap;
+  uint32_t receives = rail->receives ? 0 : RDMA_RECEIVES;
   int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0},
-                        (uint64_t)(RDMA_RECEIVES + RDMA_SENDS) * RDMA_RECORD, HAUL_REGION_PRIVATE,
+                        (uint64_t)(RDMA_SENDS + receives) * RDMA_RECORD, HAUL_REGION_PRIVATE,
                         &messages->region);
   if (code == 0)
     code = rdma_device_pin(rail->device, &messages->region->memory, &messages->registration);
-  for (uint32_t i = 0; i < RDMA_RECEIVES && code == 0; i++)
+  if (code == 0)
+    count_own_receives(rail, 1);
+  for (uint32_t i = 0; i < receives && code == 0; i++)
     code = post_receive(rail, i);
   return code;
 }
@@ -155,6 +178,8 @@ int rdma_rail_open(struct rdma_rail *rail) {
   list_init(&rail->posted);
   backlog_init(&rail->waiting);
   int code = size_queues(rail);
+  if (code == 0)
+    code = rdma_receives_get(rail->device, &rail->receives);
   if (code == 0)
     code = open_completions(rail);
   if (code)
@@ -220,9 +245,31 @@ int rdma_rail_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
   return code ? code : to_send(rail, peer);
 }
 
+/* Posts receives again that completed and were not polled. Completions of sends and jobs are of no
+ * use any more: without their queue pair, jobs end with the rail. */
+static void return_completed(struct rdma_rail *rail) {
+  struct ibv_wc completion;
+  while (ibv_poll_cq(rail->cq, 1, &completion) > 0)
+    rdma_rail_drop_receive(rail, &completion);
+}
+
+/* Leaves the receives that this rail has taken to the others, also those of records that are not
+ * handled yet. In the error state the queue pair takes no more of them. */
+static void return_receives(struct rdma_rail *rail) {
+  struct rdma_messages *messages = &rail->messages;
+  struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
+  rail->device->nic->verbs->modify_qp(rail->qp, &error, IBV_QP_STATE);
+  return_completed(rail);
+  for (; messages->handled != messages->received; messages->handled++)
+    post_receive(rail, messages->records[messages->handled % RDMA_RECEIVES].buffer);
+}
+
 void rdma_rail_destroy_qp(struct rdma_rail *rail) {
-  if (rail->qp)
-    rail->device->nic->verbs->destroy_qp(rail->qp);
+  if (!rail->qp)
+    return;
+  if (rail->receives)
+    return_receives(rail);
+  rail->device->nic->verbs->destroy_qp(rail->qp);
   rail->qp = NULL;
 }
 
@@ -230,17 +277,23 @@ void rdma_rail_close(struct rdma_rail *rail) {
   const struct verbs *verbs = rail->device->nic->verbs;
   struct rdma_messages *messages = &rail->messages;
   rdma_rail_destroy_qp(rail); /* before its buffers go */
+  if (rail->cq && rail->receives)
+    return_completed(rail); /* those that came while it was destroyed */
   if (rail->cq)
     verbs->destroy_cq(rail->cq);
   if (rail->events)
     verbs->destroy_comp_channel(rail->events);
   rail->cq = NULL;
   rail->events = NULL;
+  if (messages->registration)
+    count_own_receives(rail, -1);
   rdma_device_unexport(rail->device, messages->registration);
   if (messages->region)
     region_put(messages->region);
+  rdma_receives_put(rail->receives);
   messages->registration = NULL;
   messages->region = NULL;
+  rail->receives = NULL;
 }
 
 static const struct {
@@ -294,7 +347,7 @@ static int post_send(struct rdma_rail *rail, const struct rdma_record *record) {
   if (!can_send(rail))
     return error_set(HAUL_EPATH, 0, rail->device->nic->name, NULL,
                      "the peer's NIC completes no sends");
-  uint8_t *bytes = buffer_of(rail, RDMA_RECEIVES + (uint32_t)(messages->sent % RDMA_SENDS));
+  uint8_t *bytes = buffer_of(rail, (uint32_t)(messages->sent % RDMA_SENDS));
   struct ibv_sge segment = {.addr = (uintptr_t)bytes,
                             .length = (uint32_t)rdma_pack(record, bytes),
                             .lkey = messages->registration->lkey};
@@ -305,6 +358,8 @@ static int post_send(struct rdma_rail *rail, const struct rdma_record *record) {
       .opcode = IBV_WR_SEND,
       .send_flags = IBV_SEND_SIGNALED | (segment.length <= rail->inlined ? IBV_SEND_INLINE : 0u)};
   struct ibv_send_wr *bad;
+  if (!rdma_rail_is_busy(rail))
+    rail->progress_at = clock_now();
   int system = ibv_post_send(rail->qp, &request, &bad);
   if (system)
     return error_set(HAUL_EPATH, system, rail->device->nic->name, NULL,
@@ -325,23 +380,56 @@ void rdma_rail_send(struct rdma_rail *rail, const struct rdma_record *record) {
     loop_wake(endpoint->base.link->fabric->loop);
 }
 
-void rdma_rail_complete_message(struct rdma_rail *rail, const struct ibv_wc *completion) {
-  struct rdma_messages *messages = &rail->messages;
-  uint32_t buffer = (uint32_t)(completion->wr_id >> WR_ID_BITS);
-  if ((completion->wr_id & WR_ID_SEND) != 0)
-    messages->completed++;
-  else if (completion->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
-    rail->pending_fences[rail->pending_fence_count++] =
-        (struct rdma_fence){ntohl(completion->imm_data), buffer};
-  else
-    messages->records[messages->received++ % RDMA_RECEIVES] =
-        (struct rdma_received){buffer, completion->byte_len};
+bool rdma_rail_is_busy(const struct rdma_rail *rail) {
+  return rail->posted_count > 0 || rail->messages.sent != rail->messages.completed;
 }
 
 /* With the endpoint's lock: the buffer may be filled again. */
 static void post_again(struct rdma_rail *rail, uint32_t buffer) {
   if (post_receive(rail, buffer) != 0)
     rdma_rail_mark_broken(rail);
+}
+
+static uint32_t buffer_of_completion(const struct ibv_wc *completion) {
+  return (uint32_t)(completion->wr_id >> WR_ID_BITS);
+}
+
+void rdma_rail_drop_receive(struct rdma_rail *rail, const struct ibv_wc *completion) {
+  if (rail->receives && completion->wr_id & WR_ID_RECEIVE)
+    post_again(rail, buffer_of_completion(completion));
+}
+
+/* Shared receives do not bound what a peer sends, so this does. */
+static bool exceeds_credits(struct rdma_rail *rail) {
+  struct rdma_messages *messages = &rail->messages;
+  if (messages->received - messages->handled + rail->pending_fence_count < RDMA_RECEIVES)
+    return false;
+  error_set(HAUL_EPATH, 0, rail->device->nic->name, NULL,
+            "the peer sent more messages than its rail may have outstanding");
+  rdma_rail_mark_broken(rail);
+  return true;
+}
+
+void rdma_rail_complete_message(struct rdma_rail *rail, const struct ibv_wc *completion) {
+  struct rdma_messages *messages = &rail->messages;
+  uint32_t buffer = buffer_of_completion(completion);
+  bool fence = completion->opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+  if ((completion->wr_id & WR_ID_SEND) != 0) {
+    messages->completed++;
+    return;
+  }
+  if (!rail->qp || exceeds_credits(rail)) {
+    rdma_rail_drop_receive(rail, completion);
+    return;
+  }
+  if (!fence) {
+    messages->records[messages->received++ % RDMA_RECEIVES] =
+        (struct rdma_received){buffer, completion->byte_len};
+    return;
+  }
+  rail->pending_fences[rail->pending_fence_count++] =
+      (struct rdma_fence){ntohl(completion->imm_data), buffer};
+  rdma_rail_drop_receive(rail, completion); /* its buffer is empty; others need it meanwhile */
 }
 
 /* Copies the next record out and posts its buffer again. */
@@ -352,7 +440,7 @@ static bool take_record(struct rdma_rail *rail, uint8_t bytes[RDMA_RECORD]) {
   if (any) {
     struct rdma_received next = messages->records[messages->handled++ % RDMA_RECEIVES];
     memset(bytes, 0, RDMA_RECORD);
-    memcpy(bytes, buffer_of(rail, next.buffer), next.length); /* the NIC enforces the bound */
+    memcpy(bytes, received_bytes(rail, next.buffer), next.length); /* the NIC enforces the bound */
     post_again(rail, next.buffer);
   }
   combiner_unlock(&rail->endpoint->combiner);
@@ -408,7 +496,8 @@ static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, u
     rail->pending_fence_count--;
     for (uint32_t i = 0; i < rail->pending_fence_count; i++)
       rail->pending_fences[i] = rail->pending_fences[i + 1];
-    post_again(rail, first.buffer); /* before the response, which allows another write */
+    if (!rail->receives)
+      post_again(rail, first.buffer); /* before the response, which allows another write */
   }
   combiner_unlock(&endpoint->combiner);
   return any;

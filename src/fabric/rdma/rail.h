@@ -25,6 +25,7 @@ _Static_assert(RDMA_DEPTH >= WORK_PIECES_MAX, "a work must fit an empty send que
 
 struct rdma_device;
 struct rdma_endpoint;
+struct rdma_receives;
 
 /* The low bits of a work request's id: 0 for a job, whose address the id is, or one of these. */
 #define WR_ID_BITS    2
@@ -38,7 +39,7 @@ struct rdma_received {
 /* Records over the rail. With the endpoint's lock. The counters are totals, and index a ring modulo
  * its size. 2^32 is no multiple of RDMA_SENDS: `sent` must not wrap. */
 struct rdma_messages {
-  struct haul_region *region; /* RDMA_RECORD bytes each: RDMA_RECEIVES, then RDMA_SENDS */
+  struct haul_region *region; /* RDMA_RECORD bytes each: RDMA_SENDS, then receives, if any */
   struct ibv_mr *registration;
   uint64_t sent, completed;
   uint32_t received, handled;
@@ -48,7 +49,7 @@ struct rdma_messages {
 /* A write with immediate that arrived and awaits its fence. */
 struct rdma_fence {
   uint32_t number; /* of the attachment */
-  uint32_t buffer; /* of the receive that it consumed */
+  uint32_t buffer; /* of the receive that it consumed, unless receives are shared */
 };
 
 struct rdma_rail {
@@ -57,9 +58,10 @@ struct rdma_rail {
   struct ibv_comp_channel *events;
   struct ibv_cq *cq;
   struct ibv_qp *qp;
-  struct rdma_end end; /* as in this side's hello */
-  uint32_t inlined;    /* most bytes that go inline */
-  struct watch watch;  /* of `events`; the loop's lock */
+  struct rdma_receives *receives; /* shared with other rails; NULL: the rail has its own */
+  struct rdma_end end;            /* as in this side's hello */
+  uint32_t inlined;               /* most bytes that go inline */
+  struct watch watch;             /* of `events`; the loop's lock */
   /* With the endpoint's lock. */
   uint32_t send_room; /* free work requests of the send queue */
   uint32_t posted_count;
@@ -71,7 +73,7 @@ struct rdma_rail {
   struct backlog waiting; /* jobs without room */
   int64_t progress_at;    /* time of the latest completion of a posted job */
   bool armed;             /* an event will come */
-  bool flushed;           /* a receive was flushed: the queue pair is in error */
+  bool flushed;           /* without a cause yet: the queue pair is in error */
   bool broken;
   char broken_reason[192]; /* written with `broken`, by the thread that noticed */
   uint32_t fence_limit;    /* writes with immediate that the peer takes without a response */
@@ -86,7 +88,8 @@ int rdma_rail_open(struct rdma_rail *rail);
 /* Posts the receives: 0 or a code with the detail. */
 int rdma_rail_open_messages(struct rdma_rail *rail);
 int rdma_rail_connect(struct rdma_rail *rail, const struct rdma_end *peer);
-/* Destroys the queue pair: after it neither side's NIC reaches the other through it. */
+/* Destroys the queue pair: after it neither side's NIC reaches the other through it. With the
+ * endpoint's lock, where other threads may use the rail. */
 void rdma_rail_destroy_qp(struct rdma_rail *rail);
 void rdma_rail_close(struct rdma_rail *rail);
 /* Sets and returns the error that a completion's status means: HAUL_EPATH where another path may
@@ -98,6 +101,10 @@ void rdma_rail_mark_broken(struct rdma_rail *rail);
 
 /* With the loop's lock, and not the endpoint's. */
 void rdma_rail_send(struct rdma_rail *rail, const struct rdma_record *record);
+/* Whether the NIC has work requests of jobs or sends. With the endpoint's lock. */
+bool rdma_rail_is_busy(const struct rdma_rail *rail);
+/* With the endpoint's lock: a receive completed that carries nothing for the rail. */
+void rdma_rail_drop_receive(struct rdma_rail *rail, const struct ibv_wc *completion);
 /* With the endpoint's lock: a send or a receive completed. */
 void rdma_rail_complete_message(struct rdma_rail *rail, const struct ibv_wc *completion);
 /* With the loop's lock: handles the records received; whether there were any. */

@@ -329,11 +329,14 @@ static void release_node(struct fabric *fabric) {
   alloc_free(node);
 }
 
-/* Reports the registration caches. Exported memory is registered outside of them. */
+/* Reports receives, and the registration caches. Exported memory is registered outside of them. */
 static void counters(struct fabric *fabric,
                      void (*each)(void *user, const char *name, uint64_t value), void *user) {
+  struct rdma_node *node = fabric->shared[rdma_transport.index];
   struct regcache_counters sum;
-  rdma_devices_count(fabric->shared[rdma_transport.index], &sum);
+  rdma_devices_count(node, &sum);
+  each(user, "rdma.receives.bytes", atomic_load(&node->receive_bytes));
+  each(user, "rdma.receives.unshared", atomic_load(&node->own_receives));
   each(user, "rdma.cache.hits", sum.hits);
   each(user, "rdma.cache.misses", sum.misses);
   each(user, "rdma.cache.registrations", sum.registrations);

@@ -37,6 +37,8 @@
   X(destroy_cq, ibv_destroy_cq)                                                                    \
   X(get_cq_event, ibv_get_cq_event)                                                                \
   X(ack_cq_events, ibv_ack_cq_events)                                                              \
+  X(create_srq, ibv_create_srq)                                                                    \
+  X(destroy_srq, ibv_destroy_srq)                                                                  \
   X(create_qp, ibv_create_qp)                                                                      \
   X(modify_qp, ibv_modify_qp)                                                                      \
   X(query_qp, ibv_query_qp)                                                                        \

@@ -21,6 +21,7 @@
  *   late:US    a completion comes US microseconds after its bytes
  *   nogid      the port has no GID
  *   noatomics  the device has no atomics (IBV_ATOMIC_NONE)
+ *   srq:N      a shared receive queue of the device has N receives at most
  *   global     the device reports IBV_ATOMIC_GLOB; without it IBV_ATOMIC_HCA, which is the truth
  *
  * 0, or EINVAL without a change. */
@@ -30,5 +31,9 @@ int ibverbs_double_fault(const char *words);
 extern _Atomic int64_t ibverbs_double_doorbell;
 /* The number of calls of ibv_post_send. */
 extern _Atomic uint64_t ibverbs_double_doorbells;
+/* Receives in the shared receive queues of this process. */
+uint32_t ibverbs_double_shared_receives(void);
+/* How often a work request of this process found no receive. */
+extern _Atomic uint64_t ibverbs_double_not_ready;
 
 #endif

@@ -7,7 +7,7 @@
 #include "moving.h"
 
 #define EVENTS_MAX   64u
-#define CONTEXTS_MAX 64u
+#define CONTEXTS_MAX 128u
 
 struct events {
   pthread_mutex_t lock;
@@ -38,6 +38,7 @@ int emulator_begin_context(struct double_context *context) {
   context->emulator = events;
   context->verbs.context.ops.post_send = qp_post_send;
   context->verbs.context.ops.post_recv = qp_post_receive;
+  context->verbs.context.ops.post_srq_recv = srq_post_receive;
   context->verbs.context.ops.poll_cq = cq_poll;
   context->verbs.context.ops.req_notify_cq = cq_arm;
   DEMAND(replace(NULL, &context->verbs.context));

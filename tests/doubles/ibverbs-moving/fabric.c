@@ -20,6 +20,7 @@
 struct fabric {
   struct fabric_qp qps[FABRIC_QPS];
   struct fabric_mr mrs[FABRIC_MRS];
+  struct fabric_srq srqs[FABRIC_SRQS];
   pthread_mutex_t atomics;
 };
 
@@ -35,6 +36,8 @@ static void begin_locks(struct fabric *made) {
     pthread_mutex_init(&made->qps[i].lock, &attributes);
   for (unsigned i = 0; i < FABRIC_MRS; i++)
     pthread_mutex_init(&made->mrs[i].lock, &attributes);
+  for (unsigned i = 0; i < FABRIC_SRQS; i++)
+    pthread_mutex_init(&made->srqs[i].lock, &attributes);
   pthread_mutex_init(&made->atomics, &attributes);
   pthread_mutexattr_destroy(&attributes);
 }
@@ -142,6 +145,33 @@ struct fabric_mr *fabric_take_mr(void) {
     return mr;
   }
   return NULL;
+}
+
+struct fabric_srq *fabric_take_srq(void) {
+  for (uint32_t i = 0; i < FABRIC_SRQS; i++)
+    if (take(&fabric->srqs[i].lock, &fabric->srqs[i].pid))
+      return &fabric->srqs[i];
+  return NULL;
+}
+
+uint32_t ibverbs_double_shared_receives(void) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < FABRIC_SRQS; i++) {
+    struct fabric_srq *srq = &fabric->srqs[i];
+    fabric_lock(&srq->lock);
+    if (atomic_load(&srq->pid) == getpid())
+      count += srq->receives - srq->received;
+    fabric_unlock(&srq->lock);
+  }
+  return count;
+}
+
+uint32_t fabric_srq_number(const struct fabric_srq *srq) {
+  return (uint32_t)(srq - fabric->srqs) + 1;
+}
+
+struct fabric_srq *fabric_srq_of(uint32_t number) {
+  return &fabric->srqs[number - 1];
 }
 
 struct fabric_qp *fabric_qp_of(uint32_t number) {

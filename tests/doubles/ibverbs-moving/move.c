@@ -212,10 +212,11 @@ static struct fabric_qp *lock_peer_with_receive(const struct sender *sender,
                                                 enum ibv_wc_status *status, unsigned *timer) {
   struct fabric_qp *to = lock_peer(sender);
   *status = IBV_WC_RETRY_EXC_ERR;
-  if (!to || to->received != to->receives)
+  if (!to || to->received != to->receives || (to->srq && srq_take(to)))
     return to;
   *status = IBV_WC_RNR_RETRY_EXC_ERR;
   *timer = to->not_ready_timer;
+  atomic_fetch_add(&ibverbs_double_not_ready, 1);
   fabric_unlock(&to->lock);
   return NULL;
 }

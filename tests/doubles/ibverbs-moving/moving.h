@@ -6,6 +6,7 @@
  *   nic.c      the device, and faults on request
  *   fabric.c   the file
  *   qp.c       a queue pair, and the thread that executes its work requests
+ *   srq.c      shared receive queues
  *   move.c     one work request: the peer, access checks, the copy
  *   cq.c       completions and their events
  *   event.c    asynchronous events of the device
@@ -13,9 +14,9 @@
  * As with a real NIC, writes, reads and atomics to a stopped process complete. Receives of a
  * stopped process complete when it continues.
  *
- * Lock order: a queue pair's in the file, registrations' in the file by index, the atomics' lock, a
- * completion queue's or channel's. Locks in the file are robust, as a process may be killed while
- * it holds one. */
+ * Lock order: a queue pair's in the file, a shared receive queue's, registrations' in the file by
+ * index, the atomics' lock, a completion queue's or channel's. Locks in the file are robust, as a
+ * process may be killed while it holds one. */
 #ifndef HAUL_TESTS_IBVERBS_MOVING_H
 #define HAUL_TESTS_IBVERBS_MOVING_H
 
@@ -26,9 +27,11 @@
 #include "../ibverbs/inside.h"
 #include "door.h"
 
-#define FABRIC_QPS     128u
+#define FABRIC_QPS     256u
+#define FABRIC_SRQS    64u
 #define FABRIC_MRS     8192u
 #define FABRIC_DEPTH   1024u /* work requests a queue */
+#define FABRIC_SHARED  4096u /* of a shared receive queue */
 #define FABRIC_INLINED 220u
 
 /* fabric.c */
@@ -48,13 +51,22 @@ struct fabric_receive {
   struct ibv_sge place; /* of 0 bytes without one */
 };
 
+struct fabric_srq {
+  pthread_mutex_t lock;
+  _Atomic pid_t pid; /* 0: free */
+  uint32_t most, received, receives;
+  struct fabric_receive receive[FABRIC_SHARED]; /* [received, receives): posted */
+};
+
 struct fabric_qp {
   pthread_mutex_t lock;
   _Atomic pid_t pid;       /* 0: free */
   _Atomic uint32_t number; /* the index, and bits that change with each use */
   _Atomic int state;       /* enum ibv_qp_state; changes with the lock */
   bool faulted;            /* a peer's request brought it to error */
+  bool flushed;            /* its end was announced, which a shared receive queue needs */
   uint64_t pd;
+  uint32_t srq; /* the number of its shared receive queue; 0: it has its own */
   uint32_t peer, packet_out, packet_in;
   unsigned access;
   uint8_t reads_served, not_ready_timer;
@@ -69,6 +81,10 @@ struct fabric_qp {
 bool fabric_open(void);
 struct fabric_qp *fabric_take_qp(void); /* locked; NULL: all are in use */
 struct fabric_mr *fabric_take_mr(void); /* likewise */
+struct fabric_srq *fabric_take_srq(void);
+/* Numbers of shared receive queues count from 1. */
+uint32_t fabric_srq_number(const struct fabric_srq *srq);
+struct fabric_srq *fabric_srq_of(uint32_t number);
 struct fabric_qp *fabric_qp_of(uint32_t number);
 struct fabric_mr *fabric_mr_of(uint32_t key);
 /* Serializes the atomics of this host's NICs. They are not atomic with CPUs, whatever atomic_cap
@@ -136,6 +152,12 @@ void qp_polled(struct sender *sender, uint32_t number);
 void qp_fail(struct fabric_qp *slot, bool faulted);
 /* Sleeps; false when the queue pair ends or fails meanwhile. */
 bool qp_pause(struct sender *sender, int64_t ns);
+
+/* srq.c */
+
+int srq_post_receive(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+/* With the queue pair's lock: takes a receive for it. False: there is none. */
+bool srq_take(struct fabric_qp *slot);
 
 /* move.c */
 

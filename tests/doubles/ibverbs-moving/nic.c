@@ -12,6 +12,7 @@
 
 _Atomic int64_t ibverbs_double_doorbell;
 _Atomic uint64_t ibverbs_double_doorbells;
+_Atomic uint64_t ibverbs_double_not_ready;
 
 static bool null;
 static _Atomic int gone; /* enum removal */
@@ -37,6 +38,9 @@ static const struct double_device device = {
                .max_sge = 1,
                .max_sge_rd = 1,
                .max_cqe = 4194303,
+               .max_srq = FABRIC_SRQS,
+               .max_srq_wr = FABRIC_SHARED,
+               .max_srq_sge = 1,
                .max_qp_rd_atom = 16,
                .max_qp_init_rd_atom = 16,
                .atomic_cap = IBV_ATOMIC_HCA},
@@ -58,12 +62,13 @@ enum fault {
   NOGID,
   NOATOMICS,
   GLOBAL,
+  SRQ,
   FAULTS
 };
 
 static const char *const names[FAULTS] = {"retry",  "rnr",     "access",    "refuse", "remove",
                                           "vanish", "overrun", "memlock",   "pin",    "slow",
-                                          "late",   "nogid",   "noatomics", "global"};
+                                          "late",   "nogid",   "noatomics", "global", "srq"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -147,6 +152,7 @@ int ibverbs_double_fault(const char *words) {
   ibverbs_double.devices[0].limits.atomic_cap = wanted[NOATOMICS] ? IBV_ATOMIC_NONE
                                                 : wanted[GLOBAL]  ? IBV_ATOMIC_GLOB
                                                                   : IBV_ATOMIC_HCA;
+  ibverbs_double.devices[0].limits.max_srq_wr = (int)(wanted[SRQ] ? wanted[SRQ] : FABRIC_SHARED);
   if (!*words) {
     atomic_store(&gone, PRESENT);
     *port = device.port[0];

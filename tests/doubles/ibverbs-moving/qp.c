@@ -108,11 +108,14 @@ static void flush(struct sender *sender) {
   while (take_receive(slot, &arrival.wr_id))
     complete_receive(sender, &arrival);
   fabric_lock(&slot->lock);
-  bool faulted = slot->faulted;
+  bool faulted = slot->faulted, last = slot->srq && !slot->flushed;
   slot->faulted = false;
+  slot->flushed = true;
   fabric_unlock(&slot->lock);
   if (faulted)
     raise_event(sender->qp->seen.context, IBV_EVENT_QP_ACCESS_ERR, sender->qp);
+  if (last)
+    raise_event(sender->qp->seen.context, IBV_EVENT_QP_LAST_WQE_REACHED, sender->qp);
 }
 
 bool qp_pause(struct sender *sender, int64_t ns) {
@@ -256,7 +259,7 @@ void qp_polled(struct sender *sender, uint32_t number) {
 }
 
 static int post_receive(const struct qp *qp, struct fabric_qp *slot, const struct ibv_recv_wr *wr) {
-  if (wr->num_sge < 0 || wr->num_sge > (int)qp->first.cap.max_recv_sge)
+  if (qp->seen.srq || wr->num_sge < 0 || wr->num_sge > (int)qp->first.cap.max_recv_sge)
     return EINVAL;
   if (slot->receives - slot->arrived >= qp->first.cap.max_recv_wr)
     return ENOMEM;
@@ -285,7 +288,8 @@ static void begin_slot(const struct qp *qp, struct fabric_qp *slot) {
   atomic_store(&slot->state, IBV_QPS_RESET);
   slot->pd = (uintptr_t)qp->seen.pd;
   slot->peer = 0;
-  slot->faulted = false;
+  slot->srq = qp->seen.srq ? fabric_srq_number(double_srq_of(qp->seen.srq)->emulator) : 0;
+  slot->faulted = slot->flushed = false;
   slot->received = slot->receives = slot->arrived = slot->arrivals = 0;
   atomic_store(&slot->pid, getpid());
 }

@@ -33,7 +33,7 @@ struct double_port {
 
 /* errno of each call; 0: it succeeds. */
 struct double_errors {
-  int open, query, pd, registration, channel, cq, qp;
+  int open, query, pd, registration, channel, cq, srq, qp;
 };
 
 struct double_device {
@@ -51,7 +51,7 @@ struct double_device {
 
 /* Live objects. */
 struct double_live {
-  _Atomic unsigned lists, contexts, pds, registrations, channels, cqs, qps;
+  _Atomic unsigned lists, contexts, pds, registrations, channels, cqs, srqs, qps;
 };
 
 struct ibverbs_double {

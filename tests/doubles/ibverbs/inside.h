@@ -58,6 +58,14 @@ struct cq {
   uint32_t mark;
 };
 
+struct srq {
+  struct ibv_srq seen;
+  struct ibv_srq_attr size;
+  _Atomic unsigned qps;
+  void *emulator;
+  uint32_t mark;
+};
+
 struct qp {
   struct ibv_qp seen;
   struct ibv_qp_attr attributes;
@@ -70,6 +78,7 @@ struct qp {
 struct double_context *double_context_of(struct ibv_context *context);
 struct channel *double_channel_of(struct ibv_comp_channel *seen);
 struct cq *double_cq_of(struct ibv_cq *seen);
+struct srq *double_srq_of(struct ibv_srq *seen);
 struct qp *double_qp_of(struct ibv_qp *seen);
 
 /* Hooks of the emulator.
@@ -85,6 +94,8 @@ int emulator_begin_channel(struct channel *channel);
 void emulator_end_channel(struct channel *channel);
 int emulator_begin_cq(struct cq *cq);
 void emulator_end_cq(struct cq *cq);
+int emulator_begin_srq(struct srq *srq);
+void emulator_end_srq(struct srq *srq);
 int emulator_begin_qp(struct qp *qp); /* sets its number */
 void emulator_end_qp(struct qp *qp);
 /* The current state, which a failure may have changed. */

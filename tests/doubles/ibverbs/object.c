@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Objects of a device: protection domains, registrations, completion queues, queue pairs. */
+ * Objects of a device: protection domains, registrations, completion queues, shared receive queues,
+ * queue pairs. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,6 +206,50 @@ int ibv_destroy_cq(struct ibv_cq *seen) {
   return 0;
 }
 
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *wanted) {
+  struct pd *whole = pd_of(pd);
+  const struct double_device *device = device_of(pd->context);
+  if (device->errors.srq)
+    return fail(device->errors.srq);
+  if (device->limits.max_srq == 0)
+    return fail(EOPNOTSUPP);
+  if (wanted->attr.max_wr < 1 || wanted->attr.max_wr > (unsigned)device->limits.max_srq_wr ||
+      wanted->attr.max_sge > (unsigned)device->limits.max_srq_sge)
+    return fail(EINVAL);
+  struct srq *srq = calloc(1, sizeof *srq);
+  srq->mark = LIVE;
+  srq->seen.context = pd->context;
+  srq->seen.srq_context = wanted->srq_context;
+  srq->seen.pd = pd;
+  srq->size = wanted->attr;
+  int system = emulator_begin_srq(srq);
+  if (system) {
+    free(srq);
+    return fail(system);
+  }
+  whole->users++;
+  ibverbs_double.live.srqs++;
+  return &srq->seen;
+}
+
+struct srq *double_srq_of(struct ibv_srq *seen) {
+  struct srq *srq = (struct srq *)seen;
+  DEMAND(srq && srq->mark == LIVE);
+  return srq;
+}
+
+int ibv_destroy_srq(struct ibv_srq *seen) {
+  struct srq *srq = double_srq_of(seen);
+  if (srq->qps > 0)
+    return EBUSY;
+  emulator_end_srq(srq);
+  pd_of(seen->pd)->users--;
+  ibverbs_double.live.srqs--;
+  srq->mark = FREED;
+  free(srq);
+  return 0;
+}
+
 static bool fits(const struct double_device *device, const struct ibv_qp_cap *cap) {
   const struct ibv_device_attr *limits = &device->limits;
   return cap->max_send_wr <= (unsigned)limits->max_qp_wr &&
@@ -219,7 +264,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
   struct double_device *device = device_of(pd->context);
   if (device->errors.qp)
     return fail(device->errors.qp);
-  if (wanted->qp_type != IBV_QPT_RC || !wanted->send_cq || !wanted->recv_cq || wanted->srq ||
+  if (wanted->qp_type != IBV_QPT_RC || !wanted->send_cq || !wanted->recv_cq ||
       !fits(device, &wanted->cap))
     return fail(EINVAL);
   struct qp *qp = calloc(1, sizeof *qp);
@@ -230,6 +275,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
   qp->seen.pd = pd;
   qp->seen.send_cq = wanted->send_cq;
   qp->seen.recv_cq = wanted->recv_cq;
+  qp->seen.srq = wanted->srq;
   qp->seen.qp_type = wanted->qp_type;
   int system = emulator_begin_qp(qp);
   if (system) {
@@ -238,6 +284,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wanted)
   }
   double_cq_of(wanted->send_cq)->qps++;
   double_cq_of(wanted->recv_cq)->qps++;
+  if (wanted->srq)
+    double_srq_of(wanted->srq)->qps++;
   whole->users++;
   ibverbs_double.live.qps++;
   return &qp->seen;
@@ -254,6 +302,8 @@ int ibv_destroy_qp(struct ibv_qp *seen) {
   emulator_end_qp(qp);
   double_cq_of(seen->send_cq)->qps--;
   double_cq_of(seen->recv_cq)->qps--;
+  if (seen->srq)
+    double_srq_of(seen->srq)->qps--;
   pd_of(seen->pd)->users--;
   ibverbs_double.live.qps--;
   qp->mark = FREED;

@@ -42,6 +42,15 @@ void emulator_end_cq(struct cq *cq) {
   (void)cq;
 }
 
+int emulator_begin_srq(struct srq *srq) {
+  (void)srq;
+  return 0;
+}
+
+void emulator_end_srq(struct srq *srq) {
+  (void)srq;
+}
+
 int emulator_begin_qp(struct qp *qp) {
   static _Atomic uint32_t next = 0x100;
   qp->seen.qp_num = next++;
