@@ -85,7 +85,7 @@ static int open_descriptors(struct loop *loop) {
   return code;
 }
 
-int loop_open(bool own_thread, int64_t spin_ns, struct loop **out) {
+__attribute__((cold)) int loop_open(bool own_thread, int64_t spin_ns, struct loop **out) {
   struct loop *loop = alloc_zero(1, sizeof *loop);
   if (!loop)
     return error_memory("event loop");
@@ -113,7 +113,7 @@ void loop_forked(struct loop *loop) {
     close(loop->timer_fd);
 }
 
-void loop_close(struct loop *loop) {
+__attribute__((cold)) void loop_close(struct loop *loop) {
   if (!loop)
     return;
   loop_forked(loop);
@@ -558,7 +558,7 @@ void loop_notify(struct loop *loop) {
     signal_eventfd(loop->notify_fd);
 }
 
-int loop_descriptor(struct loop *loop) {
+__attribute__((cold)) int loop_descriptor(struct loop *loop) {
   if (!atomic_exchange(&loop->polled, true) && !loop->own_thread)
     loop_wake(loop); /* the first run arms the timerfd for existing timers */
   return loop->own_thread ? loop->notify_fd : loop->epoll_fd;

@@ -366,8 +366,9 @@ static void identify(struct haul_region *region, uint8_t identity[16]) {
   pthread_mutex_unlock(&region->heap->watch_lock);
 }
 
-int region_export(struct haul_region *region, unsigned rights, const struct haul_tensor *layout,
-                  struct haul_ticket *packed, int *descriptor) {
+__attribute__((cold)) int region_export(struct haul_region *region, unsigned rights,
+                                        const struct haul_tensor *layout,
+                                        struct haul_ticket *packed, int *descriptor) {
   struct ticket ticket;
   if (atomic_load(&region->released))
     return error_set(HAUL_ESTALE, 0, NULL, "export it before its release",

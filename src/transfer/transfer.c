@@ -483,7 +483,7 @@ int transfers_open(struct fabric *fabric, struct transfers *transfers) {
   return 0;
 }
 
-void transfers_end(struct transfers *transfers) {
+__attribute__((cold)) void transfers_end(struct transfers *transfers) {
   struct list works = LIST_INIT(works);
   lock_lists(transfers);
   transfers->ended = true;

@@ -279,7 +279,7 @@ static void map_estimate(struct endpoint *base, const struct remote_key *key, vo
   }
 }
 
-static int map_create(struct link *link, struct endpoint **out) {
+__attribute__((cold)) static int map_create(struct link *link, struct endpoint **out) {
   struct map_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
   if (!endpoint)
     return error_memory("map endpoint");
@@ -298,7 +298,7 @@ static int map_create(struct link *link, struct endpoint **out) {
   return 0;
 }
 
-static void map_connect(struct endpoint *base, haul_deadline until) {
+__attribute__((cold)) static void map_connect(struct endpoint *base, haul_deadline until) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct link *link = base->link;
   struct stream stream; /* a Unix socket: without TLS */
@@ -325,7 +325,7 @@ static void map_adopt(struct endpoint *base, unsigned index, struct stream strea
   channel_start(endpoint, stream.fd);
 }
 
-static void map_stop(struct endpoint *base, int code) {
+__attribute__((cold)) static void map_stop(struct endpoint *base, int code) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct map_node *node = map_node_of(base);
   atomic_store(&base->open, false);
@@ -336,7 +336,7 @@ static void map_stop(struct endpoint *base, int code) {
   }
 }
 
-static void map_forked(struct endpoint *base) {
+__attribute__((cold)) static void map_forked(struct endpoint *base) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   if (endpoint->channel >= 0)
     close(endpoint->channel);
@@ -397,7 +397,7 @@ static bool map_touches_any(struct endpoint *base) {
          attach_touches((struct map_endpoint *)base, 0);
 }
 
-static int map_open(struct fabric *fabric) {
+__attribute__((cold)) static int map_open(struct fabric *fabric) {
   struct map_node *node = alloc_zero(1, sizeof *node);
   if (!node)
     return error_memory("map transport");
@@ -432,7 +432,7 @@ static void map_release(struct fabric *fabric) {
   alloc_free(node);
 }
 
-static size_t map_checks(struct haul_check *checks, size_t room) {
+__attribute__((cold)) static size_t map_checks(struct haul_check *checks, size_t room) {
   if (room < 1)
     return 1;
   char text[8] = "0";

@@ -369,7 +369,7 @@ static void on_stall_timer(struct timer *timer) {
   tcp_start_stall_timer(endpoint);
 }
 
-static int tcp_create(struct link *link, struct endpoint **out) {
+__attribute__((cold)) static int tcp_create(struct link *link, struct endpoint **out) {
   struct tcp_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
   struct loop *loop = link->fabric->loop;
   struct staging *staging = heap_staging(link->fabric->heap);
@@ -415,7 +415,7 @@ static void end_pending(struct tcp_endpoint *endpoint, int code) {
   tcp_end_works(endpoint, &works, code);
 }
 
-static void tcp_stop(struct endpoint *base, int code) {
+__attribute__((cold)) static void tcp_stop(struct endpoint *base, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   each_rail(rail, endpoint) rail_close(rail, code);
   staging_cancel_wait(&endpoint->tx_staging);
@@ -428,7 +428,7 @@ static void tcp_stop(struct endpoint *base, int code) {
   combiner_drain(&endpoint->combiner);
 }
 
-static void tcp_forked(struct endpoint *base) {
+__attribute__((cold)) static void tcp_forked(struct endpoint *base) {
   each_rail(rail, (struct tcp_endpoint *)base) rail_forked(rail);
 }
 
