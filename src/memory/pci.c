@@ -12,6 +12,8 @@
 #include "core/check.h"
 #include "core/sys.h"
 
+static const char slow_peers[] = "NICs and other devices reach its memory slowly, or not at all";
+
 /* As file_read, of a device's file. */
 static ssize_t read_file(const char *sys, const char *pci, const char *name, char *text,
                          size_t size) {
@@ -65,11 +67,8 @@ void pci_check_iommu(struct haul_check *check, const char *sys, const char *kind
     if (!read_word(sys, pci, "iommu_group/type", type, sizeof type))
       continue;
     if (strncmp(type, "DMA", 3) == 0) {
-      check_set(
-          check, HAUL_CHECK_LIMITED,
-          "the IOMMU translates the addresses of %s:%u (%s): NICs and other devices reach its "
-          "memory slowly, or not at all",
-          kind, i, type);
+      check_set(check, HAUL_CHECK_LIMITED, "the IOMMU translates the addresses of %s:%u (%s): %s",
+                kind, i, type, slow_peers);
       check_hint(check,
                  "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub && sudo "
                  "update-grub && sudo reboot");
@@ -143,9 +142,8 @@ void pci_check_acs(struct haul_check *check, const char *sys, const char *kind, 
     if (redirect == 1) {
       check_set(
           check, HAUL_CHECK_LIMITED,
-          "the bridge %s above %s:%u sends traffic between two devices through the root (ACS): "
-          "NICs and other devices reach its memory slowly, or not at all",
-          bridge, kind, i);
+          "the bridge %s above %s:%u sends traffic between two devices through the root (ACS): %s",
+          bridge, kind, i, slow_peers);
       check_hint(check, "sudo setpci -s %s ECAP_ACS+6.w=0:1c", bridge);
       return;
     }

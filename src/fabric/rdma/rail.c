@@ -43,7 +43,7 @@ static int rail_error(const struct rdma_rail *rail, const char *what, int system
                    what, strerror(system));
 }
 
-static int open_completions(struct rdma_rail *rail) {
+__attribute__((cold)) static int open_completions(struct rdma_rail *rail) {
   const struct verbs *verbs = rail->device->nic->verbs;
   struct ibv_context *context = rail->device->nic->context;
   rail->events = verbs->create_comp_channel(context);
@@ -57,7 +57,7 @@ static int open_completions(struct rdma_rail *rail) {
   return rail->cq ? 0 : rail_error(rail, "completion queue", errno);
 }
 
-static int create_qp(struct rdma_rail *rail, uint32_t inlined) {
+__attribute__((cold)) static int create_qp(struct rdma_rail *rail, uint32_t inlined) {
   struct ibv_qp_init_attr attributes = {
       .send_cq = rail->cq,
       .recv_cq = rail->cq,
@@ -80,7 +80,7 @@ static int modify(struct rdma_rail *rail, struct ibv_qp_attr *attributes, int ma
   return system ? rail_error(rail, what, system) : 0;
 }
 
-static int to_init(struct rdma_rail *rail) {
+__attribute__((cold)) static int to_init(struct rdma_rail *rail) {
   bool atomics = rail->device->nic->limits.atomics != IBV_ATOMIC_NONE;
   struct ibv_qp_attr attributes = {
       .qp_state = IBV_QPS_INIT,
@@ -93,7 +93,7 @@ static int to_init(struct rdma_rail *rail) {
                 "queue pair to INIT");
 }
 
-static void describe_end(struct rdma_rail *rail) {
+__attribute__((cold)) static void describe_end(struct rdma_rail *rail) {
   const struct nic *nic = rail->device->nic;
   const struct nic_port *port = &rail->device->port;
   struct rdma_end *end = &rail->end;
@@ -112,7 +112,7 @@ static void describe_end(struct rdma_rail *rail) {
 }
 
 /* Sets the depth of the send queue, within the device's limits. */
-static int size_queues(struct rdma_rail *rail) {
+__attribute__((cold)) static int size_queues(struct rdma_rail *rail) {
   const struct nic_limits *limits = &rail->device->nic->limits;
   int receives = (int)RDMA_RECEIVES, sends = (int)RDMA_SENDS;
   int most = limits->cqe - receives < limits->qp_wr ? limits->cqe - receives : limits->qp_wr;
@@ -158,7 +158,7 @@ static void count_own_receives(const struct rdma_rail *rail, int change) {
   node->receive_bytes += (uint64_t)(int64_t)change * RDMA_RECEIVES * RDMA_RECORD;
 }
 
-int rdma_rail_open_messages(struct rdma_rail *rail) {
+__attribute__((cold)) int rdma_rail_open_messages(struct rdma_rail *rail) {
   struct rdma_messages *messages = &rail->messages;
   struct heap *heap = rail->endpoint->base.link->fabric->heap;
   uint32_t receives = rail->receives ? 0 : RDMA_RECEIVES;
@@ -174,7 +174,7 @@ int rdma_rail_open_messages(struct rdma_rail *rail) {
   return code;
 }
 
-int rdma_rail_open(struct rdma_rail *rail) {
+__attribute__((cold)) int rdma_rail_open(struct rdma_rail *rail) {
   list_init(&rail->posted);
   backlog_init(&rail->waiting);
   int code = size_queues(rail);
@@ -195,7 +195,7 @@ int rdma_rail_open(struct rdma_rail *rail) {
   return code;
 }
 
-static int to_receive(struct rdma_rail *rail, const struct rdma_end *peer) {
+__attribute__((cold)) static int to_receive(struct rdma_rail *rail, const struct rdma_end *peer) {
   const struct nic_port *port = &rail->device->port;
   struct ibv_qp_attr attributes = {
       .qp_state = IBV_QPS_RTR,
@@ -219,7 +219,7 @@ static int to_receive(struct rdma_rail *rail, const struct rdma_end *peer) {
                 "queue pair to RTR: is there a route to the peer's GID?");
 }
 
-static int to_send(struct rdma_rail *rail, const struct rdma_end *peer) {
+__attribute__((cold)) static int to_send(struct rdma_rail *rail, const struct rdma_end *peer) {
   int starts = rail->device->nic->limits.reads_started;
   struct ibv_qp_attr attributes = {
       .qp_state = IBV_QPS_RTS,
@@ -235,7 +235,7 @@ static int to_send(struct rdma_rail *rail, const struct rdma_end *peer) {
                 "queue pair to RTS");
 }
 
-int rdma_rail_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
+__attribute__((cold)) int rdma_rail_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
   rail->fence_limit = peer->receives < RDMA_FENCES ? peer->receives : RDMA_FENCES;
   rail->peer_atomics = peer->atomics;
   if (peer->ethernet != rail->end.ethernet)
@@ -255,7 +255,7 @@ static void return_completed(struct rdma_rail *rail) {
 
 /* Leaves the receives that this rail has taken to the others, also those of records that are not
  * handled yet. In the error state the queue pair takes no more of them. */
-static void return_receives(struct rdma_rail *rail) {
+__attribute__((cold)) static void return_receives(struct rdma_rail *rail) {
   struct rdma_messages *messages = &rail->messages;
   struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
   rail->device->nic->verbs->modify_qp(rail->qp, &error, IBV_QP_STATE);
@@ -264,7 +264,7 @@ static void return_receives(struct rdma_rail *rail) {
     post_receive(rail, messages->records[messages->handled % RDMA_RECEIVES].buffer);
 }
 
-void rdma_rail_destroy_qp(struct rdma_rail *rail) {
+__attribute__((cold)) void rdma_rail_destroy_qp(struct rdma_rail *rail) {
   if (!rail->qp)
     return;
   if (rail->receives)
@@ -273,7 +273,7 @@ void rdma_rail_destroy_qp(struct rdma_rail *rail) {
   rail->qp = NULL;
 }
 
-void rdma_rail_close(struct rdma_rail *rail) {
+__attribute__((cold)) void rdma_rail_close(struct rdma_rail *rail) {
   const struct verbs *verbs = rail->device->nic->verbs;
   struct rdma_messages *messages = &rail->messages;
   rdma_rail_destroy_qp(rail); /* before its buffers go */
@@ -400,12 +400,12 @@ void rdma_rail_drop_receive(struct rdma_rail *rail, const struct ibv_wc *complet
 }
 
 /* Shared receives do not bound what a peer sends, so this does. */
-static bool exceeds_credits(struct rdma_rail *rail) {
+__attribute__((cold)) static bool exceeds_credits(struct rdma_rail *rail) {
   struct rdma_messages *messages = &rail->messages;
   if (messages->received - messages->handled + rail->pending_fence_count < RDMA_RECEIVES)
     return false;
   error_set(HAUL_EPATH, 0, rail->device->nic->name, NULL,
-            "the peer sent more messages than its rail may have outstanding");
+            "the peer sent more messages than it may");
   rdma_rail_mark_broken(rail);
   return true;
 }

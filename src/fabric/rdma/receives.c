@@ -110,6 +110,6 @@ int rdma_receives_post(const struct rdma_receives *receives, uint32_t buffer) {
   struct ibv_recv_wr *bad;
   int system = ibv_post_srq_recv(receives->queue, &request, &bad);
   return system ? error_set(HAUL_EPATH, system, receives->device->nic->name, NULL,
-                            "its shared receive queue refused a work request")
+                            "its receive queue refused a work request")
                 : 0;
 }

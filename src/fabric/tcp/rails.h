@@ -45,6 +45,7 @@ struct rail_tx {
   struct list queue;   /* tx_frames; the first is being sent */
   uint64_t queued;     /* payload bytes in it */
   bool fresh;          /* a frame was queued since the last pump */
+  bool used;           /* ever */
   size_t share;        /* most bytes of one call and of one turn */
   size_t turn;         /* bytes of this turn */
   _Atomic bool unsent; /* the pump has bytes left to send; for a look without the lock */

@@ -136,7 +136,7 @@ void tx_enqueue(struct tx_frame *frame) {
   if (list_empty(&tx->queue))
     tx->moved = clock_now();
   list_append(&tx->queue, &frame->link);
-  frame->queued = true;
+  frame->queued = tx->used = true;
   tx->queued += frame->payload.length;
   tx->fresh = true;
 }
@@ -413,8 +413,9 @@ void rail_uncork(struct tcp_rail *rail) {
 /* No urgent frame was sent for TCP_CALM_NS, as far as this rail knows. */
 static bool is_calm(const struct tcp_rail *rail) {
   const struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
-  return !express || (express != rail && list_empty(&express->tx.queue) &&
-                      rail->tx.moved - express->tx.moved > TCP_CALM_NS);
+  return !express || !express->tx.used ||
+         (express != rail && list_empty(&express->tx.queue) &&
+          rail->tx.moved - express->tx.moved > TCP_CALM_NS);
 }
 
 /* On loopback the sending CPU also runs the receiver's half of TCP for all bytes that the socket

@@ -315,13 +315,12 @@ static int error_start(const struct start *start) {
     return error_set(
         HAUL_ENOTSUP, start->system, "rte_eal_init",
         "EAL is started once in a process; start the program anew: it does without huge pages "
-        "where fewer than 64 MiB are free (or set dpdk_eal in haul.conf)",
+        "where fewer than 64 MiB are free",
         "EAL does not start with the huge pages that were free just before: %s", words);
-  return error_set(
-      HAUL_ENOTSUP, start->system, settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
-      "fix it (haul doctor dpdk; dpdk_eal in haul.conf) and start the program anew: EAL is "
-      "started once in a process",
-      "EAL does not start: %s", words);
+  return error_set(HAUL_ENOTSUP, start->system,
+                   settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
+                   "fix it (haul doctor dpdk; dpdk_eal in haul.conf) and start the program anew",
+                   "EAL does not start: %s", words);
 }
 
 /* With the lock. EAL counts nodes first when it starts, so a running EAL has some. */
