@@ -53,10 +53,10 @@ static int add_area(struct rdma_receives *receives) {
 }
 
 int rdma_receives_get(struct rdma_device *device, struct rdma_receives **out) {
-  struct rdma_device *first = first_device(device);
   *out = NULL;
   if ((uint32_t)device->nic->limits.srq_wr < RECEIVES_OF_AREA)
     return 0;
+  struct rdma_device *first = first_device(device);
   if (first->receives && first->receives->opened >= first->receives->rails_most)
     first->receives = NULL; /* its rails keep it */
   if (!first->receives)
