@@ -8,11 +8,6 @@
 #include "calls.h"
 #include "verbs.h"
 
-static void *fail(int error) {
-  errno = error;
-  return NULL;
-}
-
 struct event_queue *event_queue_open(int *descriptor) {
   struct event_queue *queue = calloc(1, sizeof *queue);
   file_init(&queue->file, FILE_NIC);
@@ -85,9 +80,9 @@ struct ibv_comp_channel *model_create_comp_channel(struct ibv_context *seen) {
   int descriptor;
   sim_point(20 * US);
   if (context->removal != PRESENT)
-    return fail(EIO);
+    return refused(EIO);
   if (refuses_memory() || card_fault(8))
-    return fail(ENOMEM);
+    return refused(ENOMEM);
   struct event_queue *queue = event_queue_open(&descriptor);
   if (!queue)
     return NULL;
@@ -156,11 +151,11 @@ struct ibv_cq *model_create_cq(struct ibv_context *seen, int entries, void *user
   struct context *context = context_of(seen);
   sim_point(30 * US);
   if (context->removal != PRESENT)
-    return fail(EIO);
+    return refused(EIO);
   if (entries < 1 || vector < 0 || vector >= seen->num_comp_vectors)
-    return fail(EINVAL);
+    return refused(EINVAL);
   if (refuses_memory() || card_fault(8))
-    return fail(ENOMEM);
+    return refused(ENOMEM);
   struct completions *queue = calloc(1, sizeof *queue);
   object_init(&queue->object, COMPLETIONS);
   list_init(&queue->link);

@@ -377,17 +377,12 @@ struct ibv_qp *model_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *wante
   struct context *context = context_of(pd->context);
   sim_point(50 * US);
   object_check(&domain->object, DOMAIN, "ibv_create_qp");
-  int error = 0;
   if (context->removal != PRESENT)
-    error = EIO;
-  else if (wanted->qp_type != IBV_QPT_RC || !wanted->send_cq || !wanted->recv_cq || !fits(wanted))
-    error = EINVAL;
-  else if (refuses_memory() || card_fault(8))
-    error = ENOMEM;
-  if (error) {
-    errno = error;
-    return NULL;
-  }
+    return refused(EIO);
+  if (wanted->qp_type != IBV_QPT_RC || !wanted->send_cq || !wanted->recv_cq || !fits(wanted))
+    return refused(EINVAL);
+  if (refuses_memory() || card_fault(8))
+    return refused(ENOMEM);
   struct queue_pair *qp = calloc(1, sizeof *qp);
   object_init(&qp->object, QUEUE_PAIR);
   list_init(&qp->arriving);

@@ -18,18 +18,13 @@ struct ibv_srq *model_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *wa
   struct context *context = context_of(pd->context);
   sim_point(50 * US);
   object_check(&domain->object, DOMAIN, "ibv_create_srq");
-  int error = 0;
   if (context->removal != PRESENT)
-    error = EIO;
-  else if (!cards.shared || wanted->attr.max_wr < 1 || wanted->attr.max_wr > SHARED_DEPTH ||
-           wanted->attr.max_sge != 1)
-    error = EINVAL;
-  else if (refuses_memory() || card_fault(8))
-    error = ENOMEM;
-  if (error) {
-    errno = error;
-    return NULL;
-  }
+    return refused(EIO);
+  if (!cards.shared || wanted->attr.max_wr < 1 || wanted->attr.max_wr > SHARED_DEPTH ||
+      wanted->attr.max_sge != 1)
+    return refused(EINVAL);
+  if (refuses_memory() || card_fault(8))
+    return refused(ENOMEM);
   struct shared_queue *queue = calloc(1, sizeof *queue);
   object_init(&queue->object, SHARED);
   queue->seen.context = pd->context;

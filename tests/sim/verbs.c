@@ -10,11 +10,6 @@
 
 #include "calls.h"
 
-static void *fail(int error) {
-  errno = error;
-  return NULL;
-}
-
 static struct list living = LIST_INIT(living), released = LIST_INIT(released);
 
 void object_init(struct object *object, enum object_kind kind) {
@@ -96,7 +91,7 @@ static struct ibv_device **get_device_list(int *count) {
     struct listed *listed = list_device(i);
     if (!listed) {
       free_device_list(list);
-      return fail(ENOMEM);
+      return refused(ENOMEM);
     }
     list[i] = &listed->device;
     ++*count;
@@ -166,7 +161,7 @@ static struct ibv_context *open_device(struct ibv_device *device) {
   struct listed *listed = (struct listed *)device;
   sim_point(300 * US);
   if (refuses_memory() || card_fault(8))
-    return fail(ENOMEM);
+    return refused(ENOMEM);
   struct context *context = calloc(1, sizeof *context);
   struct ibv_context *seen = &context->verbs.context;
   if (!open_descriptors(context, seen)) {
@@ -261,9 +256,9 @@ static struct ibv_pd *alloc_pd(struct ibv_context *seen) {
   struct context *context = context_of(seen);
   sim_point(10 * US);
   if (context->removal != PRESENT)
-    return fail(EIO);
+    return refused(EIO);
   if (refuses_memory() || card_fault(8))
-    return fail(ENOMEM);
+    return refused(ENOMEM);
   struct domain *domain = calloc(1, sizeof *domain);
   object_init(&domain->object, DOMAIN);
   domain->seen.context = seen;
@@ -323,12 +318,12 @@ static struct ibv_mr *reg_mr_iova2(struct ibv_pd *seen, void *address, size_t le
   if (length == 0 || (iova ^ (uintptr_t)address) % 4096 != 0 || (access & ~(unsigned)KNOWN) ||
       ((access & NEED_LOCAL) && !(access & IBV_ACCESS_LOCAL_WRITE)) ||
       __builtin_add_overflow((uintptr_t)address, length, &end))
-    return fail(EINVAL);
+    return refused(EINVAL);
   if (context_of(seen->context)->removal != PRESENT)
-    return fail(EIO);
+    return refused(EIO);
   int error = pin(address, length);
   if (error)
-    return fail(error);
+    return refused(error);
   struct registration_model *made = calloc(1, sizeof *made);
   object_init(&made->object, REGISTRATION);
   made->seen.context = seen->context;
@@ -353,7 +348,7 @@ static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t l
                                     uint64_t iova, int fd, int access) {
   (void)offset, (void)length, (void)iova, (void)fd, (void)access;
   domain_of(pd, "ibv_reg_dmabuf_mr");
-  return fail(EOPNOTSUPP);
+  return refused(EOPNOTSUPP);
 }
 
 /* Ends accesses of peers; those of this process's own requests have to be over. */

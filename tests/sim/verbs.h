@@ -13,6 +13,7 @@
 #ifndef HAUL_SIM_VERBS_H
 #define HAUL_SIM_VERBS_H
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 
 #include "cards.h"
@@ -116,6 +117,11 @@ struct channel {
 /* Checks that the object lives and is the current process's. */
 void object_check(const struct object *object, enum object_kind kind, const char *call);
 struct context *context_of(struct ibv_context *seen);
+/* Returns NULL, with errno. */
+static inline void *refused(int error) {
+  errno = error;
+  return NULL;
+}
 struct context *context_behind(struct ibv_context *seen); /* the same without the check */
 void object_init(struct object *object, enum object_kind kind);
 void object_release(struct object *object);
