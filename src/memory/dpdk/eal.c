@@ -314,7 +314,7 @@ static int error_start(const struct start *start) {
   if (start->huge && !settings.dpdk_eal[0])
     return error_set(
         HAUL_ENOTSUP, start->system, "rte_eal_init",
-        "start the program anew: EAL does without huge pages where fewer than 64 MiB are free",
+        "start the program anew: it does without huge pages where fewer than 64 MiB are free",
         "EAL does not start with the huge pages that were free just before: %s", words);
   return error_set(HAUL_ENOTSUP, start->system,
                    settings.dpdk_eal[0] ? settings.dpdk_eal : "rte_eal_init",
