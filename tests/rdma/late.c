@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Data from a canceled write never overwrites a later write, over any path. The owner's device is
- * slow to copy the canceled bytes out of the staging area. */
+ * A device copies slowly between its memory and bounce buffers. Data from a canceled write never
+ * overwrites a later write, over any path; a withdrawal does not wait for the device. */
 #include "support/check.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "support/owner.h"
 
 #define LENGTH ((size_t)256 << 10)
-#define COPY   (2 * S) /* of the owner's device */
+#define COPY   (2 * S) /* of a slow device */
 
 static struct {
   struct owner owner;
@@ -25,26 +25,55 @@ static haul_deadline soon(void) {
   return haul_deadline_in(60 * S);
 }
 
-static int set_up(void **state) {
-  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+static void slow_devices_of(void (*open)(const struct haul_node_config *config),
+                            const struct haul_node_config *config) {
   char latency[24];
-  (void)state;
-  config.liveness_ns = 60 * S;
   snprintf(latency, sizeof latency, "%lld", COPY);
-  nic_fault("");
   setenv("HAUL_SIM_LATENCY_NS", latency, 1);
-  owner_start(&t.owner, "tcp://127.0.0.1:0", &config);
+  open(config);
   unsetenv("HAUL_SIM_LATENCY_NS");
+}
+
+static void open_owner(const struct haul_node_config *config) {
+  owner_start(&t.owner, "tcp://127.0.0.1:0", config);
+}
+
+static void open_node(const struct haul_node_config *config) {
+  assert_works(haul_node_open(config, &t.node));
+}
+
+static int set_up_with(bool slow_owner, enum memory_kind local) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.liveness_ns = 60 * S;
+  nic_fault("");
+  if (slow_owner)
+    slow_devices_of(open_owner, &config);
+  else
+    open_owner(&config);
   assert_int_equal(owner_publish(&t.owner, 0, KIND_SIM, LENGTH, "memory", HAUL_READ | HAUL_WRITE),
                    0);
-  assert_works(haul_node_open(&config, &t.node));
+  if (slow_owner)
+    open_node(&config);
+  else
+    slow_devices_of(open_node, &config);
   assert_works(haul_peer_connect(t.node, t.owner.address, soon(), &t.peer));
   assert_works(haul_peer_lookup(t.peer, "memory", soon(), &t.remote));
-  t.first = region_make(t.node, KIND_HOST, LENGTH);
+  t.first = region_make(t.node, local, LENGTH);
   t.second = region_make(t.node, KIND_HOST, LENGTH);
-  region_fill(t.node, t.first, 0, LENGTH, 1);
+  if (local == KIND_HOST)
+    region_fill(t.node, t.first, 0, LENGTH, 1);
   region_fill(t.node, t.second, 0, LENGTH, 2);
   return 0;
+}
+
+static int set_up(void **state) {
+  (void)state;
+  return set_up_with(true, KIND_HOST);
+}
+
+static int set_up_with_own_device(void **state) {
+  (void)state;
+  return set_up_with(false, KIND_SIM);
 }
 
 static int tear_down(void **state) {
@@ -124,6 +153,15 @@ static void a_held_write_continues_when_the_rails_break(void **state) {
   assert_true(owner_sum(&t.owner, 0, 0, LENGTH) == region_sum(t.node, t.second, 0, LENGTH));
 }
 
+static void a_withdrawal_ends_the_copy(void **state) {
+  (void)state;
+  struct haul_transfer *transfer = write_from(t.first, "rdma");
+  assert_int_equal(haul_transfer_wait(transfer, haul_deadline_in(COPY / 4)), HAUL_ETIMEDOUT);
+  assert_int_equal(owner_unpublish(&t.owner, 0, "memory"), 0);
+  assert_int_equal(haul_transfer_wait(transfer, soon()), HAUL_ESTALE);
+  haul_transfer_release(transfer);
+}
+
 int main(int count, char **arguments) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
@@ -131,6 +169,9 @@ int main(int count, char **arguments) {
       TEST(a_later_write_over_tcp_survives),
       TEST(a_later_write_over_rdma_survives),
       TEST(a_held_write_continues_when_the_rails_break),
+      TEST(a_withdrawal_ends_the_copy),
+      cmocka_unit_test_setup_teardown(a_withdrawal_ends_the_copy, set_up_with_own_device,
+                                      tear_down),
   };
   if (count > 1 && strcmp(arguments[1], OWNER_MODE) == 0)
     return owner_main();

@@ -3,6 +3,7 @@
  * region is revoked, a rail breaks, the peer leaves. */
 #include "core/error.h"
 #include "core/sys.h"
+#include "fabric/devcopy.h"
 #include "fabric/rdma/channel.h"
 #include "fabric/rdma/endpoint.h"
 
@@ -166,8 +167,30 @@ static void retire_revoked(struct list *jobs, struct list *ended) {
   }
 }
 
+/* A job on a revoked region whose bytes are between this side's device and a bounce buffer. */
+static struct rdma_job *find_revoked_copy(struct rdma_endpoint *endpoint) {
+  struct rdma_job *found = NULL;
+  combiner_lock(&endpoint->combiner);
+  list_each(item, &endpoint->stepping) {
+    struct rdma_job *job = list_entry(item, struct rdma_job, link);
+    if (job->copy && (job->step == STEP_FILL || job->step == STEP_DRAIN) &&
+        ((const struct rdma_binding *)job->work->binding)->revoked)
+      found = job;
+  }
+  combiner_unlock(&endpoint->combiner);
+  return found;
+}
+
 void rdma_end_revoked(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
+  /* The owner waits for the region's last job for at most its liveness timeout, and a slow device
+   * may copy for longer. */
+  for (struct rdma_job *job; (job = find_revoked_copy(endpoint));) {
+    devcopy_cancel(job->copy);
+    combiner_lock(&endpoint->combiner);
+    job_retire(job, HAUL_ESTALE, &ended);
+    combiner_unlock(&endpoint->combiner);
+  }
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)

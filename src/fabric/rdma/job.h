@@ -90,7 +90,7 @@ void rdma_cancel(struct endpoint *base, struct work *work, int code); /* transpo
 /* Breaks the path where a NIC completes nothing. On a broken path: ends canceled jobs that the peer
  * does not acknowledge. */
 void rdma_check_stuck(struct timer *timer);
-/* Ends works on revoked regions that the NIC has not begun. */
+/* Ends works on revoked regions that neither a NIC nor the owner works on. */
 void rdma_end_revoked(struct rdma_endpoint *endpoint);
 /* Breaks the path; its works end once the peer acknowledges. */
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason);

@@ -105,16 +105,6 @@ int rdma_on_detach(struct rdma_endpoint *endpoint, uint64_t handle) {
   return 0;
 }
 
-void rdma_revoke(struct endpoint *base, uint64_t handle, struct haul_region *region) {
-  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  struct rdma_attachment *attachment = find_attachment(endpoint, handle);
-  (void)region;
-  if (!attachment || attachment->revoked)
-    return;
-  attachment->revoked = true;
-  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_REVOKED, .handle = handle});
-}
-
 bool rdma_uses_handle(struct endpoint *base, uint64_t handle, const struct haul_region *region) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   (void)region;
@@ -435,6 +425,23 @@ bool staged_copies_poll(struct rdma_endpoint *endpoint, bool *urgent) {
     end_staged_copy(staged);
   }
   return any;
+}
+
+void rdma_revoke(struct endpoint *base, uint64_t handle, struct haul_region *region) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  struct rdma_attachment *attachment = find_attachment(endpoint, handle);
+  (void)region;
+  if (!attachment || attachment->revoked)
+    return;
+  attachment->revoked = true;
+  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_REVOKED, .handle = handle});
+  list_each_safe(item, &endpoint->staged_copies) {
+    struct staged_copy *staged = list_entry(item, struct staged_copy, link);
+    if (staged->request.handle != handle)
+      continue;
+    respond(endpoint, &staged->request, HAUL_ESTALE);
+    end_staged_copy(staged);
+  }
 }
 
 void staged_copies_cancel(struct rdma_endpoint *endpoint) {
