@@ -16,6 +16,7 @@
 /* A write or a read of a batch, in a lane of its own. */
 struct flight {
   struct span span;
+  int64_t frozen;     /* `frozen_for` of the program when the deadline was drawn */
   struct limit limit; /* of `done` */
   haul_transfer *transfer;
   bool writes, released, ended;
@@ -41,6 +42,7 @@ static int start_flight(struct link *link, struct flight *flight) {
   struct haul_transfer_options options = draw_options(&flight->span);
   struct haul_piece pieces[4];
   flight->limit = limit_begin("`done` of a transfer", flight->span.until);
+  flight->limit.frozen_before = flight->frozen; /* others of the batch started in between */
   options.done = on_done;
   options.user = flight;
   if (sim_chance(300000))
@@ -92,6 +94,7 @@ static void end_flight(struct link *link, struct flight *flight, int started) {
 static bool draw_flight(struct link *link, unsigned lane, struct flight *flight) {
   size_t share = plan.lane / LANES;
   *flight = (struct flight){.writes = sim_chance(600000)};
+  flight->frozen = process_current()->frozen_for;
   if (!draw_span_in(link, lane, &flight->span))
     return false;
   flight->span.from = lane * share + sim_below(share);
