@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * haul bench: bandwidth and latency against a running node.
- */
+ * haul bench: bandwidth and latency against a running node. */
 #include "bench.h"
 
 #include <stdlib.h>

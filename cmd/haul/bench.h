@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- *
  * The parts of `haul bench`: the command with its sizes and paths (bench.c), the measurement
- * (bench_measure.c), tables, JSON and plot (bench_output.c).
- */
+ * (bench_measure.c), tables, JSON and plot (bench_output.c). */
 #ifndef HAUL_COMMAND_BENCH_H
 #define HAUL_COMMAND_BENCH_H
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- *
  * Each size has two phases: one operation at a time for the latency, then several in flight for
- * the bandwidth.
- */
+ * the bandwidth. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- *
  * The table of a subcommand. main.c lists all tables, which drive dispatch, the parsing of options
- * and the help texts.
- */
+ * and the help texts. */
 #ifndef HAUL_COMMAND_H
 #define HAUL_COMMAND_H
 

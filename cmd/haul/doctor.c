@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * haul doctor: the requirements of paths and places, and commands that fix them.
- */
+ * haul doctor: the requirements of paths and places, and commands that fix them. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

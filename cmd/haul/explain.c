@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * haul explain: the paths of a transfer, for one size and over all sizes.
- */
+ * haul explain: the paths of a transfer, for one size and over all sizes. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * The cost of each path over size, and the sizes at which the choice changes.
- */
+ * The cost of each path over size, and the sizes at which the choice changes. */
 #ifndef HAUL_COMMAND_EXPLAIN_H
 #define HAUL_COMMAND_EXPLAIN_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * get, put and ls of exported files: NODE/EXPORT/PATH.
- */
+ * get, put and ls of exported files: NODE/EXPORT/PATH. */
 #ifndef HAUL_COMMAND_EXPORTED_H
 #define HAUL_COMMAND_EXPORTED_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * haul info: the places, network interfaces and paths of this host.
- */
+ * haul info: the places, network interfaces and paths of this host. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

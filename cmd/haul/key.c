@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * haul key: the keys that authenticate nodes.
- */
+ * haul key: the keys that authenticate nodes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * haul ls: the regions of a node or of a directory, and exported files.
- */
+ * haul ls: the regions of a node or of a directory, and exported files. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

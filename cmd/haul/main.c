@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * The command line: finds the subcommand and runs it.
- */
+ * The command line: finds the subcommand and runs it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- *
  * haul mount: a tree of files as a file system, by the module libhaul-storage.so. Without
- * --foreground a child process mounts, and the command ends once the mount responds.
- */
+ * --foreground a child process mounts, and the command ends once the mount responds. */
 #include <errno.h>
 #include <fcntl.h>
 #include <haul/storage.h>

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * haul pingpong: a session of two sides that verify the bytes of every step.
- */
+ * haul pingpong: a session of two sides that verify the bytes of every step. */
 #include <errno.h>
 #include <stdarg.h>
 

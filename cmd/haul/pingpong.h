@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT
- *
  * The parts of `haul pingpong`: the command (pingpong.c), the messages and steps of a session
  * (pingpong_session.c), and the memory of one side with its patterns (pingpong_memory.c).
  *
  * HELLO and WELCOME agree on size, iterations and the names of the two regions. Each step ends with
- * a verdict in both directions, so that both sides know of every failure.
- */
+ * a verdict in both directions, so that both sides know of every failure. */
 #ifndef HAUL_COMMAND_PINGPONG_H
 #define HAUL_COMMAND_PINGPONG_H
 

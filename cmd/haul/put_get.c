@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * haul put and haul get: between a file and a published region, or an exported file.
- */
+ * haul put and haul get: between a file and a published region, or an exported file. */
 #include <string.h>
 #include <unistd.h>
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
- *
  * haul serve: a node that publishes regions until SIGINT or SIGTERM. One thread polls the node's
  * descriptor and a signalfd, and uses no CPU while idle. With --export a thread of the storage
- * module drives the node, and this thread waits only for signals.
- */
+ * module drives the node, and this thread waits only for signals. */
 #include <errno.h>
 #include <fcntl.h>
 #include <haul/directory.h>

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * What `haul serve` offers: regions, and trees of files by the module libhaul-storage.so.
- */
+ * What `haul serve` offers: regions, and trees of files by the module libhaul-storage.so. */
 #ifndef HAUL_COMMAND_SERVE_OFFERS_H
 #define HAUL_COMMAND_SERVE_OFFERS_H
 

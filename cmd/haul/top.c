@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- *
  * haul top: the activity of a node by path and by peer. Rates are differences of counters between
- * two snapshots.
- */
+ * two snapshots. */
 #include <errno.h>
 #include <haul/stats.h>
 #include <inttypes.h>

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * haul trace: a timeline of the activity of a node, for chrome://tracing and Perfetto.
- */
+ * haul trace: a timeline of the activity of a node, for chrome://tracing and Perfetto. */
 #include <errno.h>
 #include <haul/stats.h>
 #include <inttypes.h>

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- *
  * Converts events of a node to the Chrome trace event format, which chrome://tracing and Perfetto
- * open. An event is kept from its begin to its end, and then written as one.
- */
+ * open. An event is kept from its begin to its end, and then written as one. */
 #ifndef HAUL_TRACE_EVENTS_H
 #define HAUL_TRACE_EVENTS_H
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT
- *
  * Access control: key files, the identity that a peer has proved, and regions that are published to
  * some identities only.
  *
- * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
- */
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0. */
 #ifndef HAUL_ACCESS_H
 #define HAUL_ACCESS_H
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT
- *
  * For code that drives devices itself, such as plugins of other libraries: asynchronous copies, and
  * dma-bufs for NICs that haul does not drive.
  *
- * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
- */
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0. */
 #ifndef HAUL_DEVICE_H
 #define HAUL_DEVICE_H
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT
- *
  * A directory of nodes and their published regions in etcd (version 3.4 or later).
  *
  * Its address is etcd://HOST[:PORT][,HOST[:PORT]…]/PREFIX, with up to 8 members; etcds:// uses TLS
@@ -12,8 +11,7 @@
  * decide about access. A module, libhaul-directory.so, implements the calls with libcurl and
  * libjansson; without it they fail with HAUL_ENOTSUP, and the hint names the packages.
  *
- * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
- */
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0. */
 #ifndef HAUL_DIRECTORY_H
 #define HAUL_DIRECTORY_H
 

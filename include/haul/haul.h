@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT
- *
  * haul moves bytes between memories and reports the path that they took.
  *
  * Objects: a node is this process's endpoint; a region is a range of bytes at a place; a peer is
@@ -21,8 +20,7 @@
  *  - in a child of fork(2), once the parent has opened a node, every call that can fail returns
  *    HAUL_EFORK; releases and haul_node_close work.
  *
- * Every declaration exists since version 0.1.0.
- */
+ * Every declaration exists since version 0.1.0. */
 #ifndef HAUL_HAUL_H
 #define HAUL_HAUL_H
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT
- *
  * Log lines of a node for its operator: peers that come and leave, connections that are refused,
  * paths that break, limits that are reached. The library itself prints nothing.
  *
- * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
- */
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0. */
 #ifndef HAUL_LOG_H
 #define HAUL_LOG_H
 

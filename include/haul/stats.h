@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
- *
  * Statistics and event traces, of this process's node or of a peer: `haul top`, `haul trace`.
  *
- * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
- */
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0. */
 #ifndef HAUL_STATS_H
 #define HAUL_STATS_H
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT
- *
  * Rendezvous of processes that torchrun, MPI or Slurm started together, through the environment
  * variables of the launcher.
  *
- * The conventions of haul.h apply. Every declaration exists since version 0.1.0.
- */
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0. */
 #ifndef HAUL_WORLD_H
 #define HAUL_WORLD_H
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT
- *
  * libhaul-cudahook.so is preloaded into a program that links the CUDA runtime dynamically, or
  * loaded by a framework as its allocator. It allocates device memory that can be shared with
  * processes, published, and registered with NICs; see haul-cudahook(7).

@@ -111,8 +111,7 @@ cudaError_t cudaDeviceReset(void) {
 
 /* Stream-ordered calls.
  * Programs compiled with per-thread default streams call those with _ptsz: there NULL is that
- * stream.
- */
+ * stream. */
 
 static cudaStream_t per_thread(cudaStream_t stream) {
   return stream ? stream : cudaStreamPerThread;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * An LRU cache with reference counts. Entries without references are evicted beyond the bound;
  * referenced entries stay, even beyond it. Each call takes the cache's lock, and calls `drop`
- * without it.
- */
+ * without it. */
 #ifndef HAUL_UCX_CACHE_H
 #define HAUL_UCX_CACHE_H
 

@@ -13,8 +13,7 @@ struct directory {
 };
 
 /* A request for the keys from `from` up to, not including, `to`; `to` NULL: one key. NULL: no
- * memory.
- */
+ * memory. */
 json_t *range_of(const char *from, const char *to);
 /* Parses a pair of key and value of etcd; false: not an entry of haul, or, with errno ENOMEM, no
  * memory. */

@@ -32,8 +32,7 @@ void rules_format(const struct path_rules *rules, char *text, size_t size);
 /* The path for this size; -1: any. */
 int rules_path(const struct path_rules *rules, uint64_t bytes);
 /* Whether a rule names the path. It may be taken for its sizes, and for others whose path is
- * closed.
- */
+ * closed. */
 bool rules_allow(const struct path_rules *rules, size_t path);
 
 #endif

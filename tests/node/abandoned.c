@@ -211,8 +211,7 @@ static void end_unread_connection(void) {
   assert_true(found);
 }
 
-/* The owner still reads the canceled write, so no later work may have been reported as complete.
- */
+/* The owner still reads the canceled write, so no later work may have been reported as complete. */
 static void a_waiting_atomic_does_not_begin_when_the_rail_ends(void **state) {
   (void)state;
   struct haul_transfer_options options = over("map");

@@ -185,8 +185,7 @@ static void watch_bytes(const unsigned char *bytes, int in) {
 
 /* This side does not look at its connections while it writes small pieces, so it has not seen the
  * peer die; meanwhile the peer's process id was given to another process that maps the same
- * address.
- */
+ * address. */
 static void a_number_that_was_given_away_is_not_touched(void **state) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;

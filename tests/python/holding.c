@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT
- *
  * Preloaded before libhaul: delays calls on request of a test. */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -22,8 +22,7 @@ static int copy_here(struct memory *to, uint64_t to_offset, struct memory *from,
 
 static const struct haul_place host = {HAUL_HOST, 0}, sim = {HAUL_SIM, 0};
 
-/* An island: memory without a view whose engine reaches host memory alone and never calls.
- */
+/* An island: memory without a view whose engine reaches host memory alone and never calls. */
 
 static unsigned island_copies, island_polls_needed, island_fails_at, island_canceled;
 static unsigned island_flying, island_flew; /* copies in flight; their maximum */

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
- *
  * Errors for people: one line on standard error, "haul: put: what failed: why (object)", and a
  * second one, "hint: what to do", where there is a remedy. All functions return EXIT_FAILED, so
- * that a caller can `return fail_…(…)`.
- */
+ * that a caller can `return fail_…(…)`. */
 #ifndef HAUL_COMMAND_FAIL_H
 #define HAUL_COMMAND_FAIL_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * A plot over sizes, drawn by gnuplot as SVG.
- */
+ * A plot over sizes, drawn by gnuplot as SVG. */
 #ifndef HAUL_COMMAND_GNUPLOT_H
 #define HAUL_COMMAND_GNUPLOT_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * The state of this host: the checks of the library, network interfaces, ports of NICs.
- */
+ * The state of this host: the checks of the library, network interfaces, ports of NICs. */
 #ifndef HAUL_COMMAND_HOST_H
 #define HAUL_COMMAND_HOST_H
 

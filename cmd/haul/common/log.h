@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT
- *
  * The log of a daemon: one line for each event, to standard error or syslog(3), as logfmt
  *
  *   2026-11-23T10:00:00.123Z warning refused address=10.0.0.7:41324 reason="the peer has no key"
  *
- * or as a JSON object. Bytes chosen by a peer are escaped, except for printable ASCII.
- */
+ * or as a JSON object. Bytes chosen by a peer are escaped, except for printable ASCII. */
 #ifndef HAUL_COMMAND_LOG_H
 #define HAUL_COMMAND_LOG_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * Modules: shared objects with further dependencies, opened when a command needs them.
- */
+ * Modules: shared objects with further dependencies, opened when a command needs them. */
 #ifndef HAUL_COMMAND_MODULE_H
 #define HAUL_COMMAND_MODULE_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * Options from a command's table: parsing and help text.
- */
+ * Options from a command's table: parsing and help text. */
 #ifndef HAUL_COMMAND_OPTIONS_H
 #define HAUL_COMMAND_OPTIONS_H
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- *
  * Output that appears under its name only when it is complete: a temporary file beside it is
- * renamed at the end. Devices, pipes and standard output are written directly.
- */
+ * renamed at the end. Devices, pipes and standard output are written directly. */
 #ifndef HAUL_COMMAND_OUTFILE_H
 #define HAUL_COMMAND_OUTFILE_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * Output: JSON for scripts, tables and lines for people.
- */
+ * Output: JSON for scripts, tables and lines for people. */
 #ifndef HAUL_COMMAND_OUTPUT_H
 #define HAUL_COMMAND_OUTPUT_H
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT
- *
  * Signals to this process, and the protocol of its service manager: sd_listen_fds(3) and
  * sd_notify(3).
  *
- * Waits are cut into slices of INTERRUPT_SLICE_NS, as another thread may receive the signal.
- */
+ * Waits are cut into slices of INTERRUPT_SLICE_NS, as another thread may receive the signal. */
 #ifndef HAUL_COMMAND_PROCESS_H
 #define HAUL_COMMAND_PROCESS_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * A progress bar with rate and remaining time, on standard error if that is a terminal.
- */
+ * A progress bar with rate and remaining time, on standard error if that is a terminal. */
 #ifndef HAUL_COMMAND_PROGRESS_H
 #define HAUL_COMMAND_PROGRESS_H
 

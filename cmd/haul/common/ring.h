@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT
- *
  * A bounded number of transfers in flight between this process and one remote region, so that the
- * caller fills or drains one slot while others are in flight.
- */
+ * caller fills or drains one slot while others are in flight. */
 #ifndef HAUL_COMMAND_RING_H
 #define HAUL_COMMAND_RING_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * Addresses and NODE/NAME targets of the command line, and sessions: a node connected to a peer.
- */
+ * Addresses and NODE/NAME targets of the command line, and sessions: a node connected to a peer. */
 #ifndef HAUL_COMMAND_SESSION_H
 #define HAUL_COMMAND_SESSION_H
 

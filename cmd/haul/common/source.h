@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT
- *
  * The source of `haul put`.
  *
  * A regular file is mapped, and the transfer reads the page cache without a copy. This thread
  * populates each window first, so that a slow disk never blocks the node's thread in a page fault.
  * A file cut short raises SIGBUS, which ends the command with an error. Pipes and terminals are
- * read into the buffers of the slots, which costs one copy by the kernel.
- */
+ * read into the buffers of the slots, which costs one copy by the kernel. */
 #ifndef HAUL_COMMAND_SOURCE_H
 #define HAUL_COMMAND_SOURCE_H
 

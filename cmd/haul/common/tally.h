@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * The reports of many transfers summed into one, and paths in JSON.
- */
+ * The reports of many transfers summed into one, and paths in JSON. */
 #ifndef HAUL_COMMAND_TALLY_H
 #define HAUL_COMMAND_TALLY_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
- *
- * Text, memory and time; sizes, rates and times as people write and read them.
- */
+ * Text, memory and time; sizes, rates and times as people write and read them. */
 #ifndef HAUL_COMMAND_TEXT_H
 #define HAUL_COMMAND_TEXT_H
 

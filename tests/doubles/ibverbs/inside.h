@@ -83,8 +83,7 @@ struct qp *double_qp_of(struct ibv_qp *seen);
 
 /* Hooks of the emulator.
  * still.c has empty ones. The begin hooks return 0 or an errno; after a failure no end hook
- * follows.
- */
+ * follows. */
 
 int emulator_begin_context(struct double_context *context);
 void emulator_end_context(struct double_context *context);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT
- *
  * Shared by the files of the extension: one file a noun of haul.h. They use the public header and
  * CPython's limited API of 3.11. The GIL guards every field, and callers hold it unless a comment
  * says otherwise. */
@@ -187,8 +186,7 @@ struct job {
 };
 
 /* Allocates a job of `size` bytes and enters `object` in the name of `call`. NULL with an
- * exception.
- */
+ * exception. */
 void *job_new(size_t size, struct object *object, const char *call);
 /* Runs the job and leaves the objects. 0: the caller frees the job. -1 with an exception: it is
  * freed, now or when its thread ends. */
