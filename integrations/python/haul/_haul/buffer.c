@@ -147,9 +147,7 @@ PyObject *wrap_memory(struct node *node, struct wrapped *wrapped, uintptr_t firs
   int code;
   void *lowest = (void *)(first + (uintptr_t)low);
   layout.offset = (uint64_t)-low;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_region_wrap(opened, lowest, (size_t)(high - low), &handle);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(code = haul_region_wrap(opened, lowest, (size_t)(high - low), &handle));
   PyObject *region = NULL;
   if (code) {
     raise_last();

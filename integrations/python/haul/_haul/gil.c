@@ -20,9 +20,7 @@
 
 void pause_for_others(void) {
   static const struct timespec pause = {0, 1000000};
-  Py_BEGIN_ALLOW_THREADS;
-  nanosleep(&pause, NULL);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(nanosleep(&pause, NULL));
 }
 
 static _Atomic unsigned inside;
@@ -117,9 +115,7 @@ int wait_in_steps(struct object *object, const char *call,
     int code;
     if (slice > until)
       slice = until;
-    Py_BEGIN_ALLOW_THREADS;
-    code = step(user, slice);
-    Py_END_ALLOW_THREADS;
+    WITHOUT_GIL(code = step(user, slice));
     if (code != STEP_AGAIN)
       return code;
     if (slice == until)
@@ -254,9 +250,7 @@ static bool ended_in_slice(struct job_state *state) {
 static bool job_await(struct job *job) {
   for (;;) {
     bool ended;
-    Py_BEGIN_ALLOW_THREADS;
-    ended = ended_in_slice(job->state);
-    Py_END_ALLOW_THREADS;
+    WITHOUT_GIL(ended = ended_in_slice(job->state));
     if (ended)
       return true;
     if (PyErr_CheckSignals() != 0)
@@ -275,9 +269,7 @@ int job_run(struct job *job) {
   for (size_t i = 0; i < sizeof job->used / sizeof *job->used; i++)
     Py_XINCREF((PyObject *)job->used[i]);
   if (gettid() != getpid() || !job_start(job)) { /* other threads get no signals */
-    Py_BEGIN_ALLOW_THREADS;
-    job_call(job);
-    Py_END_ALLOW_THREADS;
+    WITHOUT_GIL(job_call(job));
   } else if (!job_await(job)) {
     return -1;
   }

@@ -63,6 +63,14 @@ PyObject *rights_of(unsigned rights);
 PyObject *text_item(void *text);
 PyObject *place_item(void *place);
 
+/* A statement that may wait: other threads run Python meanwhile. */
+#define WITHOUT_GIL(statement)                                                                     \
+  do {                                                                                             \
+    Py_BEGIN_ALLOW_THREADS;                                                                        \
+    statement;                                                                                     \
+    Py_END_ALLOW_THREADS;                                                                          \
+  } while (0)
+
 /* object.c: base of Node, Region, Peer, Remote and Transfer */
 
 struct node;

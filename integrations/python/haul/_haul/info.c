@@ -16,9 +16,7 @@ PyObject *devices_of(void *node) {
   struct haul_device devices[64];
   size_t count = sizeof devices / sizeof *devices, room = count;
   int code;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_device_list(node, devices, &count);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(code = haul_device_list(node, devices, &count));
   PyObject *list = code ? raise_last() : PyList_New(0);
   for (size_t i = 0; list && i < count && i < room; i++) {
     const struct haul_device *device = &devices[i];
@@ -37,9 +35,7 @@ PyObject *checks_of(void *node) {
   struct haul_check *checks = PyMem_Calloc(ROOM, sizeof *checks);
   if (!checks)
     return PyErr_NoMemory();
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_check_list(node, checks, &count);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(code = haul_check_list(node, checks, &count));
   PyObject *list = code ? raise_last() : PyList_New(0);
   for (size_t i = 0; list && i < count && i < ROOM; i++)
     list_append(&list, check_object(&checks[i]));

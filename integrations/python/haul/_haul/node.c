@@ -133,9 +133,7 @@ static PyObject *open_node(PyTypeObject *type, struct haul_node_config *config,
   int code;
   for (size_t i = 0; i < FILES; i++)
     *paths[i] = files[i] ? PyBytes_AsString(files[i]) : NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_node_open(config, &handle);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(code = haul_node_open(config, &handle));
   if (code)
     return raise_last();
   struct node *node = (struct node *)object_new(type, "node", handle, release_node, NULL);
@@ -336,11 +334,10 @@ static PyObject *node_alloc(PyObject *self, PyObject *args, PyObject *keywords) 
   haul_node *handle = object_enter(&node->base, "alloc");
   if (!handle)
     return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_region_alloc(handle, place, length,
-                           (private ? HAUL_REGION_PRIVATE : 0) | (pinned ? HAUL_REGION_PINNED : 0),
-                           &region);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(code = haul_region_alloc(handle, place, length,
+                                       (private ? HAUL_REGION_PRIVATE : 0) |
+                                           (pinned ? HAUL_REGION_PINNED : 0),
+                                       &region));
   PyObject *made = code ? raise_last() : region_object(node, region, NULL, NULL, false);
   object_leave(&node->base);
   return made;
@@ -361,9 +358,7 @@ static PyObject *import_ticket(struct node *node, const struct haul_ticket *tick
   haul_node *handle = object_enter(&node->base, "import_");
   if (!handle)
     return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_region_import(handle, ticket, descriptor, &region);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(code = haul_region_import(handle, ticket, descriptor, &region));
   PyObject *made = NULL;
   if (code)
     raise_last();

@@ -64,9 +64,7 @@ static void release(struct object *object) {
     node->users++;
     await_release(node);
   }
-  Py_BEGIN_ALLOW_THREADS;
-  object->release(handle);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(object->release(handle));
   object->handle = NULL;
   object->releasing = 0;
   object->users--;

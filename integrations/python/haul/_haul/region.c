@@ -127,9 +127,8 @@ static bool make_ticket(PyObject *self, PyObject *args, PyObject *keywords, cons
   haul_region *handle = object_enter(&region->base, call);
   if (!handle)
     return false;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_region_export(handle, rights, has_layout ? &layout : NULL, ticket, descriptor);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(
+      code = haul_region_export(handle, rights, has_layout ? &layout : NULL, ticket, descriptor));
   if (code)
     raise_last();
   object_leave(&region->base);
@@ -196,19 +195,13 @@ static PyObject *region_publish(PyObject *self, PyObject *args, PyObject *keywor
   haul_region *handle = object_enter(region, "publish");
   if (!handle)
     return NULL;
-  if (to) { /* with the GIL: another thread might change the dict, which owns the names */
+  if (to) /* with the GIL: another thread might change the dict, which owns the names */
     code = haul_region_publish_to(handle, name, grants, count);
-  } else {
-    Py_BEGIN_ALLOW_THREADS;
-    code = haul_region_publish(handle, name, rights);
-    Py_END_ALLOW_THREADS;
-  }
-  if (code)
-    raise_last();
+  else
+    WITHOUT_GIL(code = haul_region_publish(handle, name, rights));
+  PyObject *result = code ? raise_last() : Py_NewRef(Py_None);
   object_leave(region);
-  if (code)
-    return NULL;
-  Py_RETURN_NONE;
+  return result;
 }
 
 static PyObject *region_unpublish(PyObject *self, PyObject *args) {
@@ -220,15 +213,10 @@ static PyObject *region_unpublish(PyObject *self, PyObject *args) {
   haul_region *handle = object_enter(region, "unpublish");
   if (!handle)
     return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_region_unpublish(handle, name);
-  Py_END_ALLOW_THREADS;
-  if (code)
-    raise_last();
+  WITHOUT_GIL(code = haul_region_unpublish(handle, name));
+  PyObject *result = code ? raise_last() : Py_NewRef(Py_None);
   object_leave(region);
-  if (code)
-    return NULL;
-  Py_RETURN_NONE;
+  return result;
 }
 
 struct copy {

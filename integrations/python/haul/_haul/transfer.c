@@ -115,10 +115,9 @@ static PyObject *start(struct remote *remote, const struct local *local, bool wr
   struct haul_piece *pieces = read_pieces(given, local, writes ? "write" : "read", &count);
   if (!pieces)
     return NULL;
-  Py_BEGIN_ALLOW_THREADS;
-  code = writes ? haul_write(remote_handle, local_handle, pieces, count, options, &handle)
-                : haul_read(local_handle, remote_handle, pieces, count, options, &handle);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(code = writes
+                         ? haul_write(remote_handle, local_handle, pieces, count, options, &handle)
+                         : haul_read(local_handle, remote_handle, pieces, count, options, &handle));
   PyMem_Free(pieces);
   return code ? raise_last() : transfer_object(remote, local->region, handle);
 }
@@ -236,10 +235,8 @@ static PyObject *explain(struct remote *remote, struct region *region, int opera
   struct haul_path paths[HAUL_PATHS_MAX];
   size_t count = HAUL_PATHS_MAX;
   int code;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_explain(region->base.handle, remote->base.handle, (enum haul_operation)operation,
-                      length, options, paths, &count);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(code = haul_explain(region->base.handle, remote->base.handle,
+                                  (enum haul_operation)operation, length, options, paths, &count));
   return code ? raise_last() : report_paths(paths, count);
 }
 
@@ -312,9 +309,7 @@ static PyObject *transfer_wait(PyObject *self, PyObject *args, PyObject *keyword
 
 static PyObject *cancel_of(void *handle) {
   int code;
-  Py_BEGIN_ALLOW_THREADS;
-  code = haul_transfer_cancel(handle);
-  Py_END_ALLOW_THREADS;
+  WITHOUT_GIL(code = haul_transfer_cancel(handle));
   return code ? raise_last() : Py_NewRef(Py_None);
 }
 METHOD(transfer, cancel)
