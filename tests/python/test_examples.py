@@ -11,7 +11,7 @@ import tempfile
 
 import support
 
-EXAMPLES = support.REPOSITORY / "integrations/python/examples"
+EXAMPLES = support.REPOSITORY / "examples"
 
 
 def run(program, *arguments):
