@@ -223,9 +223,7 @@ static void retry(struct work *work, bool broke) {
                      transfer->remote->transfers->rules.count > 0;
   if (code == HAUL_ENOPATH && !constrained && !atomic_load(&transfer->avoided)) {
     link->fail(link, HAUL_EPEER, "every path to the peer broke");
-    code = error_set(HAUL_EPEER, 0, transfer->remote->name,
-                     "check that the peer still runs, and connect again",
-                     "every path to the peer broke");
+    code = error_set(HAUL_EPEER, 0, transfer->remote->name, NULL, "every path to the peer broke");
   }
   transfer_fail(transfer, code);
   transfer_settle(transfer);

@@ -244,7 +244,7 @@ static int host_import(const struct ticket *ticket, int descriptor, struct memor
 static int host_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
   if (!memory->shareable)
     return error_set(HAUL_ENOTSUP, 0, "host",
-                     "allocate it with haul_region_alloc, without HAUL_REGION_PRIVATE",
+                     "allocate it with haul_region_alloc without HAUL_REGION_PRIVATE",
                      "host memory that is private, wrapped or imported has no dma-buf");
   *offset = 0;
   struct block *block = memory->state;
