@@ -259,6 +259,7 @@ static void *takes_one(void *user) {
   struct hello hello;
   fds[0] = raw_accept(listener);
   assert_true(fds[0] >= 0 && raw_welcome(fds[0], false, &hello));
+  raw_refuse_nic(listener, fds[0]);
   raw_found(fds[0], 77, 4096);
   fds[1] = raw_accept(listener);
   close(fds[1]);

@@ -117,11 +117,11 @@ static void expect_end(struct haul_transfer *transfer, int code) {
 /* Accepts a rail, reads its hello and answers with this refusal. */
 static void refuse_rail(int code, const char *reason) {
   struct welcome welcome = {.lowest = PROTOCOL_LOWEST, .highest = PROTOCOL_HIGHEST, .code = code};
+  struct hello hello;
   uint8_t bytes[HANDSHAKE_MAX];
   snprintf(welcome.reason, sizeof welcome.reason, "%s", reason);
   int fd = raw_accept(hand.listener);
-  assert_true(raw_receive(fd, bytes, HANDSHAKE_HEAD));
-  assert_true(raw_receive(fd, bytes + HANDSHAKE_HEAD, (size_t)hello_body(bytes)));
+  assert_true(raw_hello_of(fd, &hello));
   assert_true(raw_send(fd, bytes, welcome_pack(&welcome, bytes)));
   close(fd);
 }

@@ -56,13 +56,9 @@ static void *connect_node(void *argument) {
 
 static int accept_connection(bool same_host) {
   struct hello hello;
-  for (;;) {
-    int fd = raw_accept(at.listener);
-    assert_true(fd >= 0 && raw_welcome(fd, same_host, &hello));
-    if (strcmp(hello.transport, "rdma") != 0)
-      return fd;
-    close(fd); /* this owner has no NIC */
-  }
+  int fd = raw_accept(at.listener);
+  assert_true(fd >= 0 && raw_welcome(fd, same_host, &hello));
+  return fd;
 }
 
 /* A map channel; the owner is in the node's process, so that the node can attach to it */
@@ -153,6 +149,7 @@ static void start_over(bool same_host) {
     at.channel = accept_connection(same_host);
     greet();
   }
+  raw_refuse_nic(at.listener, at.control);
   raw_found(at.control, HANDLE, LENGTH);
   if (same_host)
     respond_to_map_request();

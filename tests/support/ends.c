@@ -100,6 +100,7 @@ void by_hand_accept(const struct haul_node_config *config) {
   pthread_create(&thread, NULL, connect_node, NULL);
   hand.control = raw_accept(hand.listener);
   assert_true(raw_welcome(hand.control, false, &hello));
+  raw_refuse_nic(hand.listener, hand.control);
   raw_found(hand.control, 77, ENDS_LENGTH);
   pthread_join(thread, NULL);
 }

@@ -129,6 +129,15 @@ int raw_channel(const char *address, const struct welcome *control, const char *
   return -1;
 }
 
+bool raw_hello_of(int fd, struct hello *hello) {
+  uint8_t bytes[HANDSHAKE_MAX];
+  if (!raw_receive(fd, bytes, HANDSHAKE_HEAD))
+    return false;
+  int body = hello_body(bytes);
+  return body >= 0 && raw_receive(fd, bytes + HANDSHAKE_HEAD, (size_t)body) &&
+         hello_parse(bytes, HANDSHAKE_HEAD + (size_t)body, hello) == 0;
+}
+
 bool raw_welcome(int fd, bool same_host, struct hello *hello) {
   struct welcome welcome = {.version = PROTOCOL_HIGHEST,
                             .lowest = PROTOCOL_LOWEST,
@@ -139,13 +148,19 @@ bool raw_welcome(int fd, bool same_host, struct hello *hello) {
   uint8_t bytes[HANDSHAKE_MAX];
   if (same_host)
     boot_id(welcome.boot);
-  if (!raw_receive(fd, bytes, HANDSHAKE_HEAD))
-    return false;
-  int body = hello_body(bytes);
-  if (body < 0 || !raw_receive(fd, bytes + HANDSHAKE_HEAD, (size_t)body) ||
-      hello_parse(bytes, HANDSHAKE_HEAD + (size_t)body, hello) != 0)
-    return false;
-  return raw_send(fd, bytes, welcome_pack(&welcome, bytes));
+  return raw_hello_of(fd, hello) && raw_send(fd, bytes, welcome_pack(&welcome, bytes));
+}
+
+void raw_refuse_nic(int listener, int control) {
+  struct pollfd fds[] = {{control, POLLIN, 0}, {listener, POLLIN, 0}};
+  while (poll(fds, 2, 20000) > 0 && !fds[0].revents) {
+    struct hello hello;
+    int fd = raw_accept(listener);
+    assert_true(raw_hello_of(fd, &hello));
+    assert_string_equal(hello.transport, "rdma");
+    close(fd);
+  }
+  assert_true(fds[0].revents & POLLIN);
 }
 
 void raw_control_head(uint8_t *head, uint16_t type, uint32_t length, uint32_t request) {

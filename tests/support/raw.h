@@ -17,8 +17,11 @@ int raw_connect(const char *address);
 /* A listening socket for a node to connect to. */
 int raw_listen(const char *address);
 int raw_accept(int listener);
-/* Receives the hello of an accepted connection and sends the welcome, as from this host or another
- * one. False when the connection ended. */
+/* Closes the channels that a node with a NIC connects, until a frame arrives on `control`. */
+void raw_refuse_nic(int listener, int control);
+/* Receives the hello of an accepted connection. False when the connection ended. */
+bool raw_hello_of(int fd, struct hello *hello);
+/* Also sends the welcome, as from this host or another one. */
 bool raw_welcome(int fd, bool same_host, struct hello *hello);
 /* False when the other side ended the connection. */
 bool raw_send(int fd, const void *bytes, size_t length);
