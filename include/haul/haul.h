@@ -195,12 +195,14 @@ struct haul_node_config {
   int64_t idle_rails_ns;       /* close rails of a tcp peer that are unused this long, if this side
                                   connected; they are opened again on use; at least 1 ms; default 60 s;
                                   INT64_MAX: never */
+  size_t warm_bytes; /* of the pool, filled when the node opens: shareable host memory in objects of
+                        1 MiB whose pages are there; default 0; takes about 0.5 ms a MiB */
 };
 
 #define HAUL_NODE_CONFIG_INIT                                                                      \
   {                                                                                                \
     sizeof(struct haul_node_config), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0,   \
-        0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0                                 \
+        0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0                              \
   }
 
 /* Opens a node. `config` may be NULL; its strings are copied. A field that is 0 is read from the

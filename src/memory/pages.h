@@ -5,6 +5,12 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/mman.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ  22 /* linux/mman.h, since 5.14 */
+#define MADV_POPULATE_WRITE 23
+#endif
 
 /* Blocks from this size on are aligned to it and request huge pages. It is a PMD entry of x86-64
  * and of arm64 with 4 KiB pages. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "memory/region.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,9 +11,12 @@
 #include "core/fork.h"
 #include "core/sys.h"
 #include "memory/imports.h"
+#include "memory/pages.h"
 #include "memory/pool.h"
 #include "memory/staging.h"
 #include "memory/ticket.h"
+
+#define WARM_OBJECT ((size_t)1 << 20)
 
 struct heap {
   void *node;
@@ -285,6 +289,34 @@ int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsign
   kept->memory.length = length;
   *region = kept;
   return 0;
+}
+
+/* Linux before 5.14 does not know the advice. */
+static int populate(const struct memory *memory) {
+  if (madvise(memory->view, memory->length, MADV_POPULATE_WRITE) == 0)
+    return 0;
+  if (errno != EINVAL)
+    return error_system(errno, NULL, "madvise");
+  memset(memory->view, 0, memory->length);
+  return 0;
+}
+
+int heap_warm(struct heap *heap, size_t bytes) {
+  struct haul_region *list = NULL, *region;
+  int code = 0;
+  for (size_t done = 0; code == 0 && bytes - done >= WARM_OBJECT; done += WARM_OBJECT) {
+    code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, WARM_OBJECT, 0, &region);
+    if (code)
+      break;
+    region->next = list;
+    list = region;
+    code = populate(&region->memory);
+  }
+  while ((region = list)) {
+    list = region->next;
+    region_put(region);
+  }
+  return code;
 }
 
 int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_region **region) {

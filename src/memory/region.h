@@ -46,6 +46,10 @@ struct heap_counters {
  * the heap; heap_close drops the opener's and frees the pool. */
 int heap_open(void *node, size_t pool_bytes, struct heap **heap);
 void heap_close(struct heap *heap);
+/* Fills the pool with this many bytes of shareable host memory in objects of 1 MiB, whose pages are
+ * there: no page fault delays their first use. Takes some 0.1 ms (shared huge pages) to 1 ms for
+ * each. HAUL_ENOMEM, HAUL_ELIMIT. */
+int heap_warm(struct heap *heap, size_t bytes);
 /* Callbacks about memory, in the thread that makes or frees it, without locks of the layers above,
  * one at a time. NULL: not called. */
 struct heap_watcher {

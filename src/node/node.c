@@ -140,12 +140,21 @@ static bool retain_if_alive(void *user) {
 static const struct heap_watcher watcher = {on_memory_wrapped, on_memory_end, on_unused_import,
                                             retain_if_alive};
 
+static int open_heap(struct haul_node *node) {
+  const struct haul_node_config *config = &node->config;
+  size_t pool = config->pool_bytes == SIZE_MAX ? 0 : config->pool_bytes;
+  if (config->warm_bytes > pool)
+    return error_set(HAUL_EINVAL, 0, "pool_warm", "raise pool",
+                     "it is more than the pool's %zu bytes", pool);
+  int code = heap_open(node, pool, &node->heap);
+  return code ? code : heap_warm(node->heap, config->warm_bytes);
+}
+
 static int open_parts(struct haul_node *node) {
   bool thread = node->config.progress == HAUL_PROGRESS_THREAD;
   int code = loop_open(thread, node->config.spin_ns, &node->loop);
   if (code == 0)
-    code = heap_open(node, node->config.pool_bytes == SIZE_MAX ? 0 : node->config.pool_bytes,
-                     &node->heap);
+    code = open_heap(node);
   if (code == 0)
     code = exports_open(node->config.max_regions, &node->exports);
   if (code)

@@ -56,6 +56,7 @@ static void impossible_configurations_are_refused(void **state) {
   REFUSES(tcp_rails, 17);
   REFUSES(tcp_rate, 1000);
   REFUSES(staging_bytes, 8388607);
+  REFUSES(warm_bytes, ((size_t)256 << 20) + 1); /* the pool keeps no more */
   assert_fails(HAUL_EINVAL, haul_node_open(NULL, NULL));
 }
 

@@ -73,7 +73,8 @@ class Arguments(support.Case):
         """Each error names the setting, its value and the valid values."""
         counts = (
             "tcp_rails copy_threads message_window pool_bytes max_peers max_regions max_transfers "
-            "staging_bytes tcp_rate tcp_zero_copy max_peers_each max_lookups peer_bytes"
+            "staging_bytes tcp_rate tcp_zero_copy max_peers_each max_lookups peer_bytes "
+            "warm_bytes"
         ).split()
         for name in counts:
             with self.assertRaisesRegex(ValueError, f"^invalid {name} -1: expected an integer, 0"):
@@ -102,7 +103,7 @@ class Arguments(support.Case):
                 haul.Node(**{name: 7})
         for name in counts:
             haul.Node(**{name: None}).close()
-            if name != "tcp_rails" and name != "max_lookups":
+            if name not in ("tcp_rails", "max_lookups", "warm_bytes"):  # these have a limit
                 haul.Node(**{name: 1 << 80}).close()
 
     def test_times(self):

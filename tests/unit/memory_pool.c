@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "memory/pool.h"
@@ -40,6 +42,30 @@ static struct heap_counters counters(void) {
   struct heap_counters now;
   heap_counters(heap, &now);
   return now;
+}
+
+static long minor_faults(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_minflt;
+}
+
+static void a_warm_object_has_its_pages(void **state) {
+  (void)state;
+  assert_works(heap_warm(heap, 3 * MIB + 5));
+  assert_int_equal(counters().pooled_bytes, 3 * MIB);
+  struct haul_region *region = get(host, MIB, 0);
+  long before = minor_faults();
+  memset(region->memory.view, 1, MIB);
+  assert_true(minor_faults() - before < 16);
+  region_put(region);
+  assert_int_equal(counters().pooled_bytes, 3 * MIB);
+}
+
+static void without_memory_nothing_leaks(void **state) {
+  (void)state;
+  for (unsigned n = 1; seams_refuse(n), heap_warm(heap, 3 * MIB), seams_restore(); n++)
+    region_put(get(host, MIB, 0));
 }
 
 static void keeps_no_exported_memory(void **state) {
@@ -224,6 +250,8 @@ static void serves_many_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      TEST(a_warm_object_has_its_pages),
+      TEST(without_memory_nothing_leaks),
       TEST(keeps_no_exported_memory),
       TEST(keeps_only_class_sizes),
       TEST(keeps_nothing_beyond_its_limit),

@@ -214,7 +214,7 @@ static void every_setting_is_parsed(void **state) {
                                    "paths = tcp:64K,map\nestimates_only = yes\n"
                                    "tcp_zero_copy = 1M\ndpdk_eal = -m 64 --no-pci\n"
                                    "dpdk_hugepages = 3G\ndpdk_pool = 8,7,6,5\n"
-                                   "dpdk_wait = 7ms\nidle_rails = 90s\n");
+                                   "dpdk_wait = 7ms\nidle_rails = 90s\npool_warm = 8M\n");
   assert_string_equal(config.values.name, "here");
   assert_int_equal(config.values.insecure, 1);
   assert_int_equal(config.values.spin_ns, 50000);
@@ -237,6 +237,7 @@ static void every_setting_is_parsed(void **state) {
   assert_memory_equal(config.memory.dpdk_pool, ((uint32_t[]){8, 7, 6, 5}), 16);
   assert_int_equal(config.memory.dpdk_wait_ns, 7000000);
   assert_true(config.values.idle_rails_ns == INT64_C(90000000000));
+  assert_int_equal(config.values.warm_bytes, 8 << 20);
   assert_true(read_with("idle_rails = 0\n").values.idle_rails_ns == INT64_MAX);
   assert_true(read_with("").values.idle_rails_ns == INT64_C(60000000000));
 }

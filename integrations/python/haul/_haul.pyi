@@ -73,6 +73,7 @@ class Node(_Object):
         max_lookups: int | None = None,
         peer_bytes: int | None = None,
         idle_rails: float = 0,
+        warm_bytes: int | None = None,
     ) -> Self: ...
     @property
     def addresses(self) -> list[str]: ...

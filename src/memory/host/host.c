@@ -20,11 +20,6 @@
 #include "memory/shm.h"
 #include "memory/ticket.h"
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ  22 /* linux/mman.h, since 5.14 */
-#define MADV_POPULATE_WRITE 23
-#endif
-
 extern const struct provider provider_host;
 
 struct block {

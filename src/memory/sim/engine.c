@@ -208,7 +208,7 @@ void sim_copy_cancel(struct copy *copy) {
   pthread_mutex_lock(&engine->lock);
   /* Check again after each wait: while a former copy at this address was reported, this one was in
    * the queue. */
-  while (engine->current == copy && !pthread_equal(pthread_self(), engine->thread)) {
+  while (engine->current == copy && pthread_self() != engine->thread) {
     engine->abandon = true;
     pthread_cond_signal(&engine->work);
     pthread_cond_wait(&engine->done, &engine->lock);

@@ -42,6 +42,7 @@ static const struct setting {
     SETTING("max_lookups", COUNT, max_lookups, UINT_MAX),
     SETTING("peer_bytes", BYTES, peer_bytes, 0),
     SETTING("idle_rails", SECONDS, idle_rails_ns, 0),
+    SETTING("warm_bytes", BYTES, warm_bytes, 0),
 #undef SETTING
 };
 enum { NUMBERS = sizeof settings / sizeof *settings, FILES = 5 };
@@ -143,34 +144,25 @@ static PyObject *open_node(PyTypeObject *type, struct haul_node_config *config,
 }
 
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"name",          "timeout",
-                          "progress",      "insecure",
-                          "spin",          "liveness",
-                          "tcp_rails",     "copy_threads",
-                          "peer_events",   "message_window",
-                          "pool_bytes",    "max_peers",
-                          "max_regions",   "max_transfers",
-                          "staging_bytes", "tcp_rate",
-                          "paths",         "estimates_only",
-                          "tcp_zero_copy", "key",
-                          "certificate",   "private_key",
-                          "authority",     "directory_login",
-                          "plain_data",    "process_tls",
-                          "any_user",      "any_observer",
-                          "handshake",     "max_peers_each",
-                          "max_lookups",   "peer_bytes",
-                          "idle_rails",    NULL};
+  static char *names[] = {
+      "name",        "timeout",     "progress",       "insecure",        "spin",
+      "liveness",    "tcp_rails",   "copy_threads",   "peer_events",     "message_window",
+      "pool_bytes",  "max_peers",   "max_regions",    "max_transfers",   "staging_bytes",
+      "tcp_rate",    "paths",       "estimates_only", "tcp_zero_copy",   "key",
+      "certificate", "private_key", "authority",      "directory_login", "plain_data",
+      "process_tls", "any_user",    "any_observer",   "handshake",       "max_peers_each",
+      "max_lookups", "peer_bytes",  "idle_rails",     "warm_bytes",      NULL};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   PyObject *n[NUMBERS] = {NULL}; /* as in settings[] */
   PyObject *paths[FILES] = {NULL}, *files[FILES] = {NULL}, *node = NULL;
   const char *progress = "thread";
-  if (PyArg_ParseTupleAndKeywords(args, keywords, "|z$OspOOOOpOOOOOOOzpOOOOOOppppOOOOO", names,
-                                  &config.name, &n[0], &progress, &config.insecure, &n[1], &n[2],
-                                  &n[3], &n[4], &config.peer_events, &n[5], &n[6], &n[7], &n[8],
-                                  &n[9], &n[10], &n[11], &config.paths, &config.estimates_only,
-                                  &n[12], &paths[0], &paths[1], &paths[2], &paths[3], &paths[4],
-                                  &config.plain_data, &config.process_tls, &config.any_user,
-                                  &config.any_observer, &n[13], &n[14], &n[15], &n[16], &n[17]) &&
+  if (PyArg_ParseTupleAndKeywords(
+          args, keywords, "|z$OspOOOOpOOOOOOOzpOOOOOOppppOOOOOO", names, &config.name, &n[0],
+          &progress, &config.insecure, &n[1], &n[2], &n[3], &n[4], &config.peer_events, &n[5],
+          &n[6], &n[7], &n[8], &n[9], &n[10], &n[11], &config.paths, &config.estimates_only, &n[12],
+          &paths[0], &paths[1], &paths[2], &paths[3], &paths[4], &config.plain_data,
+          &config.process_tls, &config.any_user, &config.any_observer, &n[13], &n[14], &n[15],
+          &n[16], &n[17], &n[18]) &&
       read_settings(n, progress, &config) && read_paths(paths, files)) {
     double timeout = n[0] && n[0] != Py_None ? PyFloat_AsDouble(n[0]) : DEFAULT_TIMEOUT;
     if (!PyErr_Occurred())
