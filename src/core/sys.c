@@ -12,10 +12,18 @@
 
 #include "core/error.h"
 
-static int64_t monotonic(void) {
+static int64_t read_clock(clockid_t clock) {
   struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int64_t monotonic(void) {
+  return read_clock(CLOCK_MONOTONIC);
+}
+
+int64_t clock_cpu(void) {
+  return read_clock(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 /* process_vm_writev(2) by number: the address sanitizer's wrapper reads the local side first, and

@@ -39,6 +39,9 @@ static inline int64_t clock_now(void) {
   return sys_ops.monotonic();
 }
 
+/* CPU time of the process, all its threads, in nanoseconds. */
+int64_t clock_cpu(void);
+
 /* `from` + `nanoseconds`, saturating at HAUL_FOREVER. */
 int64_t clock_after(int64_t from, int64_t nanoseconds);
 

@@ -83,7 +83,7 @@ int transfer_check_options(const struct haul_transfer_options *given,
     return error_set(HAUL_EINVAL, 0, NULL, "initialize the options with HAUL_TRANSFER_OPTIONS_INIT",
                      "invalid size of the options: %zu", given->size);
   memcpy(options, given, given->size < sizeof *options ? given->size : sizeof *options);
-  if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM | HAUL_MORE))
+  if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM | HAUL_MORE | HAUL_CPU_TIME))
     return error_set(HAUL_EINVAL, 0, NULL, NULL, "unknown flags 0x%x", options->flags);
   if (options->priority < HAUL_PRIORITY_LOW || options->priority > HAUL_PRIORITY_HIGH)
     return error_set(HAUL_EINVAL, 0, NULL, "use a value of enum haul_priority",

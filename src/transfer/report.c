@@ -150,6 +150,8 @@ static void fill_report(struct haul_transfer *transfer, struct haul_report *repo
   report->setup_ns = (handed < started ? handed : started) - transfer->called;
   report->queued_ns = started - transfer->called;
   report->wire_ns = ended - started;
+  if (transfer->flags & HAUL_CPU_TIME)
+    report->cpu_ns = (status == 1 ? clock_cpu() : transfer->cpu_ended) - transfer->cpu;
   report->from = write ? transfer->place : remote->key.place;
   report->to = write ? remote->key.place : transfer->place;
   struct constraints constraints = transfer_constraints(transfer);
@@ -252,8 +254,13 @@ static void add_chosen(struct text *text, const struct haul_report *report) {
     add(text, ", %u slices retried", report->retries);
   if (report->checksum)
     add(text, ", checksum verified");
-  add(text, "\n  copies: kernel %u, device DMA %u, CPU %u\n", path->copies_kernel, path->copies_dma,
+  add(text, "\n  copies: kernel %u, device DMA %u, CPU %u", path->copies_kernel, path->copies_dma,
       path->copies_cpu);
+  if (report->cpu_ns) {
+    add(text, "; CPU time ");
+    add_time(text, report->cpu_ns);
+  }
+  add(text, "\n");
 }
 
 HAUL_API int haul_report_format(const struct haul_report *given, char *out, size_t size) {

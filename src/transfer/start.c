@@ -51,12 +51,14 @@ struct transfer_request {
   enum haul_operation operation;
   struct operands operands;
   struct haul_transfer_options options;
-  int64_t called;
+  int64_t called, cpu; /* of struct haul_transfer */
   struct route *route;
   size_t path;
 };
 
 static int choose_path(struct transfer_request *request) {
+  if (request->options.flags & HAUL_CPU_TIME)
+    request->cpu = clock_cpu();
   request->route = remote_route(request->remote, &request->region->memory, request->operation);
   if (!request->route)
     return HAUL_ENOMEM;
@@ -91,6 +93,7 @@ static struct haul_transfer *new_transfer(const struct transfer_request *request
   transfer->bytes = request->bytes;
   transfer->pieces = (uint32_t)request->count;
   transfer->called = request->called;
+  transfer->cpu = request->cpu;
   atomic_store(&transfer->refs, 1);
   atomic_fetch_add(&request->remote->refs, 1);
   atomic_fetch_add_explicit(&transfer->remote->transfers->handles, 1, memory_order_relaxed);
@@ -215,7 +218,6 @@ static int make_immediate(const struct transfer_request *request, struct haul_tr
     return HAUL_ENOMEM;
   transfer->immediate = true;
   transfer->posted = request->called;
-  transfer->ended = clock_now();
   *out = transfer;
   return 0;
 }
@@ -264,6 +266,7 @@ static int start_transfer(struct haul_remote *remote, struct haul_region *region
     if (code == 0 && out)
       code = make_immediate(&request, out);
     if (code == 0 && out) {
+      transfer_stamp(*out);
       transfer_record_cost(*out);
       notify_immediate(*out);
     }
@@ -407,7 +410,7 @@ static int operate_now(const struct transfer_request *request, struct haul_trans
   if (code && transfer)
     transfer_put(transfer);
   else if (transfer)
-    transfer->ended = clock_now();
+    transfer_stamp(transfer);
   if (code == 0 && out) {
     *out = transfer;
     notify_immediate(transfer);

@@ -90,11 +90,17 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
   link_log(transfer->remote->link, LOG_TRANSFER_FAILED, NULL, haul_error_last()->text);
 }
 
+void transfer_stamp(struct haul_transfer *transfer) {
+  transfer->ended = clock_now();
+  if (transfer->flags & HAUL_CPU_TIME)
+    transfer->cpu_ended = clock_cpu();
+}
+
 /* Called by the last work to end. `status` is stored last (release): a thread that sees it
  * (acquire) sees all other fields. */
 static void transfer_finish(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
-  transfer->ended = clock_now();
+  transfer_stamp(transfer);
   PROBE4(complete, transfer, atomic_load(&transfer->failure), transfer->bytes,
          transfer->ended - transfer->called);
   if (transfer_is_traced(transfer))

@@ -196,12 +196,16 @@ struct haul_transfer {
   uint32_t turn;   /* among all that ever started */
   uint64_t bytes;
   int64_t called, posted, ended;
+  int64_t cpu, cpu_ended; /* with HAUL_CPU_TIME: clock_cpu() at the call and at the end */
   haul_deadline deadline;
   uint32_t slice; /* bytes of a work, at most */
   uint8_t way;    /* of route_slices */
   bool measures;  /* transfer_record records the time of its slices */
   uint32_t work_count;
 };
+
+/* Notes the time of the end. */
+void transfer_stamp(struct haul_transfer *transfer);
 
 /* The works lie behind the transfer, and their pieces behind the works. */
 static inline struct work *transfer_works(const struct haul_transfer *transfer) {

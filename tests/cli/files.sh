@@ -76,10 +76,12 @@ for node in "$tcp" "$unix"; do
   is_json
   holds "the bytes are the same" cmp "$work/tree/large" "$work/copy"
   holds_json "the report has the path" "it['path'] == 'map' and it['checksum_verified'] and it['bytes'] == 20000003"
+  holds_json "and the CPU time" "it['cpu_seconds'] > 0"
   holds_json "and the reasons against others" "[p['name'] for p in it['paths'] if p['state'] != 'chosen' and not p['reason']] == []"
 done
 expect 0 "in words" env HAUL_PATHS=tcp "$HAUL" get "$tcp/tree/large" "$work/copy"
 says "^  path map, "
+says "^  copies: .*; CPU time "
 says "^  source: "
 expect 0 "a part" "$HAUL" get "$tcp/tree/large" "$work/copy" --offset 5000001 --length 9000000
 holds "the bytes are the same" cmp "$work/copy" <(tail -c +5000002 "$work/tree/large" | head -c 9000000)

@@ -256,6 +256,7 @@ static void a_report_has_every_field(void **state) {
     assert_int_equal(report.slices, 6);
     assert_int_equal(report.checksum, 1);
     assert_true(report.wire_ns > 0 && report.queued_ns >= 0);
+    assert_int_equal(report.cpu_ns, 0); /* not measured */
     assert_int_equal(report.from.kind, HAUL_SIM);
     assert_int_equal(report.to.kind, HAUL_HOST);
     assert_string_equal(report.peer, "owner");

@@ -231,6 +231,39 @@ static void the_threshold_of_tcp_can_be_set(void **state) {
 
 #define TEST(test) cmocka_unit_test_teardown(test, tear_down)
 
+/* The peer is this process, whose time is measured. */
+static void the_cpu_time_is_measured_on_demand(void **state) {
+  static const char *const ways[] = {"map", "tcp"};
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  char text[4096];
+  (void)state;
+  begin(NULL);
+  for (unsigned i = 0; i < 2; i++) {
+    options.only = ways[i];
+    options.flags = 0;
+    assert_int_equal(write_with(&options, LENGTH).cpu_ns, 0);
+    options.flags = HAUL_CPU_TIME;
+    struct haul_report report = write_with(&options, LENGTH);
+    assert_true(report.cpu_ns > 0);
+    haul_report_format(&report, text, sizeof text);
+    assert_non_null(strstr(text, "; CPU time "));
+  }
+}
+
+static void the_cpu_time_of_an_atomic_operation(void **state) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_report report = HAUL_REPORT_INIT;
+  haul_transfer *transfer;
+  (void)state;
+  begin(NULL);
+  options.flags = HAUL_CPU_TIME;
+  assert_works(haul_fetch_add(t.ours, 0, t.remote, 0, 1, &options, &transfer));
+  assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
+  assert_works(haul_transfer_report(transfer, &report));
+  haul_transfer_release(transfer);
+  assert_true(report.cpu_ns > 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(an_invalid_path_fails_the_open),
@@ -244,6 +277,8 @@ int main(void) {
       TEST(the_call_overrides_the_environment),
       TEST(estimates_alone_are_reported),
       TEST(the_threshold_of_tcp_can_be_set),
+      TEST(the_cpu_time_is_measured_on_demand),
+      TEST(the_cpu_time_of_an_atomic_operation),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,8 @@
 #include "text.h"
 
 void tally_begin(struct tally *tally) {
-  *tally = (struct tally){.sum = {.size = sizeof(struct haul_report)}, .started = now_ns()};
+  *tally = (struct tally){
+      .sum = {.size = sizeof(struct haul_report)}, .started = now_ns(), .cpu = cpu_ns()};
 }
 
 static void count_path(struct tally *tally, const struct haul_report *report) {
@@ -58,6 +59,7 @@ void tally_end(struct tally *tally) {
   if (tally->sum.setup_ns > tally->sum.queued_ns)
     tally->sum.setup_ns = tally->sum.queued_ns;
   tally->sum.wire_ns = elapsed - tally->sum.queued_ns;
+  tally->sum.cpu_ns = cpu_ns() - tally->cpu;
   choose_paths(tally);
 }
 
@@ -92,6 +94,7 @@ void tally_to_json(const struct tally *tally, struct json *json) {
   json_number(json, "transfers", tally->transfers);
   json_real(json, "seconds", (double)elapsed / 1e9);
   json_real(json, "gb_per_second", gigabytes_per_second(sum->bytes, elapsed));
+  json_real(json, "cpu_seconds", (double)sum->cpu_ns / 1e9); /* of this process */
   if (tally->transfers == 0)
     return;
   json_text(json, "path", sum->path_count ? sum->paths[0].name : "");

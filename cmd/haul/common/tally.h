@@ -27,6 +27,7 @@ struct tally {
   size_t path_count;
   struct tally_path paths[TALLY_PATHS_MAX];
   int64_t started; /* now_ns() */
+  int64_t cpu;     /* cpu_ns() then */
 };
 
 void tally_begin(struct tally *tally);

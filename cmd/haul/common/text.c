@@ -86,10 +86,18 @@ void *load_list(list_function *fill, void *context, size_t size, size_t *count) 
   }
 }
 
-int64_t now_ns(void) {
+static int64_t clock_ns(clockid_t clock) {
   struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t now_ns(void) {
+  return clock_ns(CLOCK_MONOTONIC);
+}
+
+int64_t cpu_ns(void) {
+  return clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 bool text_cut_end(char *text, const char *end) {

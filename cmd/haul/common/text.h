@@ -32,6 +32,8 @@ void *load_list(list_function *fill, void *context, size_t size, size_t *count);
 
 /* CLOCK_MONOTONIC, in nanoseconds: the clock of haul_deadline. */
 int64_t now_ns(void);
+/* CPU time of this process. */
+int64_t cpu_ns(void);
 
 /* "64", "64K", "64KiB" (factor 1024), "64KB" (factor 1000), up to T. */
 bool size_parse(const char *text, uint64_t *size);

@@ -164,6 +164,7 @@ class Report(NamedTuple):
     queued_ns: int  # from the call to the first byte on the path
     wire_ns: int  # from there to the end
     setup_ns: int  # of queued_ns, within the call itself
+    cpu_ns: int  # CPU time of this process meanwhile, with cpu_time; else 0
     paths: tuple[Path, ...]  # the chosen one first
     source: str  # places
     destination: str

@@ -198,6 +198,7 @@ class Remote(_Object):
         zero_copy: bool = False,
         checksum: bool = False,
         priority: int = 0,
+        cpu_time: bool = False,
     ) -> Transfer: ...
     read = write
     def fetch_add(

@@ -106,11 +106,11 @@ PyObject *report_object(const struct haul_report *report) {
     text[length - 1] = 0; /* print() adds one */
   return data_make(
       "Report",
-      Py_BuildValue("(isKKKIOLLLO&O&O&O&O&O&)", report->status, operation_name(report->operation),
+      Py_BuildValue("(isKKKIOLLLLO&O&O&O&O&O&)", report->status, operation_name(report->operation),
                     (unsigned long long)report->bytes, (unsigned long long)report->pieces,
                     (unsigned long long)report->slices, report->retries, TRUTH(report->checksum),
                     (long long)report->queued_ns, (long long)report->wire_ns,
-                    (long long)report->setup_ns, paths_item, (void *)(uintptr_t)report,
-                    PLACE(report->from), PLACE(report->to), TEXT(report->peer), TEXT(report->name),
-                    TEXT(text)));
+                    (long long)report->setup_ns, (long long)report->cpu_ns, paths_item,
+                    (void *)(uintptr_t)report, PLACE(report->from), PLACE(report->to),
+                    TEXT(report->peer), TEXT(report->name), TEXT(text)));
 }

@@ -257,9 +257,12 @@ PyTypeObject *remote_type(void) {
   static PyMethodDef methods[] = {
       {"write", METHOD_WITH_KEYWORDS(transfer_write),
        "write(region, pieces=None, *, timeout=None, only=None, zero_copy=False, checksum=False, "
-       "priority=0): start a write from a region, or from a contiguous tensor: then local offsets "
+       "priority=0, cpu_time=False): start a write from a region, or from a contiguous tensor: "
+       "then local offsets "
        "count from its first byte. Pieces are (local offset, remote offset, length); None writes "
-       "all of it. Of the transfers that wait for a path, priority 1 goes first and -1 last. Keep "
+       "all of it. Of the transfers that wait for a path, priority 1 goes first and -1 last. With "
+       "cpu_time "
+       "the report has the CPU time. Keep "
        "the transfer or the region until it has ended."},
       {"read", METHOD_WITH_KEYWORDS(transfer_read),
        "read(...): start a read into the region or tensor."},

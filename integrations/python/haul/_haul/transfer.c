@@ -16,18 +16,18 @@ static void release_transfer(void *handle) {
 struct constraints {
   PyObject *timeout;
   const char *only;
-  int zero_copy, checksum, priority;
+  int zero_copy, checksum, priority, cpu_time;
 };
 
 #define NO_CONSTRAINTS                                                                             \
-  { Py_None, NULL, 0, 0, 0 }
+  { Py_None, NULL, 0, 0, 0, 0 }
 
 static bool read_constraints(const struct constraints *given,
                              struct haul_transfer_options *options) {
   options->only = given->only;
   options->priority = given->priority;
-  options->flags =
-      (given->zero_copy ? HAUL_REQUIRE_ZERO_COPY : 0) | (given->checksum ? HAUL_CHECKSUM : 0);
+  options->flags = (given->zero_copy ? HAUL_REQUIRE_ZERO_COPY : 0) |
+                   (given->checksum ? HAUL_CHECKSUM : 0) | (given->cpu_time ? HAUL_CPU_TIME : 0);
   if (given->timeout == Py_None)
     return true;
   if (!deadline_from(given->timeout, 0, &options->deadline))
@@ -123,16 +123,16 @@ static PyObject *start(struct remote *remote, const struct local *local, bool wr
 }
 
 static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool writes) {
-  static char *names[] = {"region",    "pieces",   "timeout",  "only",
-                          "zero_copy", "checksum", "priority", NULL};
+  static char *names[] = {"region",   "pieces",   "timeout",  "only", "zero_copy",
+                          "checksum", "priority", "cpu_time", NULL};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct constraints given = NO_CONSTRAINTS;
   struct remote *remote = (struct remote *)self;
   struct local local;
   PyObject *pieces = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$Ozppi", names, local_from, &local, &pieces,
-                                   &given.timeout, &given.only, &given.zero_copy, &given.checksum,
-                                   &given.priority) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$Ozppip", names, local_from, &local,
+                                   &pieces, &given.timeout, &given.only, &given.zero_copy,
+                                   &given.checksum, &given.priority, &given.cpu_time) ||
       !read_constraints(&given, &options) ||
       !(writes || region_must_be_writable(local.region, "read")) ||
       !enter_ends(remote, local.region, writes ? "write" : "read"))
