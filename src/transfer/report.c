@@ -150,8 +150,9 @@ static void fill_report(struct haul_transfer *transfer, struct haul_report *repo
   report->setup_ns = (handed < started ? handed : started) - transfer->called;
   report->queued_ns = started - transfer->called;
   report->wire_ns = ended - started;
-  if (transfer->flags & HAUL_CPU_TIME)
-    report->cpu_ns = (status == 1 ? clock_cpu() : transfer->cpu_ended) - transfer->cpu;
+  report->cpu_ns = atomic_load_explicit(&transfer->cpu, memory_order_relaxed);
+  if (report->cpu_ns < 0) /* still under way */
+    report->cpu_ns += clock_cpu();
   report->from = write ? transfer->place : remote->key.place;
   report->to = write ? remote->key.place : transfer->place;
   struct constraints constraints = transfer_constraints(transfer);

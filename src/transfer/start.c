@@ -51,7 +51,7 @@ struct transfer_request {
   enum haul_operation operation;
   struct operands operands;
   struct haul_transfer_options options;
-  int64_t called, cpu; /* of struct haul_transfer */
+  int64_t called, cpu; /* clock_now() and, with HAUL_CPU_TIME, clock_cpu() at the call */
   struct route *route;
   size_t path;
 };
@@ -93,7 +93,7 @@ static struct haul_transfer *new_transfer(const struct transfer_request *request
   transfer->bytes = request->bytes;
   transfer->pieces = (uint32_t)request->count;
   transfer->called = request->called;
-  transfer->cpu = request->cpu;
+  atomic_store_explicit(&transfer->cpu, -request->cpu, memory_order_relaxed);
   atomic_store(&transfer->refs, 1);
   atomic_fetch_add(&request->remote->refs, 1);
   atomic_fetch_add_explicit(&transfer->remote->transfers->handles, 1, memory_order_relaxed);

@@ -93,7 +93,7 @@ void transfer_fail(struct haul_transfer *transfer, int code) {
 void transfer_stamp(struct haul_transfer *transfer) {
   transfer->ended = clock_now();
   if (transfer->flags & HAUL_CPU_TIME)
-    transfer->cpu_ended = clock_cpu();
+    atomic_fetch_add_explicit(&transfer->cpu, clock_cpu(), memory_order_relaxed);
 }
 
 /* Called by the last work to end. `status` is stored last (release): a thread that sees it

@@ -193,12 +193,13 @@ struct haul_transfer {
   uint32_t size; /* bytes of this with its works and pieces */
   uint32_t pieces;
   uint64_t number; /* in link->writes */
-  uint32_t turn;   /* among all that ever started */
   uint64_t bytes;
   int64_t called, posted, ended;
-  int64_t cpu, cpu_ended; /* with HAUL_CPU_TIME: clock_cpu() at the call and at the end */
+  _Atomic int64_t
+      cpu; /* with HAUL_CPU_TIME: minus clock_cpu() at the call; after the end, the sum */
   haul_deadline deadline;
   uint32_t slice; /* bytes of a work, at most */
+  uint32_t turn;  /* among all that ever started */
   uint8_t way;    /* of route_slices */
   bool measures;  /* transfer_record records the time of its slices */
   uint32_t work_count;
