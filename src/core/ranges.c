@@ -63,20 +63,18 @@ static void link_between(struct ranges *ranges, struct range *range, struct rang
 }
 
 void ranges_add(struct ranges *ranges, struct range *range) {
-  struct range *before = NULL;
-  for (struct range *at = ranges->root; at;) {
-    bool is_behind = is_before(at, range);
-    before = is_behind ? at : before;
-    at = is_behind ? at->upper : at->lower;
-  }
-  link_between(ranges, range, before);
-
-  struct range **at = &ranges->root;
+  struct range **at = &ranges->root, **place = NULL, *before = NULL;
   range->rank = next_rank(ranges);
-  while (*at && (*at)->rank >= range->rank)
-    at = is_before(*at, range) ? &(*at)->upper : &(*at)->lower;
-  split(*at, range, &range->lower, &range->upper);
-  *at = range;
+  while (*at) {
+    place = !place && (*at)->rank < range->rank ? at : place;
+    bool is_behind = is_before(*at, range);
+    before = is_behind ? *at : before;
+    at = is_behind ? &(*at)->upper : &(*at)->lower;
+  }
+  place = place ? place : at;
+  link_between(ranges, range, before);
+  split(*place, range, &range->lower, &range->upper);
+  *place = range;
 }
 
 void ranges_remove(struct ranges *ranges, struct range *range) {

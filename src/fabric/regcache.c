@@ -88,13 +88,13 @@ static void front_put(struct regcache *cache, uint64_t key, struct entry *entry)
 }
 
 /* Gets the entry if it is live and serves the range. */
-static inline bool take(struct regcache *cache, struct entry *entry,
-                        const struct regcache_range *range) {
+static inline bool take(struct entry *entry, const struct regcache_range *range) {
   int64_t gets = atomic_load_explicit(&entry->gets, memory_order_acquire);
   while (gets >= 0 && serves(entry, range))
     if (atomic_compare_exchange_weak_explicit(&entry->gets, &gets, gets + 1, memory_order_acquire,
                                               memory_order_acquire)) {
-      atomic_store_explicit(&entry->used, PEEK(&cache->tick), memory_order_relaxed);
+      if (!PEEK(&entry->recent))
+        atomic_store_explicit(&entry->recent, true, memory_order_relaxed);
       return true;
     }
   return false;
@@ -109,7 +109,7 @@ static inline struct entry *find_in_front(struct regcache *cache,
       if (PEEK(&set->keys[way]) != key)
         continue;
       struct entry *entry = atomic_load_explicit(&set->entries[way], memory_order_acquire);
-      if (entry && take(cache, entry, range))
+      if (entry && take(entry, range))
         return entry;
     }
   }
@@ -121,7 +121,7 @@ static struct entry *find_in_ranges(struct regcache *cache, const struct regcach
   struct range *pages =
       ranges_cover(&cache->ranges, range->kind, range->address, range->address + range->length);
   struct entry *entry = pages ? entry_of_pages(pages) : NULL;
-  if (!entry || !take(cache, entry, range))
+  if (!entry || !take(entry, range))
     return NULL;
   front_put(cache, front_key(cache, range, level_of(cache, entry->length)), entry);
   return entry;
@@ -131,66 +131,64 @@ static void *on_line(void *address) {
   return (void *)(((uintptr_t)address + LINE - 1) & ~(uintptr_t)(LINE - 1));
 }
 
-/* NULL without memory. Without the lock. */
-static struct entry *entry_new(struct regcache *cache) {
-  spin_lock(&cache->lock);
-  struct entry *entry = cache->free;
-  if (entry)
-    cache->free = entry->next;
+/* Adds free entries; false without memory. With the lock, released meanwhile. */
+static bool add_block(struct regcache *cache) {
   spin_unlock(&cache->lock);
-  if (entry)
-    return entry;
   struct block *block = alloc_zero(1, sizeof *block + LINE + BLOCK_ENTRIES * sizeof(struct entry));
-  if (!block)
-    return NULL;
-  entry = on_line(block->entries);
   spin_lock(&cache->lock);
+  if (!block)
+    return false;
+  struct entry *entry = on_line(block->entries);
   block->next = cache->blocks;
   cache->blocks = block;
   for (size_t i = 0; i < BLOCK_ENTRIES; i++) {
-    entry[i].number = cache->places++;
     atomic_store_explicit(&entry[i].gets, RETIRED, memory_order_relaxed);
-    if (i > 0)
-      entry_free(cache, &entry[i]);
+    entry_free(cache, &entry[i]);
   }
-  spin_unlock(&cache->lock);
-  return entry;
+  return true;
 }
 
-static int get_missed(struct regcache *cache, const struct regcache_range *range,
-                      struct registration **registration) {
-  struct entry *spare = entry_new(cache);
-  if (!spare)
-    return error_memory("registration");
-  const struct range bytes = bytes_of(range), pages = pages_of(cache, range);
-  struct pending pending = {.requested = pages, .pages = pages, .buffer = range->buffer};
-  struct removed removed = {NULL, NULL};
-  spin_lock(&cache->lock);
-  struct entry *found;
-  do
-    found = find_in_ranges(cache, range);
-  while (!found && pending_wait(cache, &pending));
-  if (found) {
-    *registration = &found->registration;
-    entry_free(cache, spare);
-  } else {
-    pending_begin(cache, &pending, &bytes, &removed);
+/* With the lock, released meanwhile: an entry that serves the range, with a get, or takes a free
+ * one for the pages that `wanted` asks for, which no thread is registering. Both NULL: no memory.
+ */
+static struct entry *find_or_reserve(struct regcache *cache, const struct regcache_range *range,
+                                     const struct pending *wanted, struct entry **reserved) {
+  *reserved = NULL;
+  for (;;) {
+    struct entry *entry = find_in_ranges(cache, range);
+    if (entry)
+      return entry;
+    if (!cache->free) {
+      if (!add_block(cache))
+        return NULL;
+    } else if (!pending_wait(cache, wanted)) {
+      *reserved = cache->free;
+      cache->free = cache->free->next;
+      return NULL;
+    }
   }
-  spin_unlock(&cache->lock);
-  removed_finish(cache, &removed);
-  return found ? 0 : pending_run(cache, &pending, spare, registration);
 }
 
 static __attribute__((noinline)) int get_slow(struct regcache *cache,
                                               const struct regcache_range *range,
                                               struct registration **registration) {
+  const struct range bytes = bytes_of(range), pages = pages_of(cache, range);
+  struct pending pending = {.requested = pages, .pages = pages, .buffer = range->buffer};
+  struct removed removed = {NULL, NULL};
+  struct entry *reserved;
   spin_lock(&cache->lock);
-  struct entry *entry = find_in_ranges(cache, range);
+  struct entry *found = find_or_reserve(cache, range, &pending, &reserved);
+  if (reserved)
+    pending_begin(cache, &pending, &bytes, &removed);
   spin_unlock(&cache->lock);
-  if (!entry)
-    return get_missed(cache, range, registration);
-  *registration = &entry->registration;
-  return 0;
+  if (found) {
+    *registration = &found->registration;
+    return 0;
+  }
+  if (!reserved)
+    return error_memory("registration");
+  removed_finish(cache, &removed);
+  return pending_run(cache, &pending, reserved, registration);
 }
 
 int regcache_get(struct regcache *cache, const struct regcache_range *range,
@@ -275,6 +273,7 @@ int regcache_open(const struct regcache_ops *ops, void *user, const struct regca
   uint64_t merge = limits->merge < limits->bytes ? limits->merge : limits->bytes;
   cache->merge.block = merge & ~(cache->merge.page - 1);
   list_init(&cache->pending);
+  list_init(&cache->queue);
   *out = cache;
   return 0;
 }

@@ -75,9 +75,9 @@ void regcache_close(struct regcache *cache);
  * pages tried once more. A wider range refused for lack of room halves `merge`; one refused for
  * another reason is not tried again until it is announced again.
  *
- * The limits evict the least recently got idle registrations, where gets between two registrations
- * count as simultaneous. Registrations in use may exceed the limits until their last put. One in
- * use during an eviction counts as got at that time.
+ * The limits evict idle registrations in the order of their making. One that was got since, or is
+ * in use, gets a second chance: it goes behind the newest. Registrations in use may exceed the
+ * limits until their last put.
  *
  * HAUL_EINVAL for a length of 0 and for a range that does not end before the address space's last
  * page, HAUL_ENOMEM, and the registrar's codes. */

@@ -43,12 +43,11 @@ struct entry {
   struct registration registration; /* first: the caller's handle */
   _Atomic uint64_t start, end, buffer;
   _Atomic uint32_t kind;
-  uint32_t number;       /* of the place */
-  _Atomic uint64_t used; /* the tick of its last get */
+  _Atomic bool recent; /* got since `queue` last passed it */
   _Atomic int64_t gets, puts;
   struct range pages; /* the same as above; searches do not read what gets write */
   uint64_t length;    /* bytes registered */
-  struct range age;   /* its key in `ages`, of a tick not after `used` */
+  struct list queued; /* in `queue` while it is live */
   struct entry *next; /* in the free list, or in struct removed */
 } __attribute__((aligned(LINE)));
 
@@ -68,13 +67,12 @@ struct pending {
 struct regcache {
   struct spin lock;     /* guards all but the atomics and what regcache_open sets */
   struct ranges ranges; /* the live entries' pages; overlapping ones belong to one buffer */
-  struct ranges ages;   /* the same entries, by age */
+  struct list queue;    /* the same entries, in the order in which evict() looks at them */
   struct range_merge merge;
   struct list pending;
   struct entry *free;
   struct block *blocks;
   void *sets_block;
-  uint32_t places;
   uint32_t live[LEVELS];             /* entries of each level */
   struct regcache_counters counters; /* its hits: minus the gets that were none */
 
@@ -86,9 +84,6 @@ struct regcache {
   void *user;
   struct regcache_limits limits;
   _Atomic uint32_t levels; /* a bit for each with entries. Stored with the lock */
-  /* Advances with each registration, not with each get, which would be a line that all threads
-   * write. Stored with the lock. */
-  _Atomic uint64_t tick;
   /* More is registered than the limits allow. Set before the search for idle entries and read after
    * each put, both sequentially consistent: of a concurrent search and put, one sees the other. */
   _Atomic bool over;

@@ -28,7 +28,7 @@ static void count_level(struct regcache *cache, const struct entry *entry, uint3
 /* With the lock: removes the entry now or with its last put. */
 static void retire(struct regcache *cache, struct entry *entry, struct removed *removed) {
   ranges_remove(&cache->ranges, &entry->pages);
-  ranges_remove(&cache->ages, &entry->age);
+  list_remove(&entry->queued);
   count_level(cache, entry, (uint32_t)-1);
   int64_t gets = atomic_fetch_or(&entry->gets, RETIRED);
   if (atomic_fetch_sub_explicit(&entry->puts, gets, memory_order_acq_rel) == gets)
@@ -62,48 +62,22 @@ static bool is_over(const struct regcache *cache, const struct regcache_limits *
   return cache->counters.bytes > limits->bytes || cache->counters.entries > limits->entries;
 }
 
-/* With the lock: a tick of its own, later than those of all gets so far. */
-static uint64_t new_tick(struct regcache *cache) {
-  uint64_t tick = atomic_load(&cache->tick) + 1;
-  atomic_store_explicit(&cache->tick, tick + 1, memory_order_relaxed);
-  return tick;
-}
-
-/* Keys differ also where ticks do not. */
-static void add_age(struct regcache *cache, struct entry *entry, uint64_t used) {
-  entry->age.kind = (uint32_t)(used >> 32);
-  entry->age.start = used << 32 | entry->number;
-  entry->age.end = entry->age.start + 1;
-  ranges_add(&cache->ages, &entry->age);
-}
-
-static uint64_t tick_of(const struct range *age) {
-  return (uint64_t)age->kind << 32 | age->start >> 32;
-}
-
-static void update_age(struct regcache *cache, struct entry *entry, uint64_t used) {
-  ranges_remove(&cache->ages, &entry->age);
-  add_age(cache, entry, used);
-}
-
-/* With the lock: retires the least recently got entries until the limits hold, passing at most
- * `busy` entries in use. A hit does not touch the order: an entry's age is corrected here, when its
- * turn comes. */
+/* With the lock: retires idle entries until the limits hold, passing at most `busy` entries in use.
+ * A hit does not touch the order: an entry that was got since it was queued is queued again here,
+ * when its turn comes. Each gets a turn twice at most. */
 static void evict(struct regcache *cache, const struct regcache_limits *limits, size_t busy,
                   struct removed *removed) {
-  uint64_t began = atomic_load(&cache->tick);
+  uint64_t turns = 2 * cache->counters.entries;
   atomic_store(&cache->over, true);
-  while (is_over(cache, limits) && cache->ages.first && tick_of(cache->ages.first) <= began) {
-    struct entry *entry = list_entry(cache->ages.first, struct entry, age);
-    uint64_t used = atomic_load(&entry->used);
-    if (tick_of(&entry->age) != used) {
-      update_age(cache, entry, used);
-    } else if (atomic_load(&entry->gets) != atomic_load(&entry->puts)) {
-      if (busy-- == 0)
-        break;
-      used = new_tick(cache);
-      atomic_store_explicit(&entry->used, used, memory_order_relaxed);
-      update_age(cache, entry, used);
+  while (is_over(cache, limits) && !list_empty(&cache->queue) && turns-- > 0) {
+    struct entry *entry = list_entry(cache->queue.next, struct entry, queued);
+    bool in_use = atomic_load(&entry->gets) != atomic_load(&entry->puts);
+    if (in_use && busy-- == 0)
+      break;
+    if (in_use || atomic_load_explicit(&entry->recent, memory_order_relaxed)) {
+      atomic_store_explicit(&entry->recent, false, memory_order_relaxed);
+      list_remove(&entry->queued);
+      list_append(&cache->queue, &entry->queued);
     } else {
       cache->counters.evictions++;
       retire(cache, entry, removed);
@@ -182,8 +156,8 @@ void pending_begin(struct regcache *cache, struct pending *pending, const struct
                    struct removed *removed) {
   regcache_drop(cache, &pending->pages, bytes, &pending->buffer, removed);
   merge_widen(&cache->merge, &cache->ranges, pending->buffer, &pending->pages);
-  /* Again: the added pages may be shared with another buffer. */
-  regcache_drop(cache, &pending->pages, bytes, &pending->buffer, removed);
+  if (range_length(&pending->pages) > range_length(&pending->requested)) /* perhaps shared, too */
+    regcache_drop(cache, &pending->pages, bytes, &pending->buffer, removed);
   list_append(&cache->pending, &pending->link);
   cache->counters.misses++;
   cache->counters.bytes += range_length(&pending->pages);
@@ -237,15 +211,14 @@ static void replace_covered(struct regcache *cache, const struct range *pages,
 
 /* With the lock: makes the entry live. */
 static void add_entry(struct regcache *cache, struct entry *entry, const struct range *pages) {
-  uint64_t used = new_tick(cache);
   entry->pages = *pages;
   ranges_add(&cache->ranges, &entry->pages);
-  add_age(cache, entry, used);
+  list_append(&cache->queue, &entry->queued);
   count_level(cache, entry, 1);
   atomic_store_explicit(&entry->start, pages->start, memory_order_relaxed);
   atomic_store_explicit(&entry->end, pages->end, memory_order_relaxed);
   atomic_store_explicit(&entry->kind, pages->kind, memory_order_relaxed);
-  atomic_store_explicit(&entry->used, used, memory_order_relaxed);
+  atomic_store_explicit(&entry->recent, false, memory_order_relaxed);
   int64_t gets = atomic_load(&entry->gets) & ~RETIRED;
   atomic_store_explicit(&entry->puts, gets, memory_order_relaxed);
   atomic_store_explicit(&entry->gets, gets + 1, memory_order_release);
@@ -270,7 +243,7 @@ static struct registration *entry_publish(struct regcache *cache, const struct p
     cache->counters.replacements++;
     remove_entry(cache, entry, removed);
     atomic_fetch_add_explicit(&other->gets, 1, memory_order_acquire);
-    atomic_store_explicit(&other->used, new_tick(cache), memory_order_relaxed);
+    atomic_store_explicit(&other->recent, true, memory_order_relaxed);
     cache->counters.hits--;
     return &other->registration;
   }
