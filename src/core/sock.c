@@ -424,8 +424,20 @@ static bool close_all(const int *descriptors, size_t count) {
   return closed;
 }
 
+/* Reads bytes that were peeked at. *with: descriptors were sent with them, which the kernel closes
+ * for want of room, and says so. */
+static ssize_t read_peeked(int descriptor, void *bytes, size_t length, bool *with) {
+  struct iovec span = {bytes, length};
+  struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
+  ssize_t got = recvmsg(descriptor, &message, MSG_DONTWAIT);
+  *with = message.msg_flags & MSG_CTRUNC;
+  return got;
+}
+
 /* Peeks first: this process then has duplicates while the message still holds the originals. So a
- * close by the kernel, for want of room or when the bytes are read, is never the last one. */
+ * close by the kernel, for want of room or when the bytes are read, is never the last one. Where a
+ * peek takes all bytes of a message without descriptors, it returns those of the message behind it,
+ * too (Linux 6.18); the next read gets them again. */
 ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *descriptors,
                             size_t *count) {
   struct iovec span = {bytes, length};
@@ -437,10 +449,11 @@ ssize_t sock_receive_record(int descriptor, void *bytes, size_t length, int *des
     return seen;
   size_t came = take_descriptors(&message, descriptors, SOCK_DESCRIPTORS_MAX);
   bool cut = message.msg_flags & MSG_CTRUNC;
-  ssize_t got = cut ? -EMFILE : recv(descriptor, bytes, (size_t)seen, MSG_DONTWAIT);
-  if (got > 0 && came > SOCK_DESCRIPTORS_MAX)
+  bool with = true;
+  ssize_t got = cut ? -EMFILE : read_peeked(descriptor, bytes, (size_t)seen, &with);
+  if (got > 0 && with && came > SOCK_DESCRIPTORS_MAX)
     got = -EPROTO;
-  if (got > 0)
+  if (got > 0 && with)
     *count = came;
   else
     close_all(descriptors, came < SOCK_DESCRIPTORS_MAX ? came : SOCK_DESCRIPTORS_MAX);

@@ -819,7 +819,8 @@ static size_t wanted_bytes(const struct socket *socket, const struct msghdr *mes
   return wanted;
 }
 
-/* Data behind descriptors is left to the next call, as by the kernel. */
+/* Data behind descriptors is left to the next call, as by the kernel. As in Linux 6.18, a peek goes on
+ * behind its last byte until it finds descriptors, which belong to data that it does not return. */
 static ssize_t take_bytes(struct socket *socket, struct msghdr *message, bool peek) {
   size_t wanted = wanted_bytes(socket, message), done = 0, room = message->msg_controllen;
   message->msg_controllen = 0;
@@ -828,7 +829,7 @@ static ssize_t take_bytes(struct socket *socket, struct msghdr *message, bool pe
     size_t part = item->length - item->taken;
     if (part > wanted - done)
       part = wanted - done;
-    if (item->pages && peek)
+    if (item->pages && peek && part > 0)
       peek_pages(message, done, item->pages, part);
     else
       scatter(message, done, item->pages ? NULL : item->bytes + item->taken, item->pages, part);
@@ -844,7 +845,7 @@ static ssize_t take_bytes(struct socket *socket, struct msghdr *message, bool pe
       if (item->taken == item->length)
         item_free(item);
     }
-    if (files || done == wanted)
+    if (files || (done == wanted && !peek))
       break;
   }
   return (ssize_t)done;

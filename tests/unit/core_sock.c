@@ -342,6 +342,31 @@ static void records_carry_descriptors(void **state) {
   assert_int_equal(open_descriptors(), before);
 }
 
+/* On Linux 6.18 a peek at the first record returns the descriptor of the second. */
+static void descriptors_stay_with_their_record(void **state) {
+  (void)state;
+  int ends[2], got[SOCK_DESCRIPTORS_MAX];
+  unsigned before = open_descriptors();
+  int sent = memfd_create("haul-record", MFD_CLOEXEC);
+  char bytes[6];
+  size_t count;
+  pair(ends);
+  for (unsigned i = 0; i < 4; i++)
+    assert_int_equal(sock_send_record(ends[0], "record", 6, &sent, i % 2), 0);
+  for (unsigned i = 0; i < 4; i++) {
+    assert_int_equal(sock_receive_record(ends[1], bytes, sizeof bytes, got, &count), 6);
+    assert_int_equal(count, i % 2);
+    if (count > 0)
+      check_same_file(got[0], sent);
+    while (count > 0)
+      close(got[--count]);
+  }
+  close(sent);
+  close(ends[0]);
+  close(ends[1]);
+  assert_int_equal(open_descriptors(), before);
+}
+
 static void send_by_hand(int end, int descriptor, size_t count) {
   union {
     struct cmsghdr align;
@@ -442,6 +467,7 @@ int main(void) {
       cmocka_unit_test(a_refused_connection_fails_at_once),
       cmocka_unit_test(a_full_listener_says_so),
       cmocka_unit_test(records_carry_descriptors),
+      cmocka_unit_test(descriptors_stay_with_their_record),
       cmocka_unit_test(too_many_descriptors_are_refused_and_closed),
       cmocka_unit_test(no_data_and_end_of_stream_differ),
       cmocka_unit_test(a_full_socket_is_reported),
