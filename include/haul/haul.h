@@ -397,7 +397,9 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name);
  * directory (directory.h, with its errors), and opens the paths to it; a path that cannot be opened
  * is closed, with a reason. Blocks until the peer has responded. A node that its caller drives
  * makes progress meanwhile; another such node of the same thread does not, so that connecting to it
- * times out. Release with haul_peer_close. HAUL_EADDRESS, HAUL_ECONNECT, HAUL_EVERSION, HAUL_EPROTO
+ * times out. If the other node has connected to this one before, over TCP and with the same
+ * identities and encryption, both use that connection: the peer is then the one that joined.
+ * Release with haul_peer_close. HAUL_EADDRESS, HAUL_ECONNECT, HAUL_EVERSION, HAUL_EPROTO
  * (not a haul node), HAUL_EAUTH, HAUL_EPEER, HAUL_ELIMIT (descriptors, or max_peers there),
  * HAUL_ETIMEDOUT, HAUL_ECLOSED. */
 HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadline until,
@@ -407,7 +409,7 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
 HAUL_API haul_peer *haul_peer_retain(haul_peer *peer);
 
 /* Drops a reference. The connection ends with the last of the side that connected, its remotes and
- * messages included. */
+ * messages included; one that both sides use, with the last of both. */
 HAUL_API void haul_peer_close(haul_peer *peer);
 
 /* The name that the peer gave itself, unverified; valid as long as the reference. */
@@ -611,7 +613,8 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
 
 enum haul_message_kind {
   HAUL_MESSAGE = 1,
-  HAUL_PEER_JOINED = 2, /* with peer_events: the peer connected to this node */
+  HAUL_PEER_JOINED = 2, /* with peer_events: the peer connected to this node, or uses a connection
+                           that this node made */
   HAUL_PEER_LEFT = 3    /* with peer_events: the connection to the peer ended */
 };
 

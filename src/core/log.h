@@ -14,6 +14,7 @@
 /* log.c has their names, levels and texts. */
 enum log_event {
   LOG_CONNECTED,
+  LOG_SHARED,
   LOG_LEFT,
   LOG_DROPPED,
   LOG_REFUSED,

@@ -22,7 +22,7 @@
 #include "node/handshake.h"
 #include "node/listen.h"
 #include "node/message.h"
-#include "node/peer.h"
+#include "node/share.h"
 
 #define HANDSHAKES_MAX   256
 #define TLS_MAX          32
@@ -155,8 +155,9 @@ static void accept_peer(struct handshake *handshake, const struct hello *hello) 
   struct haul_node *node = handshake->node;
   struct haul_peer *peer;
   struct welcome welcome;
-  const struct peer_info info = {hello->boot,         hello->name,           handshake->local,
-                                 handshake->loopback, hello->message_window, hello->window};
+  const struct peer_info info = {hello->node_id,   hello->boot,         hello->name,
+                                 handshake->local, handshake->loopback, hello->message_window,
+                                 hello->window};
   if (node->peer_count + message_ended_peers(node) >= node->config.max_peers) {
     handshake_refuse(handshake, HAUL_ELIMIT,
                      "limit max_peers reached (ended peers with unread messages count)");
@@ -176,6 +177,8 @@ static void accept_peer(struct handshake *handshake, const struct hello *hello) 
   sock_other(handshake->stream.fd, peer->address_text, sizeof peer->address_text);
   init_welcome(node, &welcome);
   memcpy(welcome.token, peer->token, 16);
+  memcpy(welcome.share, peer->share, 16);
+  share_offer(peer, &welcome);
   loop_unwatch(node->loop, &handshake->watch);
   bool welcomed = respond(handshake, &welcome) &&
                   stream_settle(&handshake->stream, false, hello->updates, false) == 0;

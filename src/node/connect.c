@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "node/dial.h"
 #include "node/directory.h"
+#include "node/share.h"
 
 static void init_hello(const struct haul_node *node, enum role role, struct hello *hello) {
   *hello = (struct hello){.lowest = PROTOCOL_LOWEST,
@@ -112,8 +113,9 @@ int peer_connect(struct haul_node *node, const char *text, const uint8_t *id, ha
         error_set(HAUL_EPEER, 0, text, "retry once the lease of the directory's entry has expired",
                   "the address belongs to another node now, %s", error_quote(welcome->name));
   } else {
-    const struct peer_info info = {welcome->boot,    welcome->name,           address.local,
-                                   address.loopback, welcome->message_window, welcome->window};
+    const struct peer_info info = {welcome->node_id, welcome->boot,    welcome->name,
+                                   address.local,    address.loopback, welcome->message_window,
+                                   welcome->window};
     loop_lock(node->loop);
     code = peer_new(node, &dialed.stream, &info, &peer);
     loop_unlock(node->loop);
@@ -129,41 +131,75 @@ int peer_connect(struct haul_node *node, const char *text, const uint8_t *id, ha
   snprintf(peer->base.identity, sizeof peer->base.identity, "%s", dialed.identity);
   snprintf(peer->address_text, sizeof peer->address_text, "%s", text);
   memcpy(peer->token, welcome->token, sizeof peer->token);
+  memcpy(peer->share, welcome->share, sizeof peer->share);
+  memcpy(peer->shared, welcome->shared, sizeof peer->shared);
   snprintf(peer->companion, sizeof peer->companion, "%s", welcome->companion);
   *out = peer;
   return 0;
 }
 
-HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadline until,
-                               haul_peer **out) {
-  struct haul_peer *peer = NULL;
-  int code = node_enter("haul_peer_connect", node && out, "node or peer is NULL");
-  if (code)
-    return code;
-  node_retain(node); /* another thread may close it */
-  code = directory_is_address(address) ? directory_connect(node, address, until, &peer)
-                                       : peer_connect(node, address, NULL, until, &peer);
-  node_put(node);
-  if (code || !peer)
-    return code;
+/* A connection that is not started and not needed. */
+static void drop_connection(struct haul_peer *peer) {
+  loop_lock(peer->node->loop);
+  peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);
+  loop_unlock(peer->node->loop);
+  peer_unref(peer);
+}
+
+/* A new connection, not started, in *out, or a link that the other node made, with a use, in
+ * *link. */
+static int connect_or_share(struct haul_node *node, const char *address, haul_deadline until,
+                            struct haul_peer **out, struct haul_peer **link) {
+  *link = NULL;
+  for (unsigned attempt = 0;; attempt++) {
+    int code = directory_is_address(address) ? directory_connect(node, address, until, out)
+                                             : peer_connect(node, address, NULL, until, out);
+    if (code || !*out)
+      return code;
+    *link = share_join(*out, until);
+    if (!*link && (attempt == CROSSINGS_MAX || !share_crosses(*out, attempt, until)))
+      return 0;
+    drop_connection(*out);
+    *out = NULL;
+    if (*link)
+      return 0;
+  }
+}
+
+/* Takes over the connection, which has a use then. */
+static int start_connection(struct haul_peer *peer, haul_deadline until) {
+  struct loop *loop = peer->node->loop;
   peer_use(peer);
-  loop_lock(node->loop);
-  code = peer_start(peer);
+  loop_lock(loop);
+  int code = peer_start(peer);
   if (code)
     peer_drop(peer, code, haul_error_last()->text);
-  loop_unlock(node->loop);
+  loop_unlock(loop);
   peer_unref(peer);
   if (code == 0) {
     link_connect(&peer->base, until);
     code = control_send_ready(peer);
-    loop_lock(node->loop);
+    loop_lock(loop);
     peer->ready = true;
-    loop_unlock(node->loop);
+    loop_unlock(loop);
   }
-  if (code) {
+  if (code)
     peer_unuse(peer);
+  return code;
+}
+
+HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadline until,
+                               haul_peer **out) {
+  struct haul_peer *peer = NULL, *link = NULL;
+  int code = node_enter("haul_peer_connect", node && out, "node or peer is NULL");
+  if (code)
     return code;
-  }
-  *out = peer;
-  return 0;
+  node_retain(node); /* another thread may close it */
+  code = connect_or_share(node, address, until, &peer, &link);
+  if (code == 0 && peer)
+    code = start_connection(peer, until);
+  node_put(node);
+  if (code == 0)
+    *out = link ? link : peer;
+  return code;
 }

@@ -10,6 +10,7 @@
 #include "core/sys.h"
 #include "node/message.h"
 #include "node/peer.h"
+#include "node/share.h"
 
 #define MAGIC              0x4c544348u /* "HCTL" */
 #define READS              4       /* at most, in a turn, beyond what TLS has decrypted already */
@@ -158,14 +159,15 @@ static int queue_frame(struct haul_peer *peer, struct outgoing *frame) {
 
 static bool is_response(enum control_type type) {
   return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
-         type == CONTROL_TRACED || type == CONTROL_REFUSED;
+         type == CONTROL_TRACED || type == CONTROL_REFUSED || type == CONTROL_HELD;
 }
 
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
                  size_t length) {
   struct outgoing *frame = new_frame(type, request, length);
   if (!frame) {
-    if (is_response(type) || type == CONTROL_CREDIT) /* the peer would wait for it in vain */
+    if (is_response(type) || type == CONTROL_CREDIT ||
+        type == CONTROL_RELEASE) /* the peer would wait for it in vain */
       peer_fail(peer, HAUL_EPEER, "no memory for a frame that the peer waits for");
     return HAUL_ENOMEM;
   }
@@ -361,6 +363,13 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     return on_dial(peer, &in);
   case CONTROL_REFUSED:
     return on_refused(peer, &in);
+  case CONTROL_HOLD:
+    return peer->base.initiator ? serve(peer, frame, &in, CONTROL_HELD, share_serve_hold)
+                                : HAUL_EPROTO;
+  case CONTROL_HELD:
+    return share_on_held(peer, in) ? HAUL_EPROTO : on_response(peer, frame->request, &in);
+  case CONTROL_RELEASE:
+    return frame->length > 0 ? HAUL_EPROTO : share_on_release(peer);
   case CONTROL_GOODBYE:
     peer_fail(peer, HAUL_EPEER, "the peer closed the connection");
     return 0;
@@ -468,7 +477,10 @@ static bool read_some(struct haul_peer *peer, size_t most, bool *more) {
   if (got == -EPROTO)
     peer_drop(peer, HAUL_EPROTO, "the peer sent file descriptors on the control connection");
   else if (got == 0)
-    peer_drop(peer, HAUL_EPEER, "the peer's process ended, or its connection was cut");
+    peer_drop(peer, HAUL_EPEER,
+              peer->ready || peer->base.initiator
+                  ? "the peer's process ended, or its connection was cut"
+                  : "the peer ended the connection before it was ready");
   else if (got < 0)
     peer_drop(peer, HAUL_EPEER, strerror((int)-got));
   if (got <= 0)

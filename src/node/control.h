@@ -31,11 +31,14 @@ enum control_type {
   CONTROL_STATS = 10,
   CONTROL_STATE = 11, /* response to STATS */
   CONTROL_TRACE = 12,
-  CONTROL_TRACED = 13, /* response to TRACE */
-  CONTROL_DIAL = 14,   /* the acceptor needs the channels of a transport */
-  CONTROL_REFUSED = 15 /* the initiator cannot open them */
+  CONTROL_TRACED = 13,  /* response to TRACE */
+  CONTROL_DIAL = 14,    /* the acceptor needs the channels of a transport */
+  CONTROL_REFUSED = 15, /* the initiator cannot open them */
+  CONTROL_HOLD = 16,    /* the acceptor uses the connection as its own (share.h) */
+  CONTROL_HELD = 17,    /* response to HOLD */
+  CONTROL_RELEASE = 18  /* and uses it no more */
 };
-#define CONTROL_LAST CONTROL_REFUSED
+#define CONTROL_LAST CONTROL_RELEASE
 
 #define PING_RESPONSE 0u
 #define PING_REQUEST  1u

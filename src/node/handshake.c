@@ -52,6 +52,8 @@ static void welcome_fields(struct wire *wire, struct welcome *welcome, uint8_t *
   wire_bytes(wire, welcome->node_id, 16);
   wire_bytes(wire, welcome->boot, 16);
   wire_bytes(wire, welcome->token, 16);
+  wire_bytes(wire, welcome->share, 16);
+  wire_bytes(wire, welcome->shared, 16);
   wire_string(wire, welcome->name, sizeof welcome->name);
   wire_string(wire, welcome->companion, sizeof welcome->companion);
   WIRE(wire, 32, welcome->message_window);

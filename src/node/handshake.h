@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROTOCOL_LOWEST  5
-#define PROTOCOL_HIGHEST 5
+#define PROTOCOL_LOWEST  6
+#define PROTOCOL_HIGHEST 6
 #define HANDSHAKE_HEAD   16u
 #define HANDSHAKE_MAX    512u
 
@@ -42,6 +42,8 @@ struct welcome {
   uint16_t version, lowest, highest;
   /* accepted */
   uint8_t node_id[16], boot[16], token[16];
+  uint8_t share[16];  /* random, names this connection to nobody but its two nodes */
+  uint8_t shared[16]; /* the `share` of the listener's own connection to this node; zeros: none */
   char name[64], companion[64];
   uint32_t message_window;
   uint16_t window;

@@ -20,7 +20,7 @@
 #include "node/directory.h"
 #include "node/listen.h"
 #include "node/message.h"
-#include "node/peer.h"
+#include "node/share.h"
 
 HAUL_API const char *haul_version(void) {
 #define TEXT_OF(x)            #x
@@ -87,7 +87,10 @@ static bool receive_deferred(struct haul_node *node) {
 
 /* Drops a peer that failed, or that this side initiated and does not use any more. */
 static bool sweep_peer(struct haul_peer *peer) {
-  bool unused = peer->base.initiator && peer->ready && atomic_load(&peer->uses) == 0;
+  bool unused = atomic_load(&peer->uses) == 0;
+  if (unused && !peer->base.initiator)
+    share_release(peer);
+  unused = unused && peer->base.initiator && peer->ready;
   int failure = atomic_load(&peer->failure);
   if (unused && control_close(peer)) {
     peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);

@@ -10,6 +10,7 @@
 #include "core/sys.h"
 #include "node/dial.h"
 #include "node/message.h"
+#include "node/share.h"
 
 void peer_ref(struct haul_peer *peer) {
   atomic_fetch_add(&peer->refs, 1);
@@ -36,12 +37,13 @@ void peer_use(struct haul_peer *peer) {
   peer_ref(peer);
 }
 
-/* The last use of an initiated connection wakes the node, whose sweep closes it (node.c). */
+/* The last use of a connection that this side initiated or holds wakes the node, whose sweep closes
+ * or releases it (node.c). */
 void peer_unuse(struct haul_peer *peer) {
   if (fork_is_child())
     return; /* the connection and the descriptors that wake the node are the parent's */
-  if (atomic_fetch_sub(&peer->uses, 1) == 1 && peer->base.initiator &&
-      !atomic_load(&peer->base.ended)) {
+  if (atomic_fetch_sub(&peer->uses, 1) == 1 &&
+      (peer->base.initiator || atomic_load(&peer->holding)) && !atomic_load(&peer->base.ended)) {
     atomic_store(&peer->node->sweep_due, true);
     loop_wake(peer->node->loop);
   }
@@ -223,6 +225,8 @@ int peer_new(struct haul_node *node, const struct stream *stream, const struct p
   pthread_mutex_init(&peer->failure_lock, NULL);
   timer_init(&peer->timer, on_tick);
   random_bytes(peer->token, sizeof peer->token);
+  random_bytes(peer->share, sizeof peer->share);
+  memcpy(peer->node_id, info->node_id, sizeof peer->node_id);
   peer->stream = *stream;
   peer->closed = true; /* until peer_start */
   uint32_t credit = info->message_window;
@@ -309,6 +313,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   if (peer->ready)
     message_queue_event(peer, &peer->left);
   message_peer_ended(peer);
+  share_end(peer);
   loop_notify(node->loop);
   if (listed) {
     node->peer_count--;

@@ -19,10 +19,14 @@ struct haul_peer {
   struct list list;       /* node->peers while connected, in the order of base.number */
   struct list same_token; /* in a list of node->tokens; empty if this side connected */
   _Atomic uint32_t refs;
-  _Atomic uint32_t uses; /* handles, remotes, messages */
-  bool ready;            /* the initiator's channels are open */
-  uint8_t token[16];     /* proves that a channel belongs to this connection */
-  char origin[48];       /* address that it connected from, without the port; "": a Unix socket */
+  _Atomic uint32_t uses;         /* handles, remotes, messages */
+  bool ready;                    /* the initiator's channels are open */
+  uint8_t node_id[16];           /* that the other side claims */
+  uint8_t share[16], shared[16]; /* of struct welcome; `shared`: in the initiator */
+  bool held;                     /* share.h: the other side has a use of this node's link */
+  _Atomic bool holding;          /* share.h: this node has one of the other side's */
+  uint8_t token[16];             /* proves that a channel belongs to this connection */
+  char origin[48]; /* address that it connected from, without the port; "": a Unix socket */
   char address_text[160];
   struct address address;         /* initiator: the address for channels */
   char companion[64];             /* initiator: the peer's Unix socket for channels; "": none */
@@ -67,7 +71,7 @@ struct haul_peer {
 
 /* The peer as described in its handshake. */
 struct peer_info {
-  const uint8_t *boot; /* 16 bytes */
+  const uint8_t *node_id, *boot; /* 16 bytes each */
   const char *name;
   bool local, loopback;
   uint32_t message_window;

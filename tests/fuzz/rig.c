@@ -81,7 +81,8 @@ struct haul_peer *rig_peer(bool initiator, int *end) {
   haul_node *own = rig_node();
   make_pair(ends);
   loop_lock(own->loop);
-  const struct peer_info info = {own->fabric.boot, "peer", true, true, 1 << 20, REQUESTS_MAX};
+  const struct peer_info info = {own->fabric.node_id, own->fabric.boot, "peer", true, true, 1 << 20,
+                                 REQUESTS_MAX};
   RIG_ASSERT(peer_new(own, &(struct stream){.fd = ends[0]}, &info, &peer) == 0);
   peer->base.initiator = initiator;
   peer->ready = initiator;

@@ -230,6 +230,7 @@ static void put_asking(struct wire *wire) {
   put_control(wire, CONTROL_MESSAGE, 0, message, sizeof message);
   put_control(wire, CONTROL_MESSAGE, 0, message, 8);
   put_control(wire, CONTROL_CREDIT, 0, credit, sizeof credit);
+  put_control(wire, CONTROL_HELD, 6, "\0\0\0\0", 4);
 }
 
 static size_t state_body(uint8_t *body) {
@@ -292,6 +293,8 @@ static void controls(void) {
   wire = seed_begin();
   wire_put8(&wire, 1);
   put_control(&wire, CONTROL_DIAL, 0, "\3\0tcp", 5);
+  put_control(&wire, CONTROL_HOLD, 1, NULL, 0);
+  put_control(&wire, CONTROL_RELEASE, 0, NULL, 0);
   seed_save("control", "dial", &wire);
   wire = seed_begin();
   wire_put8(&wire, 1);

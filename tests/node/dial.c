@@ -165,9 +165,9 @@ static void bad_welcomes_are_named(void **state) {
     const char *text;
   } cases[] = {
       {"", 0, HAUL_EPEER, "the connection ended"},
-      {"haul-ok\n\5\0\5\0", 12, HAUL_EPEER, "the connection ended"},
-      {"haul-ok\n\5\0\5\0\5\0\10\0half", 20, HAUL_EPEER, "the connection ended"},
-      {"haul-ok\n\5\0\5\0\5\0\0\0", 16, HAUL_EPROTO, "the response to the handshake is malformed"},
+      {"haul-ok\n\6\0\6\0", 12, HAUL_EPEER, "the connection ended"},
+      {"haul-ok\n\6\0\6\0\6\0\10\0half", 20, HAUL_EPEER, "the connection ended"},
+      {"haul-ok\n\6\0\6\0\6\0\0\0", 16, HAUL_EPROTO, "the response to the handshake is malformed"},
       {"HTTP/1.1 400 Bad", 16, HAUL_EPROTO, "the listener is not a haul node"},
   };
   int listener = raw_listen(own_socket());

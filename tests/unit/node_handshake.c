@@ -40,6 +40,8 @@ static struct welcome accepting(void) {
   memset(welcome.node_id, 0xa1, 16);
   memset(welcome.boot, 0xb2, 16);
   memset(welcome.token, 0xc3, 16);
+  memset(welcome.share, 0xd4, 16);
+  memset(welcome.shared, 0xe5, 16);
   memset(welcome.name, 'n', sizeof welcome.name - 1);
   memset(welcome.companion, 'c', sizeof welcome.companion - 1);
   return welcome;

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+#include "node/share.h"
+
+#include <string.h>
+
+#include "core/sys.h"
+#include "node/message.h"
+
+static const uint8_t none[16];
+
+/* Whether the two connections have the same node at the other end, with the same rights. */
+static bool is_alike(const struct haul_peer *one, const struct haul_peer *other) {
+  return !one->base.local && !other->base.local && one->base.tls == other->base.tls &&
+         memcmp(one->node_id, other->node_id, 16) == 0 &&
+         strcmp(one->base.identity, other->base.identity) == 0;
+}
+
+static bool is_live(const struct haul_peer *peer) {
+  return !atomic_load(&peer->base.ended) && !atomic_load(&peer->failure) && !peer->close_sent_at;
+}
+
+static bool is_shared(const struct haul_peer *peer) {
+  return peer->held || atomic_load(&peer->holding);
+}
+
+/* With the loop's lock: a link that is not shared yet. `share` NULL: of any id. */
+static struct haul_peer *find_alike(const struct haul_peer *peer, bool initiator,
+                                    const uint8_t *share) {
+  struct haul_node *node = peer->node;
+  if (memcmp(peer->node_id, node->fabric.node_id, 16) == 0)
+    return NULL; /* the node called itself */
+  list_each(item, &node->peers) {
+    struct haul_peer *other = list_entry(item, struct haul_peer, list);
+    if (other != peer && other->base.initiator == initiator && is_live(other) &&
+        !is_shared(other) && is_alike(peer, other) &&
+        (!share || memcmp(share, other->share, 16) == 0))
+      return other;
+  }
+  return NULL;
+}
+
+void share_offer(const struct haul_peer *newcomer, struct welcome *welcome) {
+  const struct haul_peer *link = find_alike(newcomer, true, NULL);
+  if (link)
+    memcpy(welcome->shared, link->share, 16);
+}
+
+static int parse_held(struct request *request, struct wire *in) {
+  int code = (int32_t)wire_get32(in);
+  return code ? error_code(code, request->peer->base.name) : 0;
+}
+
+static bool is_ready(void *user) {
+  struct haul_peer *link = user;
+  loop_lock(link->node->loop);
+  bool ready = link->ready || atomic_load(&link->base.ended);
+  loop_unlock(link->node->loop);
+  return ready;
+}
+
+struct haul_peer *share_join(const struct haul_peer *connection, haul_deadline until) {
+  struct loop *loop = connection->node->loop;
+  if (memcmp(connection->shared, none, 16) == 0)
+    return NULL;
+  loop_lock(loop);
+  struct haul_peer *link = find_alike(connection, false, connection->shared);
+  if (link)
+    peer_use(link);
+  loop_unlock(loop);
+  if (!link)
+    return NULL;
+  struct request request = {.peer = link, .parse = parse_held};
+  if (control_request(&request, CONTROL_HOLD, NULL, 0, until) != 0 ||
+      !loop_wait(loop, is_ready, NULL, link, until) || atomic_load(&link->base.ended)) {
+    peer_unuse(link);
+    return NULL;
+  }
+  return link;
+}
+
+static bool never(void *user) {
+  return node_is_closed(user);
+}
+
+bool share_crosses(const struct haul_peer *connection, unsigned attempt, haul_deadline until) {
+  struct haul_node *node = connection->node;
+  if (memcmp(connection->shared, none, 16) != 0 ||
+      memcmp(node->fabric.node_id, connection->node_id, 16) < 0)
+    return false;
+  loop_lock(node->loop);
+  bool crosses = find_alike(connection, false, NULL) != NULL;
+  loop_unlock(node->loop);
+  int64_t then = clock_after(clock_now(), 1000000LL << attempt);
+  if (crosses && then < until)
+    loop_wait(node->loop, never, NULL, node, then);
+  return crosses && then < until && !node_is_closed(node);
+}
+
+/* Over a link that this node made. The application is told once that the other side joined. */
+void share_serve_hold(struct haul_peer *peer, struct wire *in, struct wire *out) {
+  int code = !is_live(peer) ? HAUL_ECLOSED : peer->held ? HAUL_EEXIST : 0;
+  (void)in;
+  if (code == 0) {
+    peer->held = true;
+    peer_use(peer);
+    message_queue_event(peer, &peer->joined);
+    peer_log(peer, LOG_SHARED, 0, NULL);
+  }
+  wire_put32(out, (uint32_t)code);
+}
+
+/* Also of a request that timed out: then the next sweep releases the link. */
+int share_on_held(struct haul_peer *peer, struct wire in) {
+  int code = (int32_t)wire_get32(&in);
+  if (peer->base.initiator || code > 0 || code < HAUL_EAUTH)
+    return HAUL_EPROTO;
+  if (code)
+    return 0;
+  atomic_store(&peer->holding, true);
+  atomic_store(&peer->node->sweep_due, true);
+  loop_wake(peer->node->loop);
+  return 0;
+}
+
+void share_end(struct haul_peer *peer) {
+  bool held = peer->held;
+  peer->held = false;
+  if (held)
+    peer_unuse(peer);
+}
+
+/* One without HOLD follows a HELD that came late. */
+int share_on_release(struct haul_peer *peer) {
+  if (!peer->base.initiator)
+    return HAUL_EPROTO;
+  share_end(peer);
+  return 0;
+}
+
+void share_release(struct haul_peer *peer) {
+  if (atomic_exchange(&peer->holding, false))
+    control_send(peer, CONTROL_RELEASE, 0, NULL, 0);
+}
