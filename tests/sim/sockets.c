@@ -819,8 +819,9 @@ static size_t wanted_bytes(const struct socket *socket, const struct msghdr *mes
   return wanted;
 }
 
-/* Data behind descriptors is left to the next call, as by the kernel. As in Linux 6.18, a peek goes on
- * behind its last byte until it finds descriptors, which belong to data that it does not return. */
+/* Data behind descriptors is left to the next call, as by the kernel. As in Linux 6.18, a peek goes
+ * on behind its last byte until it finds descriptors, which belong to data that it does not return.
+ */
 static ssize_t take_bytes(struct socket *socket, struct msghdr *message, bool peek) {
   size_t wanted = wanted_bytes(socket, message), done = 0, room = message->msg_controllen;
   message->msg_controllen = 0;
