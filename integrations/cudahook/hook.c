@@ -109,9 +109,8 @@ cudaError_t cudaDeviceReset(void) {
   return calls->device_reset ? calls->device_reset() : NO_RUNTIME;
 }
 
-/* Stream-ordered calls.
- * Programs compiled with per-thread default streams call those with _ptsz: there NULL is that
- * stream. */
+/* Stream-ordered calls. Programs compiled with per-thread default streams call those with _ptsz:
+ * there NULL is that stream. */
 
 static cudaStream_t per_thread(cudaStream_t stream) {
   return stream ? stream : cudaStreamPerThread;

@@ -25,8 +25,7 @@ struct device {
   pid_t process; /* that registered it: a forked child's copy ends nothing */
 };
 
-/* libhaul:
- * Only device memory needs it, so it is opened at the first call that does. */
+/* libhaul: only device memory needs it, so it is opened at the first call that does. */
 
 #define LIBRARY_CALLS(call)                                                                        \
   call(haul_node_open) call(haul_device_list) call(haul_region_alloc) call(haul_region_wrap)       \

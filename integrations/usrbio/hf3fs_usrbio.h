@@ -175,11 +175,10 @@ int hf3fs_submit_ios(const struct hf3fs_ior *ior);
 
 /* Waits for `min_results` completions, at most `cqec`, and takes all there are up to `cqec`, in any
  * order. `abs_timeout` is a time of CLOCK_REALTIME; one in the past means not to wait. NULL: no
- * timeout.
- * Returns how many were taken: fewer than `min_results` at the timeout, or when the daemon dies.
- * EINVAL; or ENOTCONN or EPROTO if the ring has failed and nothing is in flight.
- * The death of the daemon is noticed within about a second without a completion: each operation in
- * flight then completes with ENOTCONN. */
+ * timeout. Returns how many were taken: fewer than `min_results` at the timeout, or when the daemon
+ * dies. EINVAL; or ENOTCONN or EPROTO if the ring has failed and nothing is in flight. The death of
+ * the daemon is noticed within about a second without a completion: each operation in flight then
+ * completes with ENOTCONN. */
 int hf3fs_wait_for_ios(const struct hf3fs_ior *ior, struct hf3fs_cqe *cqes, int cqec,
                        int min_results, const struct timespec *abs_timeout);
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The format of entries in etcd. Keys are PREFIX/node/NODE and PREFIX/name/REGION/NODE; in each
- * part
- * '/', '%' and bytes that do not print are escaped as %XX. Values are JSON. Other processes write
- * to etcd too, so an entry that does not parse is ignored. */
+ * part '/', '%' and bytes that do not print are escaped as %XX. Values are JSON. Other processes
+ * write to etcd too, so an entry that does not parse is ignored. */
 #ifndef HAUL_DIRECTORY_RECORD_H
 #define HAUL_DIRECTORY_RECORD_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Properties of a PCI device from sysfs: its NUMA node, and whether peer-to-peer DMA is direct.
- * `sys` is
- * "/sys", another folder in tests; `pci` is "0000:01:00.0". */
+ * `sys` is "/sys", another folder in tests; `pci` is "0000:01:00.0". */
 #ifndef HAUL_MEMORY_PCI_H
 #define HAUL_MEMORY_PCI_H
 

@@ -85,8 +85,7 @@ struct provider {
   /* The number of devices; 0 if the kind is not usable here. The first call after start may probe,
    * where that is slow. NULL: 1. */
   unsigned (*devices)(void);
-  /* The code and detail of why there are none, if only probing finds out. NULL: start's
-   * detail. */
+  /* The code and detail of why there are none, if only probing finds out. NULL: start's detail. */
   int (*why_none)(void);
   /* Fills everything but `place`. */
   void (*describe)(unsigned device, struct haul_device *info);

@@ -11,10 +11,9 @@
 
 #include "core/list.h"
 
-/* Truncation.
- * An access behind the end of a truncated file raises SIGBUS. In a watched mapping the handler puts
- * an empty private page there, whichever thread had the fault, and sets `lost`: bytes that were
- * read since may not be the file's. */
+/* Truncation. An access behind the end of a truncated file raises SIGBUS. In a watched mapping the
+ * handler puts an empty private page there, whichever thread had the fault, and sets `lost`: bytes
+ * that were read since may not be the file's. */
 
 struct sigbus_watch {
   struct list link;

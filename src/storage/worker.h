@@ -59,9 +59,8 @@ void workers_remove(struct client_ring *ring);
 void workers_unpin_removed(struct workers *workers);
 const struct workers_counters *workers_counters(const struct workers *workers);
 
-/* Submit semaphores.
- * One for each priority, in /dev/shm, where clients post it after they have submitted; and a thread
- * that waits for it while a worker sleeps. */
+/* Submit semaphores. One for each priority, in /dev/shm, where clients post it after they have
+ * submitted; and a thread that waits for it while a worker sleeps. */
 
 struct submit_semaphore;
 

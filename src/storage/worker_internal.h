@@ -14,9 +14,8 @@
 #define BOUNCE_BYTES ((size_t)1 << 20) /* as libhaul's bounce buffers */
 #define BOUNCES      32u               /* of a worker, for all operations on device memory */
 
-/* Offloading.
- * Threads for blocking calls of workers: copies between bounce buffers and devices, and I/O on
- * remote files. */
+/* Offloading. Threads for blocking calls of workers: copies between bounce buffers and devices, and
+ * I/O on remote files. */
 
 struct offload;
 

@@ -25,8 +25,7 @@ struct source {
   size_t mapped;       /* bytes of the region */
 };
 
-/* Opens `path`, "-" for standard input. Returns an exit status; call source_close in
- * any case. */
+/* Opens `path`, "-" for standard input. Returns an exit status; call source_close in any case. */
 int source_open(struct source *source, const char *path);
 
 /* Maps the file if possible. Returns an exit status. */

@@ -328,9 +328,8 @@ static void folder_read_plus(fuse_req_t request, fuse_ino_t node, size_t size, o
   reply_names(&reply, offset, info);
 }
 
-/* Ioctls of 3FS.
- * The kernel copies arguments by the size in the command, so that a program cannot make the daemon
- * read more. It does not check the caller's rights. */
+/* Ioctls of 3FS. The kernel copies arguments by the size in the command, so that a program cannot
+ * make the daemon read more. It does not check the caller's rights. */
 
 #define INTERFACE_VERSION 1u /* of GET_VERSION */
 

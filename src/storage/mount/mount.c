@@ -23,9 +23,8 @@
 
 #define BACKGROUND_REQUESTS 64 /* read-ahead and write-back that the kernel has in flight */
 
-/* Messages.
- * libfuse logs per process. Its messages go to the log of the only mount; before it is mounted, the
- * last message explains a failure. */
+/* Messages. libfuse logs per process. Its messages go to the log of the only mount; before it is
+ * mounted, the last message explains a failure. */
 
 static struct {
   _Atomic(const struct haul_storage_mount *) config;

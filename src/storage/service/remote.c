@@ -135,9 +135,8 @@ static int stat_system(struct source *source, struct statvfs *stat) {
   return status;
 }
 
-/* Names.
- * The server acts as its own user. It does not know this host's users, so a caller whose rights are
- * not checked yet is -EPERM. */
+/* Names. The server acts as its own user. It does not know this host's users, so a caller whose
+ * rights are not checked yet is -EPERM. */
 
 static int make_name(struct source *source, const struct source_caller *caller, uint64_t folder,
                      const char *name, const struct source_new *wanted,
