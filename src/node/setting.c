@@ -64,7 +64,7 @@ static const struct setting settings[] = {
            .initial = MESSAGE_WINDOW_MIN, .clamps = true),
     NUMBER("pool", BYTES, VALUE(pool_bytes), 1, SIZE_MAX - 1, .initial = 256 * MIB,
            WORD("none", SIZE_MAX)),
-    NUMBER("pool_warm", BYTES, VALUE(warm_bytes), 0, SIZE_MAX - 1),
+    NUMBER("pool_warm", BYTES, VALUE(warm_bytes), 0, SIZE_MAX - 1, .zero = "none"),
     NUMBER("max_peers", COUNT, VALUE(max_peers), 1, UINT_MAX, .initial = 1024),
     NUMBER("max_regions", COUNT, VALUE(max_regions), 1, EXPORT_SLOTS_MAX, .initial = 65536,
            .clamps = true),
