@@ -351,7 +351,10 @@ union control {
   char bytes[CMSG_SPACE(sizeof(int) * DESCRIPTORS_AT_ONCE)];
 };
 
+/* A socket that another program opened may ask for the sender's credentials: then MSG_CTRUNC would
+ * say nothing about descriptors. */
 void sock_take_descriptors(int descriptor) {
+  setsockopt(descriptor, SOL_SOCKET, SO_PASSCRED, &(int){0}, sizeof(int));
   pass_descriptors(descriptor, 1);
 }
 

@@ -146,24 +146,34 @@ static void drop_connection(struct haul_peer *peer) {
   peer_unref(peer);
 }
 
+static int connect_once(struct haul_node *node, const char *address, haul_deadline until,
+                        struct haul_peer **out) {
+  return directory_is_address(address) ? directory_connect(node, address, until, out)
+                                       : peer_connect(node, address, NULL, until, out);
+}
+
 /* A new connection, not started, in *out, or a link that the other node made, with a use, in
- * *link. */
+ * *link. A connection is kept until the next one is there. */
 static int connect_or_share(struct haul_node *node, const char *address, haul_deadline until,
                             struct haul_peer **out, struct haul_peer **link) {
-  *link = NULL;
-  for (unsigned attempt = 0;; attempt++) {
-    int code = directory_is_address(address) ? directory_connect(node, address, until, out)
-                                             : peer_connect(node, address, NULL, until, out);
-    if (code || !*out)
-      return code;
-    *link = share_join(*out, until);
-    if (!*link && (attempt == CROSSINGS_MAX || !share_crosses(*out, attempt, until)))
+  int code = connect_once(node, address, until, out);
+  if (code || !*out)
+    return code;
+  *link = share_join(*out, until);
+  for (unsigned attempt = 0;
+       !*link && attempt < CROSSINGS_MAX && share_crosses(*out, attempt, until); attempt++) {
+    struct haul_peer *next = NULL;
+    if (connect_once(node, address, share_until(node, until), &next) != 0 || !next)
       return 0;
     drop_connection(*out);
-    *out = NULL;
-    if (*link)
-      return 0;
+    *out = next;
+    *link = share_join(next, until);
   }
+  if (*link) {
+    drop_connection(*out);
+    *out = NULL;
+  }
+  return 0;
 }
 
 /* Takes over the connection, which has a use then. */

@@ -159,7 +159,8 @@ static int queue_frame(struct haul_peer *peer, struct outgoing *frame) {
 
 static bool is_response(enum control_type type) {
   return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
-         type == CONTROL_TRACED || type == CONTROL_REFUSED || type == CONTROL_HELD;
+         type == CONTROL_TRACED || type == CONTROL_REFUSED || type == CONTROL_HELD ||
+         type == CONTROL_RELEASE;
 }
 
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
@@ -167,7 +168,7 @@ int control_send(struct haul_peer *peer, enum control_type type, uint32_t reques
   struct outgoing *frame = new_frame(type, request, length);
   if (!frame) {
     if (is_response(type) || type == CONTROL_CREDIT ||
-        type == CONTROL_RELEASE) /* the peer would wait for it in vain */
+        type == CONTROL_READY) /* the peer would wait for it in vain */
       peer_fail(peer, HAUL_EPEER, "no memory for a frame that the peer waits for");
     return HAUL_ENOMEM;
   }
@@ -364,12 +365,15 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
   case CONTROL_REFUSED:
     return on_refused(peer, &in);
   case CONTROL_HOLD:
-    return peer->base.initiator ? serve(peer, frame, &in, CONTROL_HELD, share_serve_hold)
-                                : HAUL_EPROTO;
+    return peer->offered ? serve(peer, frame, &in, CONTROL_HELD, share_serve_hold) : HAUL_EPROTO;
   case CONTROL_HELD:
-    return share_on_held(peer, in) ? HAUL_EPROTO : on_response(peer, frame->request, &in);
+    return share_on_held(peer, in, frame->request) ? HAUL_EPROTO
+                                                   : on_response(peer, frame->request, &in);
   case CONTROL_RELEASE:
-    return frame->length > 0 ? HAUL_EPROTO : share_on_release(peer);
+    if (!peer->held || frame->length > 0)
+      return HAUL_EPROTO;
+    share_end(peer);
+    return 0;
   case CONTROL_GOODBYE:
     peer_fail(peer, HAUL_EPEER, "the peer closed the connection");
     return 0;

@@ -310,7 +310,7 @@ void peer_drop(struct haul_peer *peer, int code, const char *reason) {
   stream_close(&peer->stream);
   pthread_mutex_unlock(&peer->send_lock);
   fail_requests(peer);
-  if (peer->ready)
+  if (peer->ready || !peer->joined)
     message_queue_event(peer, &peer->left);
   message_peer_ended(peer);
   share_end(peer);

@@ -23,6 +23,8 @@ struct haul_peer {
   bool ready;                    /* the initiator's channels are open */
   uint8_t node_id[16];           /* that the other side claims */
   uint8_t share[16], shared[16]; /* of struct welcome; `shared`: in the initiator */
+  bool offered;                  /* share.h: this node's link was named to the other side */
+  unsigned holds;                /* share.h: HOLD without HELD */
   bool held;                     /* share.h: the other side has a use of this node's link */
   _Atomic bool holding;          /* share.h: this node has one of the other side's */
   uint8_t token[16];             /* proves that a channel belongs to this connection */

@@ -16,7 +16,8 @@ static bool is_alike(const struct haul_peer *one, const struct haul_peer *other)
 }
 
 static bool is_live(const struct haul_peer *peer) {
-  return !atomic_load(&peer->base.ended) && !atomic_load(&peer->failure) && !peer->close_sent_at;
+  return !atomic_load(&peer->base.ended) && !atomic_load(&peer->base.failing) &&
+         !peer->close_sent_at;
 }
 
 static bool is_shared(const struct haul_peer *peer) {
@@ -40,9 +41,16 @@ static struct haul_peer *find_alike(const struct haul_peer *peer, bool initiator
 }
 
 void share_offer(const struct haul_peer *newcomer, struct welcome *welcome) {
-  const struct haul_peer *link = find_alike(newcomer, true, NULL);
-  if (link)
-    memcpy(welcome->shared, link->share, 16);
+  struct haul_peer *link = find_alike(newcomer, true, NULL);
+  if (!link)
+    return;
+  memcpy(welcome->shared, link->share, 16);
+  link->offered = true;
+}
+
+haul_deadline share_until(const struct haul_node *node, haul_deadline until) {
+  int64_t now = clock_now(), most = node->config.liveness_ns / 4;
+  return now + (until > now && (until - now) / 4 < most ? (until - now) / 4 : most);
 }
 
 static int parse_held(struct request *request, struct wire *in) {
@@ -62,10 +70,13 @@ struct haul_peer *share_join(const struct haul_peer *connection, haul_deadline u
   struct loop *loop = connection->node->loop;
   if (memcmp(connection->shared, none, 16) == 0)
     return NULL;
+  until = share_until(connection->node, until);
   loop_lock(loop);
   struct haul_peer *link = find_alike(connection, false, connection->shared);
-  if (link)
+  if (link) {
     peer_use(link);
+    link->holds++;
+  }
   loop_unlock(loop);
   if (!link)
     return NULL;
@@ -90,7 +101,7 @@ bool share_crosses(const struct haul_peer *connection, unsigned attempt, haul_de
   loop_lock(node->loop);
   bool crosses = find_alike(connection, false, NULL) != NULL;
   loop_unlock(node->loop);
-  int64_t then = clock_after(clock_now(), 1000000LL << attempt);
+  int64_t then = clock_after(clock_now(), 2000000LL << (2 * attempt));
   if (crosses && then < until)
     loop_wait(node->loop, never, NULL, node, then);
   return crosses && then < until && !node_is_closed(node);
@@ -98,7 +109,10 @@ bool share_crosses(const struct haul_peer *connection, unsigned attempt, haul_de
 
 /* Over a link that this node made. The application is told once that the other side joined. */
 void share_serve_hold(struct haul_peer *peer, struct wire *in, struct wire *out) {
+  const struct haul_node *node = peer->node;
   int code = !is_live(peer) ? HAUL_ECLOSED : peer->held ? HAUL_EEXIST : 0;
+  if (code == 0 && node->peer_count > node->config.max_peers)
+    code = HAUL_ELIMIT; /* links that peers keep count, too */
   (void)in;
   if (code == 0) {
     peer->held = true;
@@ -109,16 +123,22 @@ void share_serve_hold(struct haul_peer *peer, struct wire *in, struct wire *out)
   wire_put32(out, (uint32_t)code);
 }
 
-/* Also of a request that timed out: then the next sweep releases the link. */
-int share_on_held(struct haul_peer *peer, struct wire in) {
+static bool is_awaited(const struct haul_peer *peer, uint32_t id) {
+  list_each(item,
+            &peer->requests) if (list_entry(item, struct request, link)->id == id) return true;
+  return false;
+}
+
+/* Before the request is told. One that timed out does not use the link any more. */
+int share_on_held(struct haul_peer *peer, struct wire in, uint32_t id) {
   int code = (int32_t)wire_get32(&in);
-  if (peer->base.initiator || code > 0 || code < HAUL_EAUTH)
+  if (in.failed || wire_left(&in) > 0 || peer->holds == 0 || code > 0 || code < HAUL_EAUTH)
     return HAUL_EPROTO;
-  if (code)
-    return 0;
-  atomic_store(&peer->holding, true);
-  atomic_store(&peer->node->sweep_due, true);
-  loop_wake(peer->node->loop);
+  peer->holds--;
+  if (code == 0 && is_awaited(peer, id))
+    atomic_store(&peer->holding, true);
+  else if (code == 0)
+    control_send(peer, CONTROL_RELEASE, 0, NULL, 0);
   return 0;
 }
 
@@ -129,15 +149,9 @@ void share_end(struct haul_peer *peer) {
     peer_unuse(peer);
 }
 
-/* One without HOLD follows a HELD that came late. */
-int share_on_release(struct haul_peer *peer) {
-  if (!peer->base.initiator)
-    return HAUL_EPROTO;
-  share_end(peer);
-  return 0;
-}
-
 void share_release(struct haul_peer *peer) {
-  if (atomic_exchange(&peer->holding, false))
-    control_send(peer, CONTROL_RELEASE, 0, NULL, 0);
+  if (!atomic_load(&peer->holding))
+    return;
+  atomic_store(&peer->holding, false);
+  control_send(peer, CONTROL_RELEASE, 0, NULL, 0);
 }

@@ -3,7 +3,7 @@
  * A:
  *
  *   A  names its link in the welcome (share_offer), by the id that B drew for it. B's node id is a
- *      claim; a false B learns the link's id, which opens nothing.
+ *      claim; a false B learns the link's id, and can refer B to that link when B calls it.
  *   B  finds that link among those that it accepted, and sends HOLD over it (share_join). A false A
  *      that connected to B is not found, as the id comes from the node that B called.
  *   A  takes a use for B, which B's RELEASE or the end of the link gives back, and sends HELD. B
@@ -20,11 +20,13 @@
 #include "node/handshake.h"
 #include "node/peer.h"
 
-#define CROSSINGS_MAX 3 /* calls again at most */
+#define CROSSINGS_MAX 2 /* calls again at most, after 2 and 8 ms */
 
 /* With the loop's lock: names the link that this node made to the newcomer's node, if there is one.
  */
 void share_offer(const struct haul_peer *newcomer, struct welcome *welcome);
+/* Until when a part of a call may last that can be done without: it leaves time for the rest. */
+haul_deadline share_until(const struct haul_node *node, haul_deadline until);
 /* Without locks: the link that the new connection's welcome names, with a use, once its other side
  * holds it; NULL: there is none. */
 struct haul_peer *share_join(const struct haul_peer *connection, haul_deadline until);
@@ -34,8 +36,7 @@ bool share_crosses(const struct haul_peer *connection, unsigned attempt, haul_de
 
 /* Frames; with the loop's lock. HAUL_EPROTO. */
 void share_serve_hold(struct haul_peer *peer, struct wire *in, struct wire *out);
-int share_on_held(struct haul_peer *peer, struct wire in);
-int share_on_release(struct haul_peer *peer);
+int share_on_held(struct haul_peer *peer, struct wire in, uint32_t id);
 /* With the loop's lock: gives the other side's use back. May free the peer. */
 void share_end(struct haul_peer *peer);
 /* With the loop's lock, for a link that this node accepted and does not use any more. */

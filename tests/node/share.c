@@ -262,6 +262,7 @@ static struct {
   int listener, control, link;
   char address[64];
   struct welcome welcome; /* of the node, where this peer connects */
+  haul_peer *joined;      /* this peer there; NULL: it has not connected */
 } hand;
 
 static void hand_listen(void) {
@@ -294,6 +295,7 @@ static void hand_welcome(const uint8_t shared[16]) {
 
 /* Connects to node 0 under this id, or the smallest. */
 static void hand_connect(const uint8_t *id) {
+  struct haul_message message;
   struct hello hello = raw_hello(ROLE_CONTROL);
   memset(hello.node_id, 0, sizeof hello.node_id);
   if (id)
@@ -302,16 +304,24 @@ static void hand_connect(const uint8_t *id) {
   hand.link = raw_connect(at[0].address);
   assert_true(raw_greet(hand.link, &hello, &hand.welcome) && hand.welcome.version != 0);
   assert_true(raw_control(hand.link, CONTROL_READY, 0, NULL, 0));
-  next_event(0, HAUL_PEER_JOINED);
+  assert_works(haul_message_receive(at[0].node, &message, soon()));
+  assert_int_equal(message.kind, HAUL_PEER_JOINED);
+  hand.joined = haul_peer_retain(message.peer);
+  haul_message_release(&message);
 }
 
 static void *connect_to_hand(void *user) {
-  (void)user;
-  assert_works(haul_peer_connect(at[0].node, hand.address, soon(), &at[0].peer));
+  assert_works(haul_peer_connect(at[0].node, hand.address, *(haul_deadline *)user, &at[0].peer));
   return NULL;
 }
 
 static pthread_t caller;
+static haul_deadline call_until;
+
+static void call_hand(haul_deadline until) {
+  call_until = until;
+  pthread_create(&caller, NULL, connect_to_hand, &call_until);
+}
 
 static void hand_begin(void) {
   open_at(0, &plain, "tcp://127.0.0.1:0");
@@ -324,6 +334,8 @@ static void hand_end(void) {
     close(hand.control);
   if (hand.link >= 0)
     close(hand.link);
+  haul_peer_close(hand.joined);
+  hand.joined = NULL;
   haul_peer_close(at[0].peer);
   haul_region_release(at[0].region);
   haul_node_close(at[0].node);
@@ -333,11 +345,22 @@ static void hand_end(void) {
 static void hand_accept(void) {
   uint8_t body[CONTROL_BODY_MAX];
   hand_begin();
-  pthread_create(&caller, NULL, connect_to_hand, NULL);
+  call_hand(soon());
   hand_welcome(NULL);
   raw_refuse_nic(hand.listener, hand.control);
   assert_true(raw_answer(hand.control, CONTROL_READY, body) >= 0);
   pthread_join(caller, NULL);
+}
+
+/* Calls node 0, which names the link that it has made, and goes no further. */
+static void hand_be_offered(void) {
+  struct hello hello = raw_hello(ROLE_CONTROL);
+  uint8_t share[16];
+  memset(hello.node_id, 0, sizeof hello.node_id);
+  memset(share, 0x51, sizeof share);
+  hand.link = raw_connect(at[0].address);
+  assert_true(raw_greet(hand.link, &hello, &hand.welcome) && hand.welcome.version != 0);
+  assert_memory_equal(hand.welcome.shared, share, sizeof share);
 }
 
 static int hold(int fd, uint32_t request) {
@@ -352,6 +375,7 @@ static void hold_keeps_a_link_until_release(void **state) {
   uint8_t body[CONTROL_BODY_MAX];
   (void)state;
   hand_accept();
+  hand_be_offered();
   assert_int_equal(hold(hand.control, 1), 0);
   assert_int_equal(hold(hand.control, 2), HAUL_EEXIST);
   next_event(0, HAUL_PEER_JOINED);
@@ -363,71 +387,65 @@ static void hold_keeps_a_link_until_release(void **state) {
   hand_end();
 }
 
-static void release_alone_is_ignored(void **state) {
-  (void)state;
-  hand_accept();
-  assert_true(raw_control(hand.control, CONTROL_RELEASE, 0, NULL, 0));
-  assert_int_equal(hold(hand.control, 1), 0);
-  assert_works(haul_peer_status(at[0].peer));
-  hand_end();
-}
-
 static void expect_dropped(int fd, haul_peer *peer) {
   assert_true(raw_ended(fd, BOUND));
-  if (peer)
-    assert_int_equal(haul_peer_status(peer), HAUL_EPROTO);
+  assert_int_equal(haul_peer_status(peer), HAUL_EPROTO);
+}
+
+struct frame_case {
+  uint16_t type;
+  const char *body;
+  size_t length;
+};
+
+static void send_case(int fd, const struct frame_case *one) {
+  assert_true(raw_control(fd, one->type, 1, one->body, one->length));
 }
 
 static void malformed_frames_drop_the_peer(void **state) {
-  static const struct {
-    uint16_t type;
-    const char *body;
-    size_t length;
-  } cases[] = {{CONTROL_HOLD, "x", 1}, {CONTROL_RELEASE, "x", 1}, {CONTROL_HELD, "\0\0\0\0", 4}};
+  static const struct frame_case cases[] = {
+      {CONTROL_HOLD, "x", 1}, {CONTROL_RELEASE, "x", 1}, {CONTROL_HELD, "\0\0\0\0", 4}};
   (void)state;
   for (size_t i = 0; i < COUNT(cases); i++) {
     hand_accept();
-    assert_true(raw_control(hand.control, cases[i].type, 1, cases[i].body, cases[i].length));
+    hand_be_offered();
+    if (cases[i].type == CONTROL_RELEASE)
+      assert_int_equal(hold(hand.control, 1), 0);
+    send_case(hand.control, &cases[i]);
     expect_dropped(hand.control, at[0].peer);
     hand_end();
   }
 }
 
-/* What only the other side may send. */
-static void an_initiator_cannot_hold(void **state) {
-  static const struct {
-    uint16_t type;
-    const char *body;
-    size_t length;
-  } cases[] = {{CONTROL_HOLD, "", 0},
-               {CONTROL_RELEASE, "", 0},
-               {CONTROL_HELD, "", 0},
-               {CONTROL_HELD, "\1\0\0\0", 4},
-               {CONTROL_HELD, "\0\0\0\200", 4}};
+/* A link that no welcome has named; one that is not held. */
+static void frames_out_of_turn_drop_the_peer(void **state) {
+  static const struct frame_case cases[] = {{CONTROL_HOLD, "", 0}, {CONTROL_RELEASE, "", 0}};
   (void)state;
   for (size_t i = 0; i < COUNT(cases); i++) {
-    hand_begin();
-    hand_connect(NULL);
-    assert_true(raw_control(hand.link, cases[i].type, 1, cases[i].body, cases[i].length));
-    expect_dropped(hand.link, NULL);
+    hand_accept();
+    send_case(hand.control, &cases[i]);
+    expect_dropped(hand.control, at[0].peer);
     hand_end();
   }
 }
 
-/* A HELD that nobody awaits: its request timed out. */
-static void a_late_held_is_released(void **state) {
-  uint8_t body[CONTROL_BODY_MAX];
+/* What only the other side may send, and a response to no request. */
+static void an_initiator_cannot_hold(void **state) {
+  static const struct frame_case cases[] = {
+      {CONTROL_HOLD, "", 0}, {CONTROL_RELEASE, "", 0}, {CONTROL_HELD, "\0\0\0\0", 4}};
   (void)state;
-  hand_begin();
-  hand_connect(NULL);
-  assert_true(raw_control(hand.link, CONTROL_HELD, 9, "\0\0\0\0", 4));
-  assert_int_equal(raw_answer(hand.link, CONTROL_RELEASE, body), 0);
-  hand_end();
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    hand_begin();
+    hand_connect(NULL);
+    send_case(hand.link, &cases[i]);
+    expect_dropped(hand.link, hand.joined);
+    hand_end();
+  }
 }
 
 /* The peer by hand has connected; the node calls it, and it names that link. */
 static void call_and_name(const uint8_t shared[16]) {
-  pthread_create(&caller, NULL, connect_to_hand, NULL);
+  call_hand(soon());
   hand_welcome(shared);
 }
 
@@ -445,6 +463,40 @@ static void expect_own_connection(void) {
   assert_true(raw_answer(hand.control, CONTROL_READY, body) >= 0);
   pthread_join(caller, NULL);
   assert_int_equal(at[0].peer->base.initiator, true);
+}
+
+static void a_malformed_response_drops_the_link(void **state) {
+  static const struct frame_case cases[] = {{CONTROL_HELD, "", 0},
+                                            {CONTROL_HELD, "\1\0\0\0", 4},
+                                            {CONTROL_HELD, "\0\0\0\200", 4},
+                                            {CONTROL_HELD, "\0\0\0\0x", 5}};
+  uint8_t body[CONTROL_BODY_MAX];
+  (void)state;
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    hand_begin();
+    hand_connect(NULL);
+    call_and_name(hand.welcome.share);
+    assert_int_equal(raw_answer(hand.link, CONTROL_HOLD, body), 0);
+    send_case(hand.link, &cases[i]);
+    expect_dropped(hand.link, hand.joined);
+    expect_own_connection();
+    hand_end();
+  }
+}
+
+/* The call waits for HELD during a quarter of its time, and uses its own connection then. */
+static void a_late_held_is_released(void **state) {
+  uint8_t body[CONTROL_BODY_MAX];
+  (void)state;
+  hand_begin();
+  hand_connect(NULL);
+  call_hand(haul_deadline_in(4 * S));
+  hand_welcome(hand.welcome.share);
+  assert_int_equal(raw_answer(hand.link, CONTROL_HOLD, body), 0);
+  expect_own_connection();
+  assert_true(raw_control(hand.link, CONTROL_HELD, 1, "\0\0\0\0", 4));
+  assert_int_equal(raw_answer(hand.link, CONTROL_RELEASE, body), 0);
+  hand_end();
 }
 
 static void a_link_that_is_not_held_is_not_used(void **state) {
@@ -519,13 +571,14 @@ static void the_larger_id_calls_again(void **state) {
   hand_begin();
   hand_connect(NULL);
   call_and_name(NULL);
-  assert_true(raw_ended(hand.control, BOUND));
-  close(hand.control);
+  int first = hand.control;
   hand_welcome(hand.welcome.share);
   answer_hold(0);
   pthread_join(caller, NULL);
   assert_int_equal(at[0].peer->base.initiator, false);
+  assert_true(raw_ended(first, BOUND));
   assert_true(raw_ended(hand.control, BOUND));
+  close(first);
   hand_end();
 }
 
@@ -534,11 +587,22 @@ static void it_does_not_call_forever(void **state) {
   hand_begin();
   hand_connect(NULL);
   call_and_name(NULL);
-  for (unsigned i = 0; i < 3; i++) {
-    assert_true(raw_ended(hand.control, BOUND));
-    close(hand.control);
+  for (unsigned i = 0; i < 2; i++) {
+    int before = hand.control;
     hand_welcome(NULL);
+    assert_true(raw_ended(before, BOUND));
+    close(before);
   }
+  expect_own_connection();
+  hand_end();
+}
+
+static void a_call_that_fails_again_keeps_its_connection(void **state) {
+  (void)state;
+  hand_begin();
+  hand_connect(NULL);
+  call_and_name(NULL);
+  close(raw_accept(hand.listener));
   expect_own_connection();
   hand_end();
 }
@@ -556,9 +620,10 @@ int main(void) {
       TEST(a_node_that_connects_twice_has_two_links),
       TEST(a_node_may_connect_to_itself),
       TEST(hold_keeps_a_link_until_release),
-      TEST(release_alone_is_ignored),
+      TEST(frames_out_of_turn_drop_the_peer),
       TEST(malformed_frames_drop_the_peer),
       TEST(an_initiator_cannot_hold),
+      TEST(a_malformed_response_drops_the_link),
       TEST(a_late_held_is_released),
       TEST(a_link_that_is_not_held_is_not_used),
       TEST(a_link_that_ends_is_not_used),
@@ -567,6 +632,7 @@ int main(void) {
       TEST(a_false_node_gets_nothing),
       TEST(the_larger_id_calls_again),
       TEST(it_does_not_call_forever),
+      TEST(a_call_that_fails_again_keeps_its_connection),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
