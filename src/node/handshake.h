@@ -42,7 +42,7 @@ struct welcome {
   uint16_t version, lowest, highest;
   /* accepted */
   uint8_t node_id[16], boot[16], token[16];
-  uint8_t share[16];  /* random, names this connection to nobody but its two nodes */
+  uint8_t share[16];  /* random; the name of this connection if it is shared */
   uint8_t shared[16]; /* the `share` of the listener's own connection to this node; zeros: none */
   char name[64], companion[64];
   uint32_t message_window;

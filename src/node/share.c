@@ -107,7 +107,7 @@ bool share_crosses(const struct haul_peer *connection, unsigned attempt, haul_de
   return crosses && then < until && !node_is_closed(node);
 }
 
-/* Over a link that this node made. The application is told once that the other side joined. */
+/* Over a link that this node made. HAUL_PEER_JOINED is queued once. */
 void share_serve_hold(struct haul_peer *peer, struct wire *in, struct wire *out) {
   const struct haul_node *node = peer->node;
   int code = !is_live(peer) ? HAUL_ECLOSED : peer->held ? HAUL_EEXIST : 0;
@@ -129,7 +129,7 @@ static bool is_awaited(const struct haul_peer *peer, uint32_t id) {
   return false;
 }
 
-/* Before the request is told. One that timed out does not use the link any more. */
+/* Called before the waiting request ends. One that timed out does not use the link any more. */
 int share_on_held(struct haul_peer *peer, struct wire in, uint32_t id) {
   int code = (int32_t)wire_get32(&in);
   if (in.failed || wire_left(&in) > 0 || peer->holds == 0 || code > 0 || code < HAUL_EAUTH)

@@ -65,7 +65,7 @@ static unsigned count_links(struct haul_node *node) {
   return count;
 }
 
-/* A connection that was given up is dropped when its other end notices. */
+/* An end of a closed connection is dropped when it notices. */
 static void expect_links(unsigned count) {
   haul_deadline until = soon();
   for (unsigned i = 0; i < 2; i++)
