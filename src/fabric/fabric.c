@@ -145,7 +145,7 @@ static void close_endpoint(struct endpoint *endpoint, enum log_event event, cons
   bool was_open = atomic_exchange(&endpoint->open, false);
   atomic_store(&endpoint->lost, was_open || atomic_load(&endpoint->lost));
   pthread_mutex_unlock(&lock);
-  if (atomic_load(&endpoint->blocked_by)) /* waiting works see the change */
+  if (link_is_blocked(endpoint->link)) /* waiting works see the change */
     loop_wake(endpoint->link->fabric->loop);
   if (first && !was_open && !atomic_load(&endpoint->link->ended))
     link_log(endpoint->link, event, endpoint->transport->name, endpoint->close_reason);
@@ -168,24 +168,13 @@ void endpoint_failed(struct endpoint *endpoint, const char *format, ...) {
 void endpoint_block_others(struct endpoint *endpoint, bool blocks) {
   struct link *link = endpoint->link;
   uint32_t bit = 1u << endpoint->transport->index;
-  for (size_t i = 0; i < TRANSPORTS; i++) {
-    struct endpoint *other = link->endpoints[i];
-    if (other && other != endpoint && blocks)
-      atomic_fetch_or(&other->blocked_by, bit);
-    else if (other && other != endpoint)
-      atomic_fetch_and(&other->blocked_by, ~bit);
-  }
-  if (blocks)
+  if (blocks) {
+    atomic_fetch_or(&link->abandoned, bit);
     return;
+  }
+  atomic_fetch_and(&link->abandoned, ~bit);
   loop_wake(link->fabric->loop);
   loop_notify(link->fabric->loop); /* messages wait too */
-}
-
-bool link_is_blocked(const struct link *link) {
-  for (size_t i = 0; i < TRANSPORTS; i++)
-    if (link->endpoints[i] && atomic_load(&link->endpoints[i]->blocked_by))
-      return true;
-  return false;
 }
 
 static bool is_settled(void *user) {

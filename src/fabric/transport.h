@@ -79,8 +79,11 @@ struct link {
   _Atomic int ended;      /* 0 while the peer is connected, else HAUL_EPEER, HAUL_ECLOSED… */
   char ended_reason[192]; /* set before `ended` */
   _Atomic int failing;    /* the code of a current or imminent `fail` */
-  struct list writes;     /* transfer.c: asynchronous writes and atomics in flight, by start */
-  uint64_t write_number;  /* transfer.c: of the latest one */
+  /* A bit for each transport whose abandoned writes may still land at the peer. Until then no work
+   * that modifies the peer's memory begins on another, as they could overwrite it. */
+  _Atomic uint32_t abandoned;
+  struct list writes;          /* transfer.c: asynchronous writes and atomics in flight, by start */
+  uint64_t write_number;       /* transfer.c: of the latest one */
   _Atomic uint32_t transfers;  /* in flight */
   struct costs *_Atomic costs; /* costs.c: a list; the latest first */
   _Atomic uint32_t costs_count;
@@ -125,9 +128,6 @@ struct endpoint {
    * pairs with the acquire in endpoint_reason: any thread reads the text without a lock. */
   _Atomic bool closed;
   char close_reason[192];
-  /* A bit for each transport whose abandoned writes may still land at the peer. Until then no work
-   * that modifies the peer's memory begins here, as they could overwrite it. */
-  _Atomic uint32_t blocked_by;
   _Atomic bool no_zero_copy;   /* unavailable here: large transfers are copied */
   _Atomic bool lost;           /* closed after it was open; not logged yet (link_log_lost) */
   _Atomic unsigned rails_lost; /* connections that ended while others remain; not logged yet */
@@ -387,7 +387,8 @@ static inline void endpoint_served(struct endpoint *endpoint, uint64_t in, uint6
 static inline bool endpoint_is_blocked(const struct endpoint *endpoint,
                                        enum haul_operation operation) {
   return operation != HAUL_OP_READ &&
-         atomic_load_explicit(&endpoint->blocked_by, memory_order_acquire) &&
+         (atomic_load_explicit(&endpoint->link->abandoned, memory_order_acquire) &
+          ~(1u << endpoint->transport->index)) &&
          atomic_load_explicit(&endpoint->open, memory_order_relaxed);
 }
 
@@ -416,11 +417,13 @@ static inline const char *endpoint_reason(const struct endpoint *endpoint) {
   return endpoint_is_closed(endpoint) ? endpoint->close_reason : "";
 }
 
-/* Sets or clears this endpoint's bit in `blocked_by` of the link's other endpoints. From any
- * thread, with the endpoint's lock; never blocks. */
+/* Sets or clears this endpoint's bit in the link's `abandoned`. From any thread, with the
+ * endpoint's lock; never blocks. */
 void endpoint_block_others(struct endpoint *endpoint, bool blocks);
 /* Whether abandoned writes of an endpoint may still land at the peer. */
-bool link_is_blocked(const struct link *link);
+static inline bool link_is_blocked(const struct link *link) {
+  return atomic_load(&link->abandoned);
+}
 
 /* For `connect`, without the lock: whether the endpoint opened or was closed by `until`. */
 bool endpoint_wait_settled(struct endpoint *endpoint, haul_deadline until);

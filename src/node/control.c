@@ -370,7 +370,7 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     return share_on_held(peer, in, frame->request) ? HAUL_EPROTO
                                                    : on_response(peer, frame->request, &in);
   case CONTROL_RELEASE:
-    if (!peer->held || frame->length > 0)
+    if (!atomic_load(&peer->held) || frame->length > 0)
       return HAUL_EPROTO;
     share_end(peer);
     return 0;

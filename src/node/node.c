@@ -85,12 +85,9 @@ static bool receive_deferred(struct haul_node *node) {
   return any;
 }
 
-/* Drops a peer that failed, or that this side initiated and does not use any more. */
+/* Drops a peer that failed, or that this side initiated or holds and does not use any more. */
 static bool sweep_peer(struct haul_peer *peer) {
-  bool unused = atomic_load(&peer->uses) == 0;
-  if (unused && !peer->base.initiator)
-    share_release(peer);
-  unused = unused && peer->base.initiator && peer->ready;
+  bool unused = share_sweep(peer);
   int failure = atomic_load(&peer->failure);
   if (unused && control_close(peer)) {
     peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);

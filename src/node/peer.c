@@ -37,12 +37,12 @@ void peer_use(struct haul_peer *peer) {
   peer_ref(peer);
 }
 
-/* The last use of a connection that this side initiated or holds wakes the node, whose sweep closes
- * or releases it (node.c). */
+/* The last use of a connection that this side initiated or holds, other than the other side's,
+ * wakes the node, whose sweep closes or releases it (node.c). */
 void peer_unuse(struct haul_peer *peer) {
   if (fork_is_child())
     return; /* the connection and the descriptors that wake the node are the parent's */
-  if (atomic_fetch_sub(&peer->uses, 1) == 1 &&
+  if (atomic_fetch_sub(&peer->uses, 1) <= 1u + atomic_load(&peer->held) &&
       (peer->base.initiator || atomic_load(&peer->holding)) && !atomic_load(&peer->base.ended)) {
     atomic_store(&peer->node->sweep_due, true);
     loop_wake(peer->node->loop);

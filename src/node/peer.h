@@ -25,7 +25,7 @@ struct haul_peer {
   uint8_t share[16], shared[16]; /* of struct welcome; `shared`: in the initiator */
   bool offered;                  /* share.h: this node's link was named to the other side */
   unsigned holds;                /* share.h: HOLD without HELD */
-  bool held;                     /* share.h: the other side has a use of this node's link */
+  _Atomic bool held;             /* share.h: the other side has a use of this node's link */
   _Atomic bool holding;          /* share.h: this node has one of the other side's */
   uint8_t token[16];             /* proves that a channel belongs to this connection */
   char origin[48]; /* address that it connected from, without the port; "": a Unix socket */

@@ -21,7 +21,7 @@ static bool is_live(const struct haul_peer *peer) {
 }
 
 static bool is_shared(const struct haul_peer *peer) {
-  return peer->held || atomic_load(&peer->holding);
+  return atomic_load(&peer->held) || atomic_load(&peer->holding);
 }
 
 /* With the loop's lock: a link that is not shared yet. `share` NULL: of any id. */
@@ -109,14 +109,16 @@ bool share_crosses(const struct haul_peer *connection, unsigned attempt, haul_de
 
 /* Over a link that this node made. HAUL_PEER_JOINED is queued once. */
 void share_serve_hold(struct haul_peer *peer, struct wire *in, struct wire *out) {
-  const struct haul_node *node = peer->node;
-  int code = !is_live(peer) ? HAUL_ECLOSED : peer->held ? HAUL_EEXIST : 0;
+  struct haul_node *node = peer->node;
+  int code = !is_live(peer) ? HAUL_ECLOSED : atomic_load(&peer->held) ? HAUL_EEXIST : 0;
   if (code == 0 && node->peer_count > node->config.max_peers)
     code = HAUL_ELIMIT; /* links that peers keep count, too */
   (void)in;
   if (code == 0) {
-    peer->held = true;
     peer_use(peer);
+    atomic_store(&peer->held, true);
+    atomic_store(&node->sweep_due, true); /* peer_unuse may have counted this use for its own */
+    loop_wake(node->loop);
     message_queue_event(peer, &peer->joined);
     peer_log(peer, LOG_SHARED, 0, NULL);
   }
@@ -143,15 +145,20 @@ int share_on_held(struct haul_peer *peer, struct wire in, uint32_t id) {
 }
 
 void share_end(struct haul_peer *peer) {
-  bool held = peer->held;
-  peer->held = false;
-  if (held)
+  if (atomic_exchange(&peer->held, false))
     peer_unuse(peer);
 }
 
-void share_release(struct haul_peer *peer) {
-  if (!atomic_load(&peer->holding))
-    return;
+bool share_sweep(struct haul_peer *peer) {
+  bool lands = link_is_blocked(&peer->base) || peer->close_sent_at;
+  unsigned uses = atomic_load(&peer->uses);
+  if (uses > atomic_load(&peer->held))
+    return false;
+  if (peer->base.initiator)
+    return peer->ready && (uses == 0 || lands);
+  if (!atomic_load(&peer->holding) || lands)
+    return atomic_load(&peer->holding);
   atomic_store(&peer->holding, false);
   control_send(peer, CONTROL_RELEASE, 0, NULL, 0);
+  return false;
 }

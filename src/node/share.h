@@ -39,7 +39,9 @@ void share_serve_hold(struct haul_peer *peer, struct wire *in, struct wire *out)
 int share_on_held(struct haul_peer *peer, struct wire in, uint32_t id);
 /* With the loop's lock: gives the other side's use back. May free the peer. */
 void share_end(struct haul_peer *peer);
-/* With the loop's lock, for a link that this node accepted and does not use any more. */
-void share_release(struct haul_peer *peer);
+/* With the loop's lock: releases a link of the other side that this node does not use any more.
+ * Returns whether this node has to close the link. It closes one with abandoned writes even if the
+ * other side uses it: they must not overwrite those of this side's next link. */
+bool share_sweep(struct haul_peer *peer);
 
 #endif

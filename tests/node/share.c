@@ -163,6 +163,40 @@ static void expect_released(void) {
   }
 }
 
+/* A write from node `i` to an emulated device ends before its bytes are there. */
+static void abandon_write(unsigned i) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, 4096};
+  struct haul_remote *remote;
+  options.only = "tcp";
+  options.deadline = haul_deadline_in(S / 10);
+  assert_works(haul_peer_lookup(at[i].peer, "device", soon(), &remote));
+  assert_fails(HAUL_ETIMEDOUT, haul_write(remote, at[i].region, &piece, 1, &options, NULL));
+  haul_remote_release(remote);
+}
+
+/* Else they could land after the writes of the next link. */
+static void abandoned_writes_end_it_with_the_last_use_of_their_side(void **state) {
+  (void)state;
+  setenv("HAUL_SIM_LATENCY_NS", "5000000000", 1);
+  for (unsigned i = 0; i < 2; i++) {
+    struct haul_region *device;
+    meet(&plain);
+    device = region_make(at[!i].node, KIND_SIM, LENGTH);
+    assert_works(haul_region_publish(device, "device", HAUL_WRITE));
+    abandon_write(i);
+    expect_links(1); /* the handle uses it */
+    close_peer(i);
+    expect_links(0);
+    assert_int_equal(haul_peer_status(at[!i].peer), HAUL_EPEER);
+    connect_at(i);
+    move(i, "tcp", 8);
+    haul_region_release(device);
+    close_both();
+  }
+  unsetenv("HAUL_SIM_LATENCY_NS");
+}
+
 /* The application that has heard of the other node once does not hear of it again. */
 static void it_can_be_held_again(void **state) {
   (void)state;
@@ -613,6 +647,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(both_use_one_link),
       TEST(it_lives_while_either_uses_it),
+      TEST(abandoned_writes_end_it_with_the_last_use_of_their_side),
       TEST(it_can_be_held_again),
       TEST(each_call_has_a_link_of_its_own),
       TEST(it_is_encrypted_as_both_want),

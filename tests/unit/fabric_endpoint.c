@@ -7,6 +7,7 @@
 
 #include "fabric/transport.h"
 
+static struct link link_of_it;
 static struct endpoint endpoint;
 
 static void *close_it(void *argument) {
@@ -17,7 +18,7 @@ static void *close_it(void *argument) {
 
 static int setup(void **state) {
   (void)state;
-  endpoint = (struct endpoint){.open = true};
+  endpoint = (struct endpoint){.link = &link_of_it, .open = true};
   return 0;
 }
 
