@@ -33,6 +33,9 @@ struct memory {
   uint16_t pinned_for;
   /* The provider whose library has registered it (`enroll`); NULL: none. */
   const struct provider *enrolled_by;
+  /* Wrapped device memory: of the allocations behind its addresses, never reused. Equal addresses
+   * with another identity are other memory. 0: unknown. */
+  uint64_t identity;
   /* 1 until the owner frees it; in memory shared with the owner. NULL: unknown. */
   const _Atomic uint32_t *alive;
   void *state; /* of the provider */
@@ -135,10 +138,6 @@ struct provider {
   /* Imports the block behind a descriptor, on memory->place. Ticket and descriptor are untrusted;
    * the descriptor stays the caller's. Maps without touching pages. HAUL_ETICKET, HAUL_ESTALE. */
   int (*import)(const struct ticket *ticket, int descriptor, struct memory *memory);
-
-  /* The driver's id of the allocation at the address, never reused: another id means that wrapped
-   * memory was freed and allocated again. 0, or NULL: no id. */
-  uint64_t (*buffer)(const struct memory *memory);
 
   /* IPC mapping, for memory that is neither shareable nor CPU-accessible, such as the application's
    * GPU memory: exports a token by which another process maps it for a while. The exporter must

@@ -41,6 +41,17 @@ static CUresult (*app_pop)(CUcontext *context);
 static CUresult (*app_current)(CUcontext *context);
 static CUresult (*app_pin)(void **address, size_t bytes, unsigned flags);
 static CUresult (*app_unpin)(void *address);
+static CUresult (*app_create)(CUmemGenericAllocationHandle *handle, size_t bytes,
+                              const CUmemAllocationProp *properties, unsigned long long flags);
+static CUresult (*app_drop)(CUmemGenericAllocationHandle handle);
+static CUresult (*app_reserve)(CUdeviceptr *address, size_t bytes, size_t alignment,
+                               CUdeviceptr wish, unsigned long long flags);
+static CUresult (*app_unreserve)(CUdeviceptr address, size_t bytes);
+static CUresult (*app_map)(CUdeviceptr address, size_t bytes, size_t offset,
+                           CUmemGenericAllocationHandle handle, unsigned long long flags);
+static CUresult (*app_unmap)(CUdeviceptr address, size_t bytes);
+static CUresult (*app_set_access)(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
+                                  size_t count);
 
 static void find(void *library, const char *name, void *slot) {
   void *found = dlsym(library, name);
@@ -67,6 +78,13 @@ static int load_double(void **state) {
   find(library, "cuCtxGetCurrent", &app_current);
   find(library, "cuMemHostAlloc", &app_pin);
   find(library, "cuMemFreeHost", &app_unpin);
+  find(library, "cuMemCreate", &app_create);
+  find(library, "cuMemRelease", &app_drop);
+  find(library, "cuMemAddressReserve", &app_reserve);
+  find(library, "cuMemAddressFree", &app_unreserve);
+  find(library, "cuMemMap", &app_map);
+  find(library, "cuMemUnmap", &app_unmap);
+  find(library, "cuMemSetAccess", &app_set_access);
   return 0;
 }
 
@@ -104,6 +122,7 @@ static int end(void **state) {
   door->bandwidth = door->latency = door->init = door->create = door->pin = door->copy =
       door->ordering = door->hold = 0;
   door->vmm = 1;
+  door->attributes = 20;
   door->flushes = 0;
   CUcontext left;
   assert_int_equal(app_current(&left), CUDA_SUCCESS);
@@ -376,28 +395,106 @@ static void the_applications_memory_is_found(void **state) {
   end_application(1);
 }
 
-/* Registration caches check the id of an address. */
-static void reallocated_memory_has_another_id(void **state) {
-  struct memory memory, own;
+static uint64_t identity_of(void *address, size_t length) {
+  struct memory memory;
+  assert_works(memory_wrap(address, length, &memory));
+  uint64_t identity = memory.identity;
+  memory_free(&memory);
+  assert_true(identity != 0);
+  return identity;
+}
+
+/* Registration caches, whose entries outlive a region, compare it. */
+static void reallocated_memory_has_another_identity(void **state) {
   CUdeviceptr first, again;
   (void)state;
   be_an_application(1);
   assert_int_equal(app_alloc(&first, 4 * MIB), CUDA_SUCCESS);
-  assert_works(memory_wrap((void *)(uintptr_t)first, MIB, &memory));
-  uint64_t number = provider_cuda.buffer(&memory);
-  assert_true(number != 0);
-  assert_true(provider_cuda.buffer(&memory) == number);
+  char *at = (char *)(uintptr_t)first;
+  uint64_t identity = identity_of(at, MIB);
+  assert_true(identity_of(at + MIB, 2 * MIB) == identity); /* the same allocation */
   assert_int_equal(app_free(first), CUDA_SUCCESS);
-  assert_true(provider_cuda.buffer(&memory) != number);
   assert_int_equal(app_alloc(&again, 4 * MIB), CUDA_SUCCESS);
-  memory_free(&memory);
-  assert_works(memory_wrap((void *)(uintptr_t)again, MIB, &memory));
-  assert_true(provider_cuda.buffer(&memory) != number);
-  own = get(gpu1, MIB, 0);
-  assert_true(provider_cuda.buffer(&own) != provider_cuda.buffer(&memory));
+  assert_true(identity_of((void *)(uintptr_t)again, MIB) != identity);
+  struct memory own = get(gpu1, MIB, 0);
+  assert_true(own.identity == 0);
   memory_free(&own);
-  memory_free(&memory);
   assert_int_equal(app_free(again), CUDA_SUCCESS);
+  end_application(1);
+}
+
+/* Addresses as of a segment that grows: reserved at once, mapped by and by. */
+#define RESERVED_BYTES (8 * MIB)
+#define MAPPING        (2 * MIB)
+
+static CUdeviceptr reserve_segment(void) {
+  CUdeviceptr at;
+  assert_int_equal(app_reserve(&at, RESERVED_BYTES, 0, 0, 0), CUDA_SUCCESS);
+  return at;
+}
+
+static void map_part(CUdeviceptr segment, unsigned part) {
+  const CUmemAllocationProp how = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                   .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+  const CUmemAccessDesc access = {how.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr at = segment + part * MAPPING;
+  CUmemGenericAllocationHandle handle;
+  assert_int_equal(app_create(&handle, MAPPING, &how, 0), CUDA_SUCCESS);
+  assert_int_equal(app_map(at, MAPPING, 0, handle, 0), CUDA_SUCCESS);
+  assert_int_equal(app_set_access(at, MAPPING, &access, 1), CUDA_SUCCESS);
+  assert_int_equal(app_drop(handle), CUDA_SUCCESS); /* the mapping keeps it */
+}
+
+static void unmap_part(CUdeviceptr segment, unsigned part) {
+  assert_int_equal(app_unmap(segment + part * MAPPING, MAPPING), CUDA_SUCCESS);
+}
+
+/* With drivers that tell the mapping of an address, and with older ones. */
+static void only_what_is_mapped_is_memory(void **state) {
+  (void)state;
+  for (unsigned long long attributes = 13; attributes <= 20; attributes += 7) {
+    struct memory memory;
+    be_an_application(1);
+    door->attributes = attributes;
+    CUdeviceptr segment = reserve_segment();
+    char *at = (char *)(uintptr_t)segment;
+    assert_fails(HAUL_EINVAL, memory_wrap(at, MAPPING, &memory));
+    map_part(segment, 0);
+    assert_fails(HAUL_EINVAL, memory_wrap(at, RESERVED_BYTES, &memory));
+    assert_fails(HAUL_EINVAL, memory_wrap(at + 5, MAPPING, &memory));
+    map_part(segment, 1);
+    map_part(segment, 3);
+    assert_fails(HAUL_EINVAL, memory_wrap(at, RESERVED_BYTES, &memory)); /* a hole */
+    assert_works(memory_wrap(at + 5, 2 * MAPPING - 5, &memory));
+    put_pattern(&memory, MIB, 4);
+    expect_pattern(&memory, MIB, 4);
+    memory_free(&memory);
+    for (unsigned part = 0; part < 4; part += part == 1 ? 2 : 1)
+      unmap_part(segment, part);
+    assert_int_equal(app_unreserve(segment, RESERVED_BYTES), CUDA_SUCCESS);
+    door->attributes = 20;
+    end_application(1);
+  }
+}
+
+static void remapped_memory_has_another_identity(void **state) {
+  (void)state;
+  be_an_application(1);
+  CUdeviceptr segment = reserve_segment();
+  void *at = (void *)(uintptr_t)segment;
+  for (unsigned part = 0; part < 3; part++)
+    map_part(segment, part);
+  for (unsigned part = 0; part < 3; part++) {
+    uint64_t before = identity_of(at, 3 * MAPPING);
+    assert_true(identity_of(at, 3 * MAPPING) == before);
+    assert_true(identity_of((char *)at + 1, MAPPING - 1) == identity_of(at, MAPPING));
+    unmap_part(segment, part);
+    map_part(segment, part);
+    assert_true(identity_of(at, 3 * MAPPING) != before);
+  }
+  for (unsigned part = 0; part < 3; part++)
+    unmap_part(segment, part);
+  assert_int_equal(app_unreserve(segment, RESERVED_BYTES), CUDA_SUCCESS);
   end_application(1);
 }
 
@@ -1014,7 +1111,9 @@ int main(int count, char **arguments) {
       OVER(lack_of_memory_leaks_nothing),
       OVER(a_gpu_without_virtual_memory_has_private_memory),
       OVER(the_applications_memory_is_found),
-      OVER(reallocated_memory_has_another_id),
+      OVER(reallocated_memory_has_another_identity),
+      OVER(only_what_is_mapped_is_memory),
+      OVER(remapped_memory_has_another_identity),
       OVER(pinned_host_memory_is_copied_directly),
       OVER(memory_that_is_not_pinned_takes_two_buffers),
       OVER(buffers_that_cannot_be_pinned_are_an_error),

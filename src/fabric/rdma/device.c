@@ -199,6 +199,7 @@ static struct regcache_range range_of(const struct memory *memory, uint32_t targ
   uint32_t place = (uint32_t)memory->place.kind << 16 | memory->place.device;
   return (struct regcache_range){.address = (uintptr_t)memory->address,
                                  .length = memory->length,
+                                 .buffer = memory->identity, /* registrations outlive a region */
                                  .kind = target |
                                          (memory->view ? 0 : KIND_DEVICE | place << KIND_PLACES)};
 }
@@ -206,9 +207,6 @@ static struct regcache_range range_of(const struct memory *memory, uint32_t targ
 int rdma_device_register(struct rdma_device *device, const struct memory *memory,
                          struct registration **registration, struct ibv_mr **mr) {
   struct regcache_range range = range_of(memory, memory->writable ? KIND_TARGET : 0);
-  /* The application may free wrapped memory and allocate it anew without a notice. */
-  if (memory->wrapped && memory->provider->buffer)
-    range.buffer = memory->provider->buffer(memory);
   int code = regcache_get(device->cache, &range, registration);
   if (code == 0)
     *mr = (*registration)->handle;

@@ -159,22 +159,60 @@ int cuda_look(const struct memory *memory) {
   return cuda_check(memory);
 }
 
+/* The least size of a mapping, and its alignment, on all GPUs so far. */
+#define GRAIN ((CUdeviceptr)2 << 20)
+
+/* Behind the mapping that holds the address; unless the driver tells it, behind the address's
+ * grain. Memory of cuMemAlloc is one mapping. */
+static CUdeviceptr mapping_end(const struct cuda_pointer *pointer, CUdeviceptr address, bool plain,
+                               CUdeviceptr base, size_t size) {
+  if (plain && address - pointer->start < pointer->size)
+    return pointer->start + pointer->size;
+  if (base <= address && address - base < size)
+    return base + size;
+  return (address / GRAIN + 1) * GRAIN;
+}
+
 void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer) {
-  int wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                  CU_POINTER_ATTRIBUTE_MAPPED,           CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-                  CU_POINTER_ATTRIBUTE_BUFFER_ID};
-  unsigned managed = 0, mapped = 0;
+  int wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                  CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                  CU_POINTER_ATTRIBUTE_MAPPED,
+                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                  CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                  CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                  CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                  CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+                  CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID};
+  unsigned managed = 0, mapped = 0, plain = 0;
+  CUdeviceptr at = (CUdeviceptr)(uintptr_t)address, base = 0;
+  size_t size = 0;
+  unsigned long long block = 0;
   *pointer = (struct cuda_pointer){.device = -1};
-  void *values[] = {&pointer->type,  &managed,       &mapped,         &pointer->device,
-                    &pointer->start, &pointer->size, &pointer->buffer};
+  void *values[] = {&pointer->type,
+                    &managed,
+                    &mapped,
+                    &pointer->device,
+                    &pointer->start,
+                    &pointer->size,
+                    &pointer->buffer,
+                    &plain,
+                    &base,
+                    &size,
+                    &block};
+  const unsigned all = sizeof wanted / sizeof wanted[0];
   /* For an unknown address the driver returns success and zeros, or an error. */
-  CUresult result = driver->pointer_attributes(sizeof wanted / sizeof wanted[0], wanted, values,
-                                               (CUdeviceptr)(uintptr_t)address);
+  CUresult result = driver->pointer_attributes(all, wanted, values, at);
+  if (result == CUDA_ERROR_INVALID_VALUE) /* perhaps older than the last three */
+    result = driver->pointer_attributes(all - 3, wanted, values, at);
   if (result != CUDA_SUCCESS || (pointer->type == CU_MEMORYTYPE_DEVICE && !(mapped & 0xff)))
     pointer->type = 0;
   pointer->managed = managed & 0xff; /* some drivers write one byte */
+  pointer->end = mapping_end(pointer, at, plain & 0xff, base, size);
+  if (!(plain & 0xff) && block)
+    pointer->buffer = block; /* BUFFER_ID may be of the reservation */
 }
 
 /* Managed memory counts as host memory: the CPU may access it, and it has neither descriptor nor
@@ -189,10 +227,29 @@ static int partly(const void *address, size_t length) {
                      "the range lies only partly within one GPU's memory");
 }
 
-/* A range may span adjacent mappings, as of growing segments. */
+/* Whether memory of one GPU is mapped in the whole range, which may span adjacent mappings, as of
+ * growing segments. The identity is of the allocations behind it; parts of one have the same. */
+static bool look_through(const struct cuda_driver *driver, const void *address, size_t length,
+                         int device, uint64_t *identity) {
+  struct cuda_pointer pointer;
+  uintptr_t end = (uintptr_t)address + length;
+  unsigned long long last = 0;
+  *identity = 0;
+  for (uintptr_t at = (uintptr_t)address; at < end; at = (uintptr_t)pointer.end) {
+    cuda_pointer(driver, (void *)at, &pointer);
+    if (!is_device(&pointer) || pointer.device != device)
+      return false;
+    if (pointer.buffer != last)
+      *identity = (*identity ^ pointer.buffer) * UINT64_C(0x9e3779b97f4a7c15); /* golden ratio */
+    last = pointer.buffer;
+  }
+  return true;
+}
+
 int cuda_owns(const void *address, size_t length, struct haul_place *place) {
   const struct cuda_driver *driver = library_loaded(&cuda_library);
   struct cuda_pointer first, next;
+  uint64_t identity;
   if (!driver)
     return 0;
   cuda_pointer(driver, address, &first);
@@ -200,12 +257,8 @@ int cuda_owns(const void *address, size_t length, struct haul_place *place) {
     cuda_pointer(driver, (const char *)address + length - 1, &next);
     return is_device(&next) ? partly(address, length) : 0;
   }
-  uintptr_t end = (uintptr_t)address + length, at = (uintptr_t)(first.start + first.size);
-  for (; at < end; at = (uintptr_t)(next.start + next.size)) {
-    cuda_pointer(driver, (void *)at, &next);
-    if (!is_device(&next) || next.device != first.device)
-      return partly(address, length);
-  }
+  if (!look_through(driver, address, length, first.device, &identity))
+    return partly(address, length);
   *place = (struct haul_place){HAUL_CUDA, (uint16_t)first.device};
   return 1;
 }
@@ -236,6 +289,7 @@ int cuda_wrap(void *address, size_t length, struct memory *memory) {
   block->generation = atomic_load(&cuda_device(block->device)->generation);
   block_fill(block, address, length, memory);
   memory->wrapped = true;
+  look_through(cuda_driver, address, length, (int)block->device, &memory->identity);
   return 0;
 }
 
@@ -360,18 +414,6 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
 no_context:
   alloc_free(block);
   return code;
-}
-
-/* Combines the ids of the first and the last byte: memory between them is mapped and unmapped with
- * one of them, and a range may have thousands of mappings. */
-uint64_t cuda_buffer(const struct memory *memory) {
-  const struct cuda_driver *driver = library_loaded(&cuda_library);
-  struct cuda_pointer first, last;
-  if (!driver)
-    return 0;
-  cuda_pointer(driver, memory->address, &first);
-  cuda_pointer(driver, (const char *)memory->address + memory->length - 1, &last);
-  return first.buffer == last.buffer ? first.buffer : first.buffer << 32 ^ last.buffer;
 }
 
 static int no_dmabuf(unsigned device, const char *why, const char *hint) {

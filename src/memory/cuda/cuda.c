@@ -52,7 +52,6 @@ const struct provider provider_cuda = {
     .export = cuda_export,
     .locate = cuda_locate,
     .import = cuda_import,
-    .buffer = cuda_buffer,
     .ipc_export = cuda_ipc_export,
     .ipc_import = cuda_ipc_import,
     .dmabuf = cuda_dmabuf,

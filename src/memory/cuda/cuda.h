@@ -101,7 +101,6 @@ int cuda_wrap(void *address, size_t length, struct memory *memory);
 int cuda_export(struct memory *memory, unsigned rights, struct ticket *ticket, int *descriptor);
 int cuda_locate(const struct ticket *ticket, uint16_t *device);
 int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memory);
-uint64_t cuda_buffer(const struct memory *memory);
 int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 
 /* HAUL_ESTALE if the memory is known to be gone with its context. */
@@ -124,9 +123,10 @@ struct cuda_pointer {
   unsigned type; /* CU_MEMORYTYPE_…, 0: unknown */
   bool managed;  /* managed memory, which the CPU may access */
   int device;
-  unsigned long long buffer; /* buffer id */
-  CUdeviceptr start;         /* of the allocation, or of the mapping */
+  unsigned long long buffer; /* id of the allocation behind it, never reused */
+  CUdeviceptr start;         /* of the allocation, or of the reserved addresses */
   size_t size;
+  CUdeviceptr end; /* memory is mapped up to here; perhaps further */
 };
 void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer);

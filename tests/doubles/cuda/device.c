@@ -9,7 +9,7 @@
 
 #define CONTEXTS_DEEP 16
 
-struct cuda_double cuda_double = {.devices = 2, .memory = 4ULL << 30, .vmm = 1};
+struct cuda_double cuda_double = {.devices = 2, .memory = 4ULL << 30, .vmm = 1, .attributes = 20};
 struct gpu gpus[GPUS_MAX];
 unsigned gpu_count;
 struct CUctx_st contexts[GPUS_MAX];
@@ -44,6 +44,7 @@ static __attribute__((constructor)) void read_settings(void) {
   set(words, "capture=", &cuda_double.capture);
   set(words, "copy=", &cuda_double.copy);
   set(words, "ordering=", &cuda_double.ordering);
+  set(words, "attributes=", &cuda_double.attributes);
   set(words, "vmm=", &cuda_double.vmm);
   set(words, "hold=", &cuda_double.hold);
 }

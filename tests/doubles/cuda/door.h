@@ -16,6 +16,7 @@
  *   copy=0            the n-th copy fails halfway, and breaks its context
  *   ordering=0        of GPUDirect writes: below 100 they need flushes
  *   vmm=1             0: no virtual-memory calls
+ *   attributes=20     of addresses: newer ones are rejected
  *   capture=0         1: a capture in mode "global" is active, so that threads that are not
  * "relaxed" cannot make most calls hold=0            1: copies wait until it is 0 */
 #ifndef HAUL_TESTS_CUDA_DOOR_H
@@ -23,7 +24,7 @@
 
 struct cuda_double {
   _Atomic unsigned long long devices, memory, bandwidth, latency, init, create, pin, copy, ordering,
-      vmm, hold, capture;
+      vmm, attributes, hold, capture;
   /* Current counts. */
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
   _Atomic unsigned flushes; /* calls of cuFlushGPUDirectRDMAWrites */

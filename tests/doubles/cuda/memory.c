@@ -29,7 +29,8 @@ struct allocation {
   size_t size;
   unsigned gpu;
   unsigned refs; /* of the handle and of each mapping */
-  bool handle;   /* not released by the caller */
+  unsigned long long id;
+  bool handle; /* not released by the caller */
 };
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -88,7 +89,7 @@ static void put_allocation(struct allocation *allocation) {
 static struct allocation *add_allocation(int fd, size_t size, unsigned gpu) {
   struct allocation *made = calloc(1, sizeof *made);
   DEMAND(made != NULL);
-  *made = (struct allocation){allocations, fd, size, gpu, 1, true};
+  *made = (struct allocation){allocations, fd, size, gpu, 1, ++buffers, true};
   allocations = made;
   gpus[gpu].used += size;
   atomic_fetch_add(&cuda_double.allocations, 1);
@@ -385,7 +386,15 @@ void memory_reset(unsigned gpu) {
   pthread_mutex_unlock(&memory_lock);
 }
 
+/* What cuda.h documents for RANGE_START_ADDR and RANGE_SIZE: the reservation of a mapping. It says
+ * nothing of a mapping's BUFFER_ID, which is the reservation's here, so that a caller cannot tell
+ * mappings apart by it. */
+static const struct range *reservation_of(const struct range *range) {
+  return range && range->kind == MAPPED ? find_range(RESERVED, range->start, range->size) : range;
+}
+
 static void write_attribute(int attribute, const struct range *range, void *value) {
+  const struct range *reserved = reservation_of(range);
   bool mapped = range && range->kind != RESERVED;
   unsigned type = !range ? 0 : range->kind == PINNED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
   switch (attribute) {
@@ -393,7 +402,7 @@ static void write_attribute(int attribute, const struct range *range, void *valu
     *(unsigned *)value = type;
     break;
   case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-    *(unsigned long long *)value = mapped ? range->buffer : 0;
+    *(unsigned long long *)value = mapped ? reserved->buffer : 0;
     break;
   case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     *(unsigned *)value = 0;
@@ -402,10 +411,19 @@ static void write_attribute(int attribute, const struct range *range, void *valu
     *(int *)value = mapped ? (int)range->gpu : -2; /* the driver's value for no device */
     break;
   case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    *(CUdeviceptr *)value = range ? range->start : 0;
+    *(CUdeviceptr *)value = range ? reserved->start : 0;
     break;
   case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    *(size_t *)value = range ? range->size : 0;
+    *(size_t *)value = range ? reserved->size : 0;
+    break;
+  case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    *(CUdeviceptr *)value = mapped ? range->start : 0;
+    break;
+  case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    *(size_t *)value = mapped ? range->size : 0;
+    break;
+  case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+    *(unsigned long long *)value = mapped && range->allocation ? range->allocation->id : 0;
     break;
   case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     *(unsigned *)value = range && range->kind == PLAIN && !range->borrowed;
@@ -422,6 +440,9 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
                                 CUdeviceptr address) {
   if (!initialised)
     return CUDA_ERROR_NOT_INITIALIZED;
+  for (unsigned i = 0; i < count; i++)
+    if (attributes[i] > (int)cuda_double.attributes)
+      return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&memory_lock);
   const struct range *range = find_range(MAPPED | PLAIN | PINNED, address, 1);
   if (!range)
