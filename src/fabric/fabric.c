@@ -145,7 +145,7 @@ static void close_endpoint(struct endpoint *endpoint, enum log_event event, cons
   bool was_open = atomic_exchange(&endpoint->open, false);
   atomic_store(&endpoint->lost, was_open || atomic_load(&endpoint->lost));
   pthread_mutex_unlock(&lock);
-  if (link_is_blocked(endpoint->link)) /* waiting works see the change */
+  if (link_has_abandoned(endpoint->link)) /* waiting works see the change */
     loop_wake(endpoint->link->fabric->loop);
   if (first && !was_open && !atomic_load(&endpoint->link->ended))
     link_log(endpoint->link, event, endpoint->transport->name, endpoint->close_reason);
@@ -165,10 +165,10 @@ void endpoint_failed(struct endpoint *endpoint, const char *format, ...) {
   va_end(arguments);
 }
 
-void endpoint_block_others(struct endpoint *endpoint, bool blocks) {
+void endpoint_set_abandoned(struct endpoint *endpoint, bool abandoned) {
   struct link *link = endpoint->link;
   uint32_t bit = 1u << endpoint->transport->index;
-  if (blocks) {
+  if (abandoned) {
     atomic_fetch_or(&link->abandoned, bit);
     return;
   }

@@ -386,9 +386,9 @@ static inline void endpoint_served(struct endpoint *endpoint, uint64_t in, uint6
  * landed. */
 static inline bool endpoint_is_blocked(const struct endpoint *endpoint,
                                        enum haul_operation operation) {
-  return operation != HAUL_OP_READ &&
-         (atomic_load_explicit(&endpoint->link->abandoned, memory_order_acquire) &
-          ~(1u << endpoint->transport->index)) &&
+  uint32_t abandoned = atomic_load_explicit(&endpoint->link->abandoned, memory_order_acquire);
+  return abandoned && operation != HAUL_OP_READ &&
+         abandoned & ~(1u << endpoint->transport->index) &&
          atomic_load_explicit(&endpoint->open, memory_order_relaxed);
 }
 
@@ -419,9 +419,9 @@ static inline const char *endpoint_reason(const struct endpoint *endpoint) {
 
 /* Sets or clears this endpoint's bit in the link's `abandoned`. From any thread, with the
  * endpoint's lock; never blocks. */
-void endpoint_block_others(struct endpoint *endpoint, bool blocks);
-/* Whether abandoned writes of an endpoint may still land at the peer. */
-static inline bool link_is_blocked(const struct link *link) {
+void endpoint_set_abandoned(struct endpoint *endpoint, bool abandoned);
+/* Whether abandoned writes of any endpoint may still land at the peer. */
+static inline bool link_has_abandoned(const struct link *link) {
   return atomic_load(&link->abandoned);
 }
 

@@ -188,7 +188,7 @@ static bool may_send(void *user) {
   if (atomic_load(&peer->base.ended))
     return true;
   if (transfers_writing(&peer->node->transfers, &peer->base, sending->number) ||
-      link_is_blocked(&peer->base))
+      link_has_abandoned(&peer->base))
     return false;
   pthread_mutex_lock(&peer->send_lock);
   if (!sending->reserved && peer->credit >= sending->cost) {

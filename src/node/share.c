@@ -150,14 +150,14 @@ void share_end(struct haul_peer *peer) {
 }
 
 bool share_sweep(struct haul_peer *peer) {
-  bool lands = link_is_blocked(&peer->base) || peer->close_sent_at;
   unsigned uses = atomic_load(&peer->uses);
-  if (uses > atomic_load(&peer->held))
+  bool ours = peer->base.initiator ? peer->ready : atomic_load(&peer->holding);
+  if (!ours || uses > atomic_load(&peer->held))
     return false;
+  if (link_has_abandoned(&peer->base) || peer->close_sent_at)
+    return true;
   if (peer->base.initiator)
-    return peer->ready && (uses == 0 || lands);
-  if (!atomic_load(&peer->holding) || lands)
-    return atomic_load(&peer->holding);
+    return uses == 0;
   atomic_store(&peer->holding, false);
   control_send(peer, CONTROL_RELEASE, 0, NULL, 0);
   return false;

@@ -344,7 +344,7 @@ bool steps_poll(struct rdma_endpoint *endpoint, bool *urgent) {
 
 static void end_slot_copy(struct rdma_endpoint *endpoint, struct rdma_slot *slot) {
   if (slot->in_copy && --endpoint->slots_in_copy == 0)
-    endpoint_block_others(&endpoint->base, false);
+    endpoint_set_abandoned(&endpoint->base, false);
   slot->in_copy = false;
 }
 
@@ -377,7 +377,7 @@ void step_cancel(struct rdma_job *job) {
   if (is_write(job) && job->step == STEP_OWNER_AFTER) {
     slot->in_copy = true;
     if (endpoint->slots_in_copy++ == 0)
-      endpoint_block_others(&endpoint->base, true);
+      endpoint_set_abandoned(&endpoint->base, true);
   }
   combiner_unlock(&endpoint->combiner);
   job->slot = -1;

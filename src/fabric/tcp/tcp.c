@@ -31,7 +31,7 @@ static struct tcp_slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *reques
 
 static void slot_free(struct tcp_endpoint *endpoint, struct tcp_slot *slot) {
   if (slot->abandoned && --endpoint->abandoned == 0)
-    endpoint_block_others(&endpoint->base, false);
+    endpoint_set_abandoned(&endpoint->base, false);
   *slot = (struct tcp_slot){.generation = slot->generation};
   count_busy(endpoint, -1);
 }
@@ -84,7 +84,7 @@ static struct work *take_work(struct tcp_slot *slot) {
 
 static void count_abandoned(struct tcp_endpoint *endpoint) {
   if (endpoint->abandoned++ == 0)
-    endpoint_block_others(&endpoint->base, true);
+    endpoint_set_abandoned(&endpoint->base, true);
 }
 
 struct work *slot_abandon(struct tcp_endpoint *endpoint, struct tcp_slot *slot, int code) {

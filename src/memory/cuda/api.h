@@ -63,11 +63,11 @@ enum {
   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,           /* CUdeviceptr */
   CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,                 /* size_t */
   CU_POINTER_ATTRIBUTE_MAPPED = 13,                     /* unsigned, as above */
-  /* Of the addresses that cuMemAddressReserve made, RANGE_… tell the reservation. These tell the
-   * mapping in it and what is mapped there; older drivers reject them. */
+  /* For addresses of cuMemAddressReserve, RANGE_… give the reservation. These give the mapping in
+   * it and the memory mapped there; older drivers reject them. */
   CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,      /* size_t */
   CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19, /* CUdeviceptr */
-  CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20    /* unsigned long long */
+  CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20    /* as BUFFER_ID; its text does not say */
 };
 
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 }; /* CUmemorytype_enum */

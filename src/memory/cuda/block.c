@@ -159,20 +159,6 @@ int cuda_look(const struct memory *memory) {
   return cuda_check(memory);
 }
 
-/* The least size of a mapping, and its alignment, on all GPUs so far. */
-#define GRAIN ((CUdeviceptr)2 << 20)
-
-/* Behind the mapping that holds the address; unless the driver tells it, behind the address's
- * grain. Memory of cuMemAlloc is one mapping. */
-static CUdeviceptr mapping_end(const struct cuda_pointer *pointer, CUdeviceptr address, bool plain,
-                               CUdeviceptr base, size_t size) {
-  if (plain && address - pointer->start < pointer->size)
-    return pointer->start + pointer->size;
-  if (base <= address && address - base < size)
-    return base + size;
-  return (address / GRAIN + 1) * GRAIN;
-}
-
 void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer) {
   int wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -187,21 +173,13 @@ void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
                   CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID};
   unsigned managed = 0, mapped = 0, plain = 0;
-  CUdeviceptr at = (CUdeviceptr)(uintptr_t)address, base = 0;
-  size_t size = 0;
+  CUdeviceptr at = (CUdeviceptr)(uintptr_t)address;
   unsigned long long block = 0;
   *pointer = (struct cuda_pointer){.device = -1};
-  void *values[] = {&pointer->type,
-                    &managed,
-                    &mapped,
-                    &pointer->device,
-                    &pointer->start,
-                    &pointer->size,
-                    &pointer->buffer,
-                    &plain,
-                    &base,
-                    &size,
-                    &block};
+  void *values[] = {&pointer->type,         &managed,        &mapped,
+                    &pointer->device,       &pointer->start, &pointer->size,
+                    &pointer->buffer,       &plain,          &pointer->mapping,
+                    &pointer->mapping_size, &block};
   const unsigned all = sizeof wanted / sizeof wanted[0];
   /* For an unknown address the driver returns success and zeros, or an error. */
   CUresult result = driver->pointer_attributes(all, wanted, values, at);
@@ -210,9 +188,12 @@ void cuda_pointer(const struct cuda_driver *driver, const void *address,
   if (result != CUDA_SUCCESS || (pointer->type == CU_MEMORYTYPE_DEVICE && !(mapped & 0xff)))
     pointer->type = 0;
   pointer->managed = managed & 0xff; /* some drivers write one byte */
-  pointer->end = mapping_end(pointer, at, plain & 0xff, base, size);
-  if (!(plain & 0xff) && block)
+  if (plain & 0xff) { /* of cuMemAlloc: one mapping, which may be larger than the allocation */
+    pointer->mapping = pointer->start;
+    pointer->mapping_size = pointer->size;
+  } else if (block) {
     pointer->buffer = block; /* BUFFER_ID may be of the reservation */
+  }
 }
 
 /* Managed memory counts as host memory: the CPU may access it, and it has neither descriptor nor
@@ -227,40 +208,46 @@ static int partly(const void *address, size_t length) {
                      "the range lies only partly within one GPU's memory");
 }
 
-/* Whether memory of one GPU is mapped in the whole range, which may span adjacent mappings, as of
- * growing segments. The identity is of the allocations behind it; parts of one have the same. */
-static bool look_through(const struct cuda_driver *driver, const void *address, size_t length,
-                         int device, uint64_t *identity) {
-  struct cuda_pointer pointer;
-  uintptr_t end = (uintptr_t)address + length;
-  unsigned long long last = 0;
-  *identity = 0;
-  for (uintptr_t at = (uintptr_t)address; at < end; at = (uintptr_t)pointer.end) {
-    cuda_pointer(driver, (void *)at, &pointer);
-    if (!is_device(&pointer) || pointer.device != device)
-      return false;
-    if (pointer.buffer != last)
-      *identity = (*identity ^ pointer.buffer) * UINT64_C(0x9e3779b97f4a7c15); /* golden ratio */
-    last = pointer.buffer;
-  }
-  return true;
-}
-
 int cuda_owns(const void *address, size_t length, struct haul_place *place) {
   const struct cuda_driver *driver = library_loaded(&cuda_library);
-  struct cuda_pointer first, next;
-  uint64_t identity;
+  struct cuda_pointer first, last;
   if (!driver)
     return 0;
   cuda_pointer(driver, address, &first);
-  if (!is_device(&first)) { /* does the range end in device memory? */
-    cuda_pointer(driver, (const char *)address + length - 1, &next);
-    return is_device(&next) ? partly(address, length) : 0;
+  if (is_device(&first)) {
+    *place = (struct haul_place){HAUL_CUDA, (uint16_t)first.device};
+    return 1;
   }
-  if (!look_through(driver, address, length, first.device, &identity))
-    return partly(address, length);
-  *place = (struct haul_place){HAUL_CUDA, (uint16_t)first.device};
-  return 1;
+  cuda_pointer(driver, (const char *)address + length - 1, &last);
+  return is_device(&last) ? partly(address, length) : 0;
+}
+
+/* The end of the mapping that holds the address. A driver that does not tell it is asked again for
+ * each grain, the least size of a mapping. */
+static CUdeviceptr mapped_until(const struct cuda_pointer *pointer, CUdeviceptr address,
+                                size_t grain) {
+  return address - pointer->mapping < pointer->mapping_size
+             ? pointer->mapping + pointer->mapping_size
+             : (address / grain + 1) * grain;
+}
+
+/* Fails unless memory of the GPU is mapped in the whole range, which may span adjacent mappings, as
+ * of growing segments. Identifies the allocations behind it; parts of one are alike. */
+static int identify(struct memory *memory) {
+  const struct cuda_device *device = cuda_device(memory->place.device);
+  size_t grain = device->granularity ? device->granularity : page_size();
+  CUdeviceptr at = cuda_address(memory, 0), end = cuda_address(memory, memory->length);
+  struct cuda_pointer pointer;
+  unsigned long long last = 0;
+  for (; at < end; at = mapped_until(&pointer, at, grain)) {
+    cuda_pointer(cuda_driver, (void *)(uintptr_t)at, &pointer);
+    if (!is_device(&pointer) || pointer.device != (int)memory->place.device)
+      return partly(memory->address, memory->length);
+    if (pointer.buffer != last) /* the multiplier: of the golden ratio */
+      memory->identity = (memory->identity ^ pointer.buffer) * UINT64_C(0x9e3779b97f4a7c15);
+    last = pointer.buffer;
+  }
+  return 0;
 }
 
 /* `owns` used the application's driver; now haul must initialise the device. */
@@ -281,16 +268,19 @@ int cuda_wrap(void *address, size_t length, struct memory *memory) {
   if (!block)
     return HAUL_ENOMEM;
   code = cuda_enter(block->device);
-  if (code) {
-    alloc_free(block);
-    return code;
-  }
+  if (code)
+    goto failed;
   cuda_leave();
   block->generation = atomic_load(&cuda_device(block->device)->generation);
   block_fill(block, address, length, memory);
   memory->wrapped = true;
-  look_through(cuda_driver, address, length, (int)block->device, &memory->identity);
-  return 0;
+  code = identify(memory);
+  if (code == 0)
+    return 0;
+
+failed:
+  alloc_free(block);
+  return code;
 }
 
 /* Zeroes the rest of the block, so that importers see no earlier contents. */

@@ -126,7 +126,8 @@ struct cuda_pointer {
   unsigned long long buffer; /* id of the allocation behind it, never reused */
   CUdeviceptr start;         /* of the allocation, or of the reserved addresses */
   size_t size;
-  CUdeviceptr end; /* memory is mapped up to here; perhaps further */
+  CUdeviceptr mapping; /* that holds the address */
+  size_t mapping_size; /* 0: the driver does not tell */
 };
 void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer);
