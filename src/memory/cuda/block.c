@@ -222,8 +222,8 @@ int cuda_owns(const void *address, size_t length, struct haul_place *place) {
   return is_device(&last) ? partly(address, length) : 0;
 }
 
-/* The end of the mapping that holds the address. A driver that does not tell it is asked again for
- * each grain, the least size of a mapping. */
+/* The end of the mapping that holds the address. If the driver gives no mapping, the end of the
+ * grain, the least size of a mapping. */
 static CUdeviceptr mapped_until(const struct cuda_pointer *pointer, CUdeviceptr address,
                                 size_t grain) {
   return address - pointer->mapping < pointer->mapping_size
