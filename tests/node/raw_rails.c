@@ -317,6 +317,43 @@ static void a_malformed_atomic_drops_the_peer(void **state) {
   }
 }
 
+static void request_reads(int fd, uint64_t handle, uint64_t length, unsigned count) {
+  for (unsigned i = 0; i < count; i++) {
+    struct raw_request request = make(FRAME_READ, handle, 0, length, i);
+    assert_true(raw_send(fd, request.bytes, request.length));
+  }
+}
+
+static void receive_reads(int fd, uint64_t length, unsigned count) {
+  const size_t frame = FRAME_HEADER + length + FRAME_TRAILER;
+  uint8_t *bytes = malloc(frame);
+  assert_non_null(bytes);
+  for (unsigned i = 0; i < count; i++)
+    assert_true(raw_receive(fd, bytes, frame));
+  free(bytes);
+}
+
+/* A requester has its window back once a rail has ended. The owner may learn of that end after it
+ * has read the next requests from another rail. */
+static void each_rail_may_take_the_whole_window(void **state) {
+  const uint64_t length = 1024 * KIB; /* the responses wait for their reader */
+  (void)state;
+  struct welcome welcome;
+  int control = raw_peer(serving.owner.address, &welcome), rails[2];
+  uint64_t handle;
+  for (uint16_t i = 0; i < 2; i++)
+    rails[i] = raw_channel(serving.owner.address, &welcome, "tcp", i);
+  assert_true(rails[0] >= 0 && rails[1] >= 0);
+  assert_int_equal(raw_lookup(control, "readable", &handle), 0);
+  for (unsigned i = 0; i < 2; i++)
+    request_reads(rails[i], handle, length, REQUESTS_MAX);
+  for (unsigned i = 0; i < 2; i++) {
+    receive_reads(rails[i], length, REQUESTS_MAX);
+    close(rails[i]);
+  }
+  close(control);
+}
+
 /* More than the window allows. */
 static void a_flood_of_atomics_drops_the_peer(void **state) {
   (void)state;
@@ -662,6 +699,7 @@ int main(int argc, char **argv) {
       OVER_BOTH(frames_arrive_byte_by_byte),
       OVER_BOTH(a_peer_that_stalls_within_a_frame_is_dropped),
       OVER_BOTH(a_flood_of_reads_drops_the_peer),
+      OVER_BOTH(each_rail_may_take_the_whole_window),
       OVER_BOTH(a_flood_of_atomics_drops_the_peer),
       OVER_BOTH(a_peer_that_does_not_read_is_dropped),
       OVER_BOTH(unread_acks_are_bounded),

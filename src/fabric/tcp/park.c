@@ -35,17 +35,17 @@ static bool is_clear(const struct tcp_rail *rail) {
 
 static bool rail_is_idle_since(const struct tcp_rail *rail, int64_t before) {
   const struct rail_rx *rx = &rail->rx;
-  return rail_takes_works(rail) && list_empty(&rail->tx.queue) && !stream_owes(&rail->stream) &&
-         !stream_holds(&rail->stream) && rx->state == RX_HEAD && rx->inbox_start == rx->inbox_end &&
-         rx->moved <= before && rail->tx.moved <= before;
+  return rail_takes_works(rail) && rail->outstanding == 0 && list_empty(&rail->tx.queue) &&
+         !stream_owes(&rail->stream) && !stream_holds(&rail->stream) && rx->state == RX_HEAD &&
+         rx->inbox_start == rx->inbox_end && rx->moved <= before && rail->tx.moved <= before;
 }
 
 /* With both locks. */
 static bool is_idle_since(const struct tcp_endpoint *endpoint, int64_t before) {
   bool any = false;
-  if (endpoint->busy_slots > 0 || endpoint->abandoned > 0 || endpoint->outstanding > 0 ||
-      backlog_first(&endpoint->pending) || !list_empty(&endpoint->staged_sends) ||
-      !list_empty(&endpoint->staged_receives) || work_batch_pending(&endpoint->work_batch))
+  if (endpoint->busy_slots > 0 || endpoint->abandoned > 0 || backlog_first(&endpoint->pending) ||
+      !list_empty(&endpoint->staged_sends) || !list_empty(&endpoint->staged_receives) ||
+      work_batch_pending(&endpoint->work_batch))
     return false;
   each_rail(rail, endpoint) {
     if (rail->stream.fd < 0)

@@ -124,10 +124,8 @@ static void close_descriptors(struct tcp_rail *rail) {
 static void drop_frames(struct tcp_rail *rail, struct list *frames) {
   list_each_safe(item, frames) {
     struct tx_frame *frame = list_entry(item, struct tx_frame, link);
-    if (frame->rail != rail)
-      continue;
-    rail->endpoint->outstanding -= tx_is_response(frame);
-    tx_drop(frame);
+    if (frame->rail == rail)
+      tx_drop(frame);
   }
 }
 
@@ -197,6 +195,7 @@ static void start_rail(struct tcp_rail *rail, struct stream stream) {
   rail->broken = rail->rx.blocked = false;
   endpoint->retired -= rail->parking == RAIL_PARKED;
   rail->parking = RAIL_IN_USE;
+  rail->outstanding = 0;
   endpoint->had_rails = true;
   rail->rx.idle_polls = POLL_PATIENCE; /* no polls before its first event */
   rail->tx.calm = true;                /* as the new socket's settings */
@@ -255,22 +254,15 @@ void rail_forked(struct tcp_rail *rail) {
 /* Of payloads that are arriving or staged. */
 static void drop_payloads(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
-  uint32_t writes = 0; /* dropped without an answer */
   if (rail->rx.state != RX_HEAD) {
-    writes += rail->rx.frame.type == FRAME_WRITE;
     rail_discard_payload(rail, 0);
     rail->rx.state = RX_HEAD;
   }
   list_each_safe(item, &endpoint->staged_receives) {
     struct staged_receive *staged = list_entry(item, struct staged_receive, link);
-    if (staged->rail != rail)
-      continue;
-    writes += staged->frame.type == FRAME_WRITE;
-    staged_receive_finish(staged, HAUL_EPATH);
+    if (staged->rail == rail)
+      staged_receive_finish(staged, HAUL_EPATH);
   }
-  combiner_lock(&endpoint->combiner);
-  endpoint->outstanding -= writes;
-  combiner_unlock(&endpoint->combiner);
 }
 
 /* The last rail closes the path. With the endpoint's lock. */

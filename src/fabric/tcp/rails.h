@@ -90,6 +90,7 @@ struct tcp_rail {
   struct stream stream;      /* fd -1: closed */
   _Atomic bool broken;       /* the socket failed; the loop will close the rail */
   enum rail_parking parking; /* both locks to change */
+  uint32_t outstanding;      /* requests of the peer; the endpoint's lock */
   struct watch watch;
   struct rail_tx tx;
   struct rail_rx rx;

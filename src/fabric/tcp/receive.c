@@ -72,12 +72,13 @@ static void respond(struct tcp_rail *rail, struct tx_frame *frame) {
   combiner_unlock(&endpoint->combiner);
 }
 
-/* Counts a request as outstanding, and fails a peer that exceeds its window. */
+/* Counts a request as outstanding, and fails a peer that exceeds its window. Each rail may take the
+ * whole of it: the peer has it back with the end of a rail, of which this side may learn late. */
 static bool accept_request(struct tcp_rail *rail) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   combiner_lock(&endpoint->combiner);
-  bool fits = endpoint->outstanding < endpoint->base.link->own_window;
-  endpoint->outstanding += fits;
+  bool fits = rail->outstanding < endpoint->base.link->own_window;
+  rail->outstanding += fits;
   combiner_unlock(&endpoint->combiner);
   if (!fits)
     rail_fail(rail, HAUL_EPROTO, "more requests than the window allows");

@@ -278,7 +278,7 @@ static void retire_sent(struct tcp_rail *rail, uint64_t bytes) {
       move_cursor(frame, to - from);
     if (frame->sent < length)
       return;
-    rail->endpoint->outstanding -= tx_is_response(frame);
+    rail->outstanding -= tx_is_response(frame);
     if (frame->slot)
       frame->slot->frame = NULL;
     tx_drop(frame);

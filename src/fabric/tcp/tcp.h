@@ -96,7 +96,6 @@ struct tcp_endpoint {
   /* Abandoned slots, and rails that ended with begun requests. Until it is 0 no work begins here,
    * nor a write over another path, as it could be overwritten. */
   uint32_t abandoned;
-  uint32_t outstanding;     /* requests of the peer */
   struct list staged_sends; /* tx_frames whose source waits for, or is copied to, a bounce buffer */
   struct staging_user tx_staging;
 
