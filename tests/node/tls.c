@@ -255,6 +255,46 @@ static void a_region_is_visible_to_granted_identities_only(void **state) {
   haul_region_release(region);
 }
 
+static _Atomic bool stops;
+
+static void *progress_slowly(void *user) {
+  while (!atomic_load(&stops)) {
+    haul_node_progress(server, haul_deadline_in(0));
+    poll(NULL, 0, 5);
+  }
+  return user;
+}
+
+static void rails_are_not_parked_before_all_are_open(void **state) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  haul_region *region;
+  haul_peer *peer;
+  haul_remote *remote;
+  pthread_t thread;
+  (void)state;
+  config.key = in_folder("alice");
+  config.progress = HAUL_PROGRESS_CALLER;
+  assert_works(haul_node_open(&config, &server));
+  assert_works(haul_region_alloc(server, (struct haul_place){HAUL_HOST, 0}, 64, 0, &region));
+  assert_works(haul_region_publish(region, "kv", HAUL_WRITE));
+  config.progress = HAUL_PROGRESS_THREAD;
+  config.paths = "tcp";
+  config.tcp_rails = 8;
+  config.idle_rails_ns = 1 * MS; /* less than the handshakes take */
+  assert_works(haul_node_open(&config, &client));
+  const char *address = listening(server);
+  atomic_store(&stops, false);
+  pthread_create(&thread, NULL, progress_slowly, NULL);
+  assert_works(haul_peer_connect(client, address, soon(), &peer));
+  assert_works(haul_peer_lookup(peer, "kv", soon(), &remote));
+  assert_works(writes(remote));
+  haul_remote_release(remote);
+  haul_peer_close(peer);
+  atomic_store(&stops, true);
+  pthread_join(thread, NULL);
+  haul_region_release(region);
+}
+
 /* Unix sockets: the kernel knows */
 
 #define CANNOT_RUN 99 /* its root folder may be closed to others, as in some chroots */
@@ -823,6 +863,7 @@ int main(int argc, char **argv) {
       TEST(a_node_that_its_caller_drives_can_connect_to_itself),
       TEST(with_a_key_any_address_may_be_listened_on),
       TEST(a_region_is_visible_to_granted_identities_only),
+      TEST(rails_are_not_parked_before_all_are_open),
       TEST(unix_sockets_are_for_their_own_user),
       TEST(certificates_of_one_authority_are_taken),
       TEST(those_of_another_are_not),

@@ -264,10 +264,18 @@ static int connect_rail(struct tcp_endpoint *endpoint, unsigned index, haul_dead
   return code;
 }
 
+/* While a dial is active, idle rails are not parked. */
+static void set_active(struct tcp_endpoint *endpoint, bool active) {
+  loop_lock(endpoint->base.link->fabric->loop);
+  endpoint->dial.active = active;
+  loop_unlock(endpoint->base.link->fabric->loop);
+}
+
 /* Without the express rail, works of the best rank take the others. */
 static void connect_rails(struct tcp_endpoint *endpoint, unsigned wanted, haul_deadline until) {
   struct link *link = endpoint->base.link;
   int code = 0;
+  set_active(endpoint, true);
   for (unsigned i = 0; i < wanted && code == 0; i++)
     code = connect_rail(endpoint, i, until);
   if (atomic_load(&endpoint->open_rails) == 0) {
@@ -277,6 +285,8 @@ static void connect_rails(struct tcp_endpoint *endpoint, unsigned wanted, haul_d
   } else if (code == 0) {
     connect_rail(endpoint, TCP_EXPRESS, until);
   }
+  set_active(endpoint, false);
+  tcp_want_rails(endpoint); /* the peer may have asked meanwhile */
 }
 
 void tcp_connect(struct endpoint *base, haul_deadline until) {
