@@ -39,11 +39,19 @@ uint64_t nic_doorbells(void) {
   return atomic_load(doorbells);
 }
 
-uint32_t nic_shared_receives(void) {
+static uint32_t count_of(const char *function) {
   uint32_t (*count)(void);
-  void *found = symbol("ibverbs_double_shared_receives");
+  void *found = symbol(function);
   memcpy(&count, &found, sizeof count);
   return count();
+}
+
+uint32_t nic_shared_receives(void) {
+  return count_of("ibverbs_double_shared_receives");
+}
+
+uint32_t nic_arrivals(void) {
+  return count_of("ibverbs_double_arrivals");
 }
 
 uint64_t nic_not_ready(void) {

@@ -17,6 +17,8 @@ void nic_fault_of_children(const char *words);
 uint64_t nic_doorbells(void);
 /* Receives in the shared receive queues of this process. */
 uint32_t nic_shared_receives(void);
+/* Messages that have arrived in this process and have not entered a completion queue yet. */
+uint32_t nic_arrivals(void);
 /* How often a work request of this process found no receive. */
 uint64_t nic_not_ready(void);
 /* The description of the mock NIC, and the number of its objects in this process. */

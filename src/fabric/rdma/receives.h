@@ -19,12 +19,12 @@
 #define RECEIVE_AREAS    16u
 #define RECEIVES_OF_AREA 256u
 
-/* A closing queue pair may take a receive with it: one that the NIC took for a message whose
- * completion comes after the last poll (IBV_EVENT_QP_LAST_WQE_REACHED would announce the end, and a
- * broken rail cannot wait for it). So a queue serves half as many rails in its life as it has
- * receives, and never loses all. Later rails get another queue, which doubles the memory while
- * rails of both are open. */
-#define RECEIVE_RAILS(receives) ((receives) / 2)
+/* A closing queue pair may take a few receives with it: the NIC took them for messages whose
+ * completions come after the last poll (IBV_EVENT_QP_LAST_WQE_REACHED would announce the end, and a
+ * broken rail cannot wait for it). So a queue serves one rail in its life for every eight receives,
+ * and does not lose all. Later rails get another queue, which doubles the memory while rails of
+ * both are open. */
+#define RECEIVE_RAILS(receives) ((receives) / 8)
 
 struct receive_area {
   struct haul_region *region;

@@ -33,6 +33,8 @@ extern _Atomic int64_t ibverbs_double_doorbell;
 extern _Atomic uint64_t ibverbs_double_doorbells;
 /* Receives in the shared receive queues of this process. */
 uint32_t ibverbs_double_shared_receives(void);
+/* Messages that have arrived in this process and have not entered a completion queue yet. */
+uint32_t ibverbs_double_arrivals(void);
 /* How often a work request of this process found no receive. */
 extern _Atomic uint64_t ibverbs_double_not_ready;
 

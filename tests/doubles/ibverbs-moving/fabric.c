@@ -166,6 +166,18 @@ uint32_t ibverbs_double_shared_receives(void) {
   return count;
 }
 
+uint32_t ibverbs_double_arrivals(void) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < FABRIC_QPS; i++) {
+    struct fabric_qp *qp = &fabric->qps[i];
+    fabric_lock(&qp->lock);
+    if (atomic_load(&qp->pid) == getpid())
+      count += qp->arrivals - qp->completed;
+    fabric_unlock(&qp->lock);
+  }
+  return count;
+}
+
 uint32_t fabric_srq_number(const struct fabric_srq *srq) {
   return (uint32_t)(srq - fabric->srqs) + 1;
 }

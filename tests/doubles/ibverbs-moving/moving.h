@@ -73,6 +73,7 @@ struct fabric_qp {
   _Atomic uint32_t bell; /* a futex that wakes the owner's thread */
   /* Totals; the entries between two of them lie in the array below. */
   uint32_t received, receives, arrived, arrivals;
+  uint32_t completed;                          /* arrivals that have entered the completion queue */
   struct fabric_receive receive[FABRIC_DEPTH]; /* [received, receives): posted */
   struct ibv_wc arrival[FABRIC_DEPTH];         /* [arrived, arrivals): to complete there */
 };

@@ -70,6 +70,9 @@ static void complete(struct sender *sender, enum ibv_wc_status status) {
 static void complete_receive(struct sender *sender, const struct ibv_wc *arrival) {
   if (!cq_push(receive_cq(sender), arrival, NULL, 0))
     fail_own(sender);
+  fabric_lock(&sender->slot->lock);
+  sender->slot->completed++;
+  fabric_unlock(&sender->slot->lock);
 }
 
 /* Receives that peers completed, in order. */
@@ -290,7 +293,7 @@ static void begin_slot(const struct qp *qp, struct fabric_qp *slot) {
   slot->peer = 0;
   slot->srq = qp->seen.srq ? fabric_srq_number(double_srq_of(qp->seen.srq)->emulator) : 0;
   slot->faulted = slot->flushed = false;
-  slot->received = slot->receives = slot->arrived = slot->arrivals = 0;
+  slot->received = slot->receives = slot->arrived = slot->arrivals = slot->completed = 0;
   atomic_store(&slot->pid, getpid());
 }
 
