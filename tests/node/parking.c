@@ -225,19 +225,25 @@ static int accept_rail(unsigned index) {
   return fd;
 }
 
-/* One rail, over which a read was served; the express rail is refused. The next frame is PARK. */
-static int acceptor_start(void **state) {
+/* These rails; a read was served over the first, and the express rail is refused. */
+static void accept_rails(unsigned count, int rails[]) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  count_before(state);
   config.liveness_ns = ENDS_BOUND;
-  config.tcp_rails = 1;
+  config.tcp_rails = count;
   config.idle_rails_ns = 40 * MS;
   by_hand_accept(&config);
   struct haul_transfer *transfer = read_start(soon());
-  hand.rail = accept_rail(0);
+  for (unsigned i = 0; i < count; i++)
+    rails[i] = accept_rail(i);
   close(raw_accept(hand.listener));
-  send_data(hand.rail, receive_frame(hand.rail).request, 1);
+  send_data(rails[0], receive_frame(rails[0]).request, 1);
   read_finish(transfer, 1);
+}
+
+/* With one rail. The next frame is PARK. */
+static int acceptor_start(void **state) {
+  count_before(state);
+  accept_rails(1, &hand.rail);
   expect_frame(hand.rail, FRAME_PARK);
   return 0;
 }
@@ -246,6 +252,23 @@ static int by_hand_end(void **state) {
   close(hand.rail);
   by_hand_close();
   return count_after(state);
+}
+
+/* Before the parked ones are freed. */
+static void a_lost_rail_comes_back_with_the_parked_ones(void **state) {
+  int rails[2];
+  (void)state;
+  accept_rails(2, rails);
+  close(rails[0]);
+  hand.rail = rails[1];
+  expect_frame(hand.rail, FRAME_PARK);
+  assert_true(raw_control(hand.control, CONTROL_DIAL, 0, "\3\0tcp", 5));
+  rest(20 * MS);
+  assert_true(send_frame(hand.rail, FRAME_PARKED));
+  for (unsigned i = 0; i < 2; i++)
+    rails[i] = accept_rail(i);
+  close(rails[0]);
+  close(rails[1]);
 }
 
 static void the_initiator_closes_with_the_answer(void **state) {
@@ -416,6 +439,8 @@ int main(int argc, char **argv) {
       TEST(transfers_may_begin_at_any_moment_of_parking),
       TEST(an_idle_link_costs_its_acceptor_little),
       TEST(an_idle_link_costs_its_initiator_little),
+      cmocka_unit_test_setup_teardown(a_lost_rail_comes_back_with_the_parked_ones, count_before,
+                                      by_hand_end),
       WITH_ACCEPTOR(the_initiator_closes_with_the_answer),
       WITH_ACCEPTOR(transfers_wait_for_the_answer),
       WITH_ACCEPTOR(a_question_while_parking_is_remembered),

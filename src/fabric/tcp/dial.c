@@ -114,9 +114,11 @@ static unsigned index_of(unsigned next, unsigned wanted) {
   return next < wanted ? next : TCP_EXPRESS;
 }
 
-/* Never opened, or parked; a rail that was lost stays closed until all are. */
+/* Never opened, parked, or lost. A lost one stays closed until all are, as the peer then may have
+ * freed all and expects them in order. */
 static bool is_missing(const struct tcp_endpoint *endpoint, unsigned index) {
-  return !endpoint->rails[index] || endpoint->rails[index]->parking == RAIL_PARKED;
+  const struct tcp_rail *rail = endpoint->rails[index];
+  return !rail || rail->parking == RAIL_PARKED || (endpoint->dial.all && rail->stream.fd < 0);
 }
 
 static void dial_next(struct tcp_endpoint *endpoint) {
@@ -189,6 +191,7 @@ void tcp_dial(struct tcp_endpoint *endpoint) {
     return;
   }
   dial->active = true;
+  dial->all = atomic_load(&endpoint->open_rails) == 0;
   dial->next = 0;
   if (link->initiator) {
     dial_start(endpoint);

@@ -65,6 +65,7 @@ struct tcp_slot {
 struct tcp_dial {
   bool active;     /* a dial or the pause after one; acceptor: the peer was asked */
   bool asked;      /* the peer has works that wait */
+  bool all;        /* no rail was open: lost ones are dialed, too */
   unsigned next;   /* the rail to dial; the one past the last is the express rail */
   int64_t until;   /* no attempt begins after it */
   int64_t pause;   /* after the next failure */
