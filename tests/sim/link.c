@@ -675,6 +675,8 @@ void *link_main(void *argument) {
   struct link *link = argument;
   while (goes_on(link)) {
     struct moment begin = moment_now();
+    if (rests(link))
+      continue;
     link->busy = true;
     int code = open_connection(link);
     link->busy = false;

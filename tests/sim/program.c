@@ -323,9 +323,10 @@ static void receive_messages(struct program *program) {
       withdraw(program);
     if (sim_chance(STATS))
       check_stats(program);
-    /* Nothing but its client drives the node, or keeps its loop awake. */
+    /* Nothing but its client drives the node, or keeps its loop awake. Not for longer than it acts,
+     * as a call of another program may be under way to this one. */
     bool solo = solo_link() && solo_link()->from == program;
-    if (solo && sim_chance(50000))
+    if (solo && solo_until() - sim_now < S && sim_chance(50000))
       pause_for(solo_until() - sim_now);
     struct haul_message message;
     int64_t until = own_clock() + (solo ? sim_between(0, 2 * MS) : sim_between(10 * MS, 300 * MS));
