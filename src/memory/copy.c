@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "memory/copy.h"
 
-#include <stdio.h>
-
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/futex.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
  * The calls that start a transfer: validation, copies within the call, posting. */
-#include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"

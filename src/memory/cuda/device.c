@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * libcuda, the GPUs, and a context on each while haul uses it. */
 #include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"

@@ -5,8 +5,6 @@
  * The driver's "asynchronous" copies of unpinned host memory block. So the CPU copies such memory
  * to or from bounce buffers, in slices of the measured best size. HAUL_REGION_PINNED memory is
  * pinned at its first copy. */
-#include <stdio.h>
-#include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Checks of the prerequisites of DPDK memory, with commands that fix them. They do not start EAL.
  */
-#include <stdio.h>
 
 #include "core/check.h"
 #include "memory/dpdk/dpdk.h"

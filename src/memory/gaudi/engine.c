@@ -7,7 +7,6 @@
  * Copies within a device and between two go through the host: they need other queues, which a
  * process has only if the driver was loaded so. */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 

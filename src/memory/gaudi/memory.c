@@ -4,7 +4,6 @@
  * unmap_device_va, EINVAL). Such a page stays for later allocations, and each free tries again. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"

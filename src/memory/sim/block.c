@@ -2,7 +2,6 @@
  * The memory of the emulated accelerators. */
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <sys/mman.h>
 
 #include "core/alloc.h"
