@@ -95,29 +95,20 @@ static size_t first_number(char letter) {
   return i;
 }
 
-static void put_number(struct wire *wire, const struct number *number,
-                       const struct protocol_fields *fields) {
-  const void *place = (const char *)fields + number->offset;
+static void number_field(struct wire *wire, const struct number *number,
+                         struct protocol_fields *fields) {
+  void *place = (char *)fields + number->offset;
   uint32_t half;
   uint64_t value;
   if (number->size == 4) {
     memcpy(&half, place, sizeof half);
-    value = half;
+    half = (uint32_t)wire_field(wire, half, number->bytes);
+    memcpy(place, &half, sizeof half);
   } else {
     memcpy(&value, place, sizeof value);
-  }
-  wire_put(wire, value, number->bytes);
-}
-
-static void get_number(struct wire *wire, const struct number *number,
-                       struct protocol_fields *fields) {
-  uint64_t value = wire_get(wire, number->bytes);
-  uint32_t half = (uint32_t)value;
-  void *place = (char *)fields + number->offset;
-  if (number->size == 4)
-    memcpy(place, &half, sizeof half);
-  else
+    value = wire_field(wire, value, number->bytes);
     memcpy(place, &value, sizeof value);
+  }
 }
 
 /* A name is any bytes without zero; the source checks more. */
@@ -143,19 +134,22 @@ static void get_name(struct wire *wire, char name[NAME_MAX + 1]) {
   name[length] = '\0';
 }
 
-static void put_bytes(struct wire *wire, const struct protocol_fields *fields) {
-  if (fields->size > PROTOCOL_BYTES_MAX) {
-    wire->failed = true;
-    return;
-  }
-  wire_put32(wire, (uint32_t)fields->size);
-  wire_put_bytes(wire, fields->bytes, fields->size);
+static void name_field(struct wire *wire, char name[NAME_MAX + 1]) {
+  if (wire->gets)
+    get_name(wire, name);
+  else
+    put_name(wire, name);
 }
 
-static void get_bytes(struct wire *wire, struct protocol_fields *fields) {
-  size_t size = wire_get32(wire);
+static void bytes_field(struct wire *wire, struct protocol_fields *fields) {
+  size_t size = fields->size;
+  WIRE(wire, 32, size);
   if (size > PROTOCOL_BYTES_MAX)
     wire->failed = true;
+  if (!wire->gets) {
+    wire_put_bytes(wire, fields->bytes, size);
+    return;
+  }
   fields->bytes = wire_take(wire, size);
   fields->size = fields->bytes ? size : 0;
 }
@@ -205,42 +199,31 @@ static bool is_valid(char letter, const struct protocol_fields *fields) {
   }
 }
 
-static void put_fields(struct wire *wire, const char *letters,
-                       const struct protocol_fields *fields) {
+static void letter_fields(struct wire *wire, const char *letters, struct protocol_fields *fields) {
+  uint32_t hello = PROTOCOL_HELLO;
   for (; *letters; letters++) {
     size_t i = first_number(*letters);
     for (; i < NUMBERS && numbers[i].letter == *letters; i++)
-      put_number(wire, &numbers[i], fields);
+      number_field(wire, &numbers[i], fields);
     if (*letters == 'n') {
-      put_name(wire, fields->name);
+      name_field(wire, fields->name);
     } else if (*letters == 'm') {
-      put_name(wire, fields->new_name);
+      name_field(wire, fields->new_name);
     } else if (*letters == 'x') {
-      put_bytes(wire, fields);
+      bytes_field(wire, fields);
     } else if (*letters == 'V') {
-      wire_put32(wire, PROTOCOL_HELLO);
-      wire_put32(wire, fields->version);
+      WIRE(wire, 32, hello);
+      wire->failed |= hello != PROTOCOL_HELLO;
+      WIRE(wire, 32, fields->version);
     }
+    wire->failed |= wire->gets && !is_valid(*letters, fields);
   }
 }
 
-static void get_fields(struct wire *wire, const char *letters, struct protocol_fields *fields) {
-  for (; *letters; letters++) {
-    size_t i = first_number(*letters);
-    for (; i < NUMBERS && numbers[i].letter == *letters; i++)
-      get_number(wire, &numbers[i], fields);
-    if (*letters == 'n') {
-      get_name(wire, fields->name);
-    } else if (*letters == 'm') {
-      get_name(wire, fields->new_name);
-    } else if (*letters == 'x') {
-      get_bytes(wire, fields);
-    } else if (*letters == 'V') {
-      wire->failed |= wire_get32(wire) != PROTOCOL_HELLO;
-      fields->version = wire_get32(wire);
-    }
-    wire->failed |= !is_valid(*letters, fields);
-  }
+static void put_fields(struct wire *wire, const char *letters,
+                       const struct protocol_fields *fields) {
+  struct protocol_fields copy = *fields;
+  letter_fields(wire, letters, &copy);
 }
 
 static bool ended_well(const struct wire *wire) {
@@ -261,7 +244,7 @@ size_t protocol_put_request(const struct protocol_request *request,
 }
 
 int protocol_get_request(const void *bytes, size_t length, struct protocol_request *request) {
-  struct wire wire = wire_over(bytes, length);
+  struct wire wire = wire_from(bytes, length);
   request->fields = (struct protocol_fields){0};
   request->operation = wire_get16(&wire);
   request->forget_count = wire_get16(&wire);
@@ -275,7 +258,7 @@ int protocol_get_request(const void *bytes, size_t length, struct protocol_reque
     return -EPROTO;
   if (request->operation >= PROTOCOL_OPERATIONS || !rows[request->operation].request)
     return -EOPNOTSUPP;
-  get_fields(&wire, rows[request->operation].request, &request->fields);
+  letter_fields(&wire, rows[request->operation].request, &request->fields);
   return ended_well(&wire) ? 0 : -EPROTO;
 }
 
@@ -291,11 +274,11 @@ size_t protocol_put_response(uint16_t operation, int status, const struct protoc
 /* Errors are errno values of Linux, at most 4095. */
 int protocol_get_response(const void *bytes, size_t length, uint16_t operation,
                           struct protocol_fields *fields) {
-  struct wire wire = wire_over(bytes, length);
+  struct wire wire = wire_from(bytes, length);
   uint32_t status = wire_get32(&wire);
   *fields = (struct protocol_fields){0};
   if (status == 0)
-    get_fields(&wire, rows[operation].response, fields);
+    letter_fields(&wire, rows[operation].response, fields);
   if (!ended_well(&wire) || status > 4095)
     return -EPROTO;
   return -(int)status;
