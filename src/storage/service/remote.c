@@ -9,31 +9,32 @@
 #include "storage/util.h"
 
 /* A request about a name in a folder. */
-static int begin_name(struct remote_call *call, uint16_t operation, uint64_t folder,
-                      const char *name) {
+static void begin_name(struct remote_call *call, uint16_t operation, uint64_t folder,
+                       const char *name) {
   int status = source_check_name(name);
-  if (!status)
-    status = remote_begin(call, operation, folder);
-  if (!status)
+  remote_begin(call, operation, folder);
+  if (status)
+    call->status = status;
+  else
     strcpy(call->request.fields.name, name);
-  return status;
 }
 
 /* A request that changes a name. `caller` becomes the owner of a new one; NULL: no new name. Checks
  * the caller first, then the name, the tree and the folder. */
-static int begin_change(struct source *source, const struct source_caller *caller,
-                        struct remote_call *call, uint16_t operation, uint64_t folder,
-                        const char *name) {
+static void begin_change(struct source *source, const struct source_caller *caller,
+                         struct remote_call *call, uint16_t operation, uint64_t folder,
+                         const char *name) {
+  begin_name(call, operation, folder, name);
   if (caller && !caller->checked)
-    return -EPERM;
-  int status = source_check_name(name);
-  if (!status && remote_of(source)->read_only)
-    status = -EROFS;
-  return status ? status : begin_name(call, operation, folder, name);
+    call->status = -EPERM;
+  else if (remote_of(source)->read_only && !source_check_name(name))
+    call->status = -EROFS;
 }
 
-/* Fills *entry from the response, unless `status` is an error. Returns the status. */
-static int get_entry(struct remote_call *call, int status, struct source_entry *entry) {
+/* As remote_call; fills *entry from the response. */
+static int call_for_entry(struct source *source, struct remote_call *call,
+                          struct source_entry *entry) {
+  int status = remote_call(source, call);
   if (status)
     return status;
   *entry = call->response.entry;
@@ -52,33 +53,30 @@ static void close_source(struct source *source) {
 static int remote_lookup(struct source *source, uint64_t folder, const char *name,
                          struct source_entry *entry) {
   struct remote_call call;
-  int status = begin_name(&call, PROTOCOL_LOOKUP, folder, name);
-  if (!status)
-    status = remote_call(source, &call);
-  return get_entry(&call, status, entry);
+  begin_name(&call, PROTOCOL_LOOKUP, folder, name);
+  return call_for_entry(source, &call, entry);
 }
 
 static void remote_forget(struct source *source, uint64_t node, uint64_t count) {
   struct remote_call call;
-  if (node == SOURCE_ROOT || remote_begin(&call, PROTOCOL_FORGET, node))
-    return;
-  rpc_forget(remote_of(source)->rpc, call.generation, call.request.fields.node, count);
+  remote_begin(&call, PROTOCOL_FORGET, node);
+  if (node != SOURCE_ROOT && !call.status)
+    rpc_forget(remote_of(source)->rpc, call.generation, call.request.fields.node, count);
 }
 
 static int remote_find(struct source *source, uint64_t inode, struct source_entry *entry) {
   struct remote_call call;
   remote_begin(&call, PROTOCOL_FIND, 0);
   call.request.fields.inode = inode;
-  return get_entry(&call, remote_call(source, &call), entry);
+  return call_for_entry(source, &call, entry);
 }
 
 static int get_attributes(struct source *source, uint64_t node, struct source_file *file,
                           struct stat *stat) {
   struct remote_call call;
   (void)file;
-  int status = remote_begin(&call, PROTOCOL_GETATTR, node);
-  if (!status)
-    status = remote_call(source, &call);
+  remote_begin(&call, PROTOCOL_GETATTR, node);
+  int status = remote_call(source, &call);
   *stat = call.response.stat;
   return status;
 }
@@ -88,15 +86,14 @@ static int set_attributes(struct source *source, uint64_t node, struct source_fi
   struct remote_call call;
   if (remote_of(source)->read_only)
     return -EROFS;
-  int status = remote_begin(&call, PROTOCOL_SETATTR, node);
+  remote_begin(&call, PROTOCOL_SETATTR, node);
   call.request.fields.change = *change;
-  if (!status && file) {
+  if (file) {
     call.request.fields.file = open_of(file)->handle;
     if (node != SOURCE_ROOT && call.generation != open_of(file)->generation)
-      status = -ESTALE;
+      call.status = -ESTALE;
   }
-  if (!status)
-    status = remote_call(source, &call);
+  int status = remote_call(source, &call);
   *stat = call.response.stat;
   return status;
 }
@@ -121,9 +118,8 @@ static int take_target(void *user, const struct protocol_fields *response) {
 static ssize_t read_link(struct source *source, uint64_t node, char *target, size_t size) {
   struct remote_call call;
   struct text text = {target, size, 0};
-  int status = remote_begin(&call, PROTOCOL_READLINK, node);
-  if (!status)
-    status = remote_call_bytes(source, &call, take_target, &text);
+  remote_begin(&call, PROTOCOL_READLINK, node);
+  int status = remote_call_bytes(source, &call, take_target, &text);
   return status ? status : text.length;
 }
 
@@ -149,35 +145,31 @@ static int make_name(struct source *source, const struct source_caller *caller, 
   bool links = wanted->kind == SOURCE_LINK;
   if (wanted->kind == SOURCE_FILE && (wanted->mode & S_IFMT) && !S_ISREG(wanted->mode))
     return -EPERM;
-  int status = begin_change(source, caller, &call, operations[wanted->kind],
-                            links ? wanted->node : folder, name);
-  if (!status && links)
-    status = remote_add_folder(&call, folder);
-  if (status)
-    return status;
+  begin_change(source, caller, &call, operations[wanted->kind], links ? wanted->node : folder,
+               name);
+  if (links)
+    remote_add_folder(&call, folder);
   call.request.fields.mode = wanted->mode;
   call.request.fields.bytes = wanted->target;
   call.request.fields.size = wanted->target ? strlen(wanted->target) : 0;
-  return get_entry(&call, remote_call(source, &call), entry);
+  return call_for_entry(source, &call, entry);
 }
 
 static int unlink_name(struct source *source, uint64_t folder, const char *name, int flags) {
   struct remote_call call;
   uint16_t operation = flags & AT_REMOVEDIR ? PROTOCOL_RMDIR : PROTOCOL_UNLINK;
-  int status = begin_change(source, NULL, &call, operation, folder, name);
-  return status ? status : remote_call(source, &call);
+  begin_change(source, NULL, &call, operation, folder, name);
+  return remote_call(source, &call);
 }
 
 static int rename_node(struct source *source, uint64_t folder, const char *name,
                        uint64_t new_folder, const char *new_name, unsigned flags) {
   struct remote_call call;
   int status = source_check_name(new_name);
-  if (!status)
-    status = begin_change(source, NULL, &call, PROTOCOL_RENAME, folder, name);
-  if (!status)
-    status = remote_add_folder(&call, new_folder);
   if (status)
     return status;
+  begin_change(source, NULL, &call, PROTOCOL_RENAME, folder, name);
+  remote_add_folder(&call, new_folder);
   strcpy(call.request.fields.new_name, new_name);
   call.request.fields.flags = flags;
   return remote_call(source, &call);
@@ -195,38 +187,36 @@ static int take_value(void *user, const struct protocol_fields *response) {
   return 0;
 }
 
+static void put_extended(struct remote_call *call, const char *name) {
+  if (strlen(name) <= NAME_MAX)
+    strcpy(call->request.fields.name, name);
+  else if (!call->status)
+    call->status = -ERANGE;
+}
+
 static ssize_t get_extended(struct source *source, uint64_t node, const char *name, void *value,
                             size_t size) {
   struct remote_call call;
   struct text text = {value, size, 0};
-  int status = remote_begin(&call, name ? PROTOCOL_GETXATTR : PROTOCOL_LISTXATTR, node);
-  if (!status && name && strlen(name) > NAME_MAX)
-    status = -ERANGE;
-  if (status)
-    return status;
-  strcpy(call.request.fields.name, name ? name : "");
+  remote_begin(&call, name ? PROTOCOL_GETXATTR : PROTOCOL_LISTXATTR, node);
+  put_extended(&call, name ? name : "");
   call.request.fields.length = size;
-  status = remote_call_bytes(source, &call, take_value, &text);
+  int status = remote_call_bytes(source, &call, take_value, &text);
   return status ? status : text.length;
 }
 
-static int change_extended(struct source *source, uint64_t node, const char *name,
-                           struct remote_call *call, uint16_t operation) {
+static void begin_extended(struct source *source, struct remote_call *call, uint16_t operation,
+                           uint64_t node, const char *name) {
+  remote_begin(call, operation, node);
+  put_extended(call, name);
   if (remote_of(source)->read_only)
-    return -EROFS;
-  if (strlen(name) > NAME_MAX)
-    return -ERANGE;
-  int status = remote_begin(call, operation, node);
-  strcpy(call->request.fields.name, name);
-  return status;
+    call->status = -EROFS;
 }
 
 static int set_extended(struct source *source, uint64_t node, const char *name, const void *value,
                         size_t size, int flags) {
   struct remote_call call;
-  int status = change_extended(source, node, name, &call, PROTOCOL_SETXATTR);
-  if (status)
-    return status;
+  begin_extended(source, &call, PROTOCOL_SETXATTR, node, name);
   call.request.fields.bytes = value;
   call.request.fields.size = size;
   call.request.fields.flags = (uint32_t)flags;
@@ -235,8 +225,8 @@ static int set_extended(struct source *source, uint64_t node, const char *name, 
 
 static int remove_extended(struct source *source, uint64_t node, const char *name) {
   struct remote_call call;
-  int status = change_extended(source, node, name, &call, PROTOCOL_REMOVEXATTR);
-  return status ? status : remote_call(source, &call);
+  begin_extended(source, &call, PROTOCOL_REMOVEXATTR, node, name);
+  return remote_call(source, &call);
 }
 
 static int make_file(struct remote_source *remote, struct remote_call *call, uint64_t inode,
@@ -263,10 +253,9 @@ static int open_file(struct source *source, const struct source_caller *caller, 
     return -EPERM;
   if (remote_of(source)->read_only && flags & (O_ACCMODE | O_TRUNC))
     return -EROFS;
-  int status = remote_begin(&call, PROTOCOL_OPEN, node);
+  remote_begin(&call, PROTOCOL_OPEN, node);
   call.request.fields.flags = protocol_open_flags(flags & ~O_EXCL);
-  if (!status)
-    status = remote_call(source, &call);
+  int status = remote_call(source, &call);
   return status ? status : make_file(remote_of(source), &call, call.response.inode, file);
 }
 
@@ -274,12 +263,10 @@ static int create_file(struct source *source, const struct source_caller *caller
                        const char *name, mode_t mode, int flags, struct source_entry *entry,
                        struct source_file **file) {
   struct remote_call call;
-  int status = begin_change(source, caller, &call, PROTOCOL_CREATE, folder, name);
-  if (status)
-    return status;
+  begin_change(source, caller, &call, PROTOCOL_CREATE, folder, name);
   call.request.fields.mode = mode;
   call.request.fields.flags = protocol_open_flags(flags);
-  status = get_entry(&call, remote_call(source, &call), entry);
+  int status = call_for_entry(source, &call, entry);
   if (status)
     return status;
   status = make_file(remote_of(source), &call, entry->stat.st_ino, file);
@@ -290,9 +277,8 @@ static int create_file(struct source *source, const struct source_caller *caller
 
 static int open_folder(struct source *source, uint64_t node, struct source_file **folder) {
   struct remote_call call;
-  int status = remote_begin(&call, PROTOCOL_OPENDIR, node);
-  if (!status)
-    status = remote_call(source, &call);
+  remote_begin(&call, PROTOCOL_OPENDIR, node);
+  int status = remote_call(source, &call);
   return status ? status : make_file(remote_of(source), &call, call.response.inode, folder);
 }
 

@@ -90,15 +90,16 @@ static inline struct remote_open_file *open_of(struct source_file *file) {
 
 /* A request on the connection that its nodes belong to, and the response. */
 struct remote_call {
+  int status; /* why it cannot be sent, which remote_call returns; 0: it can */
   uint64_t generation;
   struct protocol_request request;
   struct protocol_fields response;
 };
 
-/* `node` 0: none. -ESTALE. */
-int remote_begin(struct remote_call *call, uint16_t operation, uint64_t node);
-/* The second node of a request. -ESTALE. */
-int remote_add_folder(struct remote_call *call, uint64_t folder);
+/* `node` 0: none. Status -ESTALE. */
+void remote_begin(struct remote_call *call, uint16_t operation, uint64_t node);
+/* The second node of a request. Status -ESTALE. */
+void remote_add_folder(struct remote_call *call, uint64_t folder);
 int remote_call(struct source *source, struct remote_call *call);
 /* As remote_call; passes the response to `take` while its bytes are valid. */
 int remote_call_bytes(struct source *source, struct remote_call *call,

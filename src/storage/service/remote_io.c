@@ -24,17 +24,18 @@ static int translate(struct remote_call *call, uint64_t node, uint64_t *handle) 
   return 0;
 }
 
-int remote_begin(struct remote_call *call, uint16_t operation, uint64_t node) {
+void remote_begin(struct remote_call *call, uint16_t operation, uint64_t node) {
   call->generation = 0;
   call->request.operation = operation;
   call->request.forget_count = 0;
   call->request.fields = (struct protocol_fields){0};
   call->response = (struct protocol_fields){0};
-  return node ? translate(call, node, &call->request.fields.node) : 0;
+  call->status = node ? translate(call, node, &call->request.fields.node) : 0;
 }
 
-int remote_add_folder(struct remote_call *call, uint64_t folder) {
-  return translate(call, folder, &call->request.fields.folder);
+void remote_add_folder(struct remote_call *call, uint64_t folder) {
+  if (!call->status)
+    call->status = translate(call, folder, &call->request.fields.folder);
 }
 
 int remote_call(struct source *source, struct remote_call *call) {
@@ -43,8 +44,9 @@ int remote_call(struct source *source, struct remote_call *call) {
 
 int remote_call_bytes(struct source *source, struct remote_call *call,
                       int (*take)(void *user, const struct protocol_fields *response), void *user) {
-  return rpc_call(remote_of(source)->rpc, &call->generation, &call->request, &call->response, take,
-                  user);
+  return call->status ? call->status
+                      : rpc_call(remote_of(source)->rpc, &call->generation, &call->request,
+                                 &call->response, take, user);
 }
 
 void client_buffer_open(struct client_buffer *buffer, struct rpc *rpc, haul_region *region,
