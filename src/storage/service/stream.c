@@ -205,34 +205,6 @@ static int settle_all(struct lanes *lanes) {
   return status;
 }
 
-static ssize_t read_once(const struct stream *stream) {
-  struct lanes lanes = {.stream = stream, .out = true};
-  uint64_t done = 0;
-  open_lanes(&lanes);
-  int status = read_slices(&lanes, &done);
-  if (!status)
-    status = settle_all(&lanes);
-  close_lanes(&lanes);
-  return status ? status : (ssize_t)done;
-}
-
-/* Whether the error may come from a changed file, and not from a slow or dead client. */
-static bool is_spoiled(const struct stream *stream, ssize_t done) {
-  return stream->view && (view_is_spoiled(stream->view) || done == -EBADMSG || done == -EINVAL ||
-                          done == -EREMOTEIO);
-}
-
-ssize_t stream_read(const struct stream *stream) {
-  struct stream copying = *stream;
-  ssize_t done = read_once(stream);
-  if (!is_spoiled(stream, done))
-    return done;
-  copying.view = NULL;
-  if (copying.summary)
-    *copying.summary = (struct io_summary){.pages = 0};
-  return read_once(&copying);
-}
-
 /* Starts to fetch the slice at *fetched. */
 static int fetch_slice(struct lanes *lanes, unsigned turn, uint64_t *fetched) {
   struct slice *slice = &lanes->slices[turn % SLICES];
@@ -267,11 +239,34 @@ static int write_slices(struct lanes *lanes, uint64_t *done) {
   return 0;
 }
 
-ssize_t stream_write(const struct stream *stream) {
-  struct lanes lanes = {.stream = stream};
+static ssize_t move_slices(const struct stream *stream, bool out) {
+  struct lanes lanes = {.stream = stream, .out = out};
   uint64_t done = 0;
   open_lanes(&lanes);
-  int status = write_slices(&lanes, &done);
+  int status = out ? read_slices(&lanes, &done) : write_slices(&lanes, &done);
+  if (out && !status)
+    status = settle_all(&lanes);
   close_lanes(&lanes);
   return status ? status : (ssize_t)done;
+}
+
+/* Whether the error may come from a changed file, and not from a slow or dead client. */
+static bool is_spoiled(const struct stream *stream, ssize_t done) {
+  return stream->view && (view_is_spoiled(stream->view) || done == -EBADMSG || done == -EINVAL ||
+                          done == -EREMOTEIO);
+}
+
+ssize_t stream_read(const struct stream *stream) {
+  struct stream copying = *stream;
+  ssize_t done = move_slices(stream, true);
+  if (!is_spoiled(stream, done))
+    return done;
+  copying.view = NULL;
+  if (copying.summary)
+    *copying.summary = (struct io_summary){.pages = 0};
+  return move_slices(&copying, true);
+}
+
+ssize_t stream_write(const struct stream *stream) {
+  return move_slices(stream, false);
 }
