@@ -61,7 +61,9 @@ bool rpc_is_writable(struct rpc *rpc) {
   return writable;
 }
 
-static void free_call(struct rpc_call *call) {
+void rpc_end(struct rpc_call *call) {
+  if (!call)
+    return;
   haul_message_release(&call->response);
   pthread_cond_destroy(&call->has_ended);
   free(call);
@@ -95,7 +97,7 @@ static struct rpc_call *end_call(struct rpc *rpc, struct rpc_call *call) {
 static void discard_call(struct rpc_call *call) {
   if (call->late)
     call->late(call->user);
-  free_call(call);
+  rpc_end(call);
 }
 
 /* With the lock. Moves as many forgets to the request as fit. */
@@ -152,7 +154,7 @@ static int post_call(struct rpc *rpc, struct protocol_request *request, int64_t 
     add_forget(rpc, request->forgets[i].node, request->forgets[i].count);
   if (!call->ended)
     end_call(rpc, call);
-  free_call(call);
+  rpc_end(call);
   return status;
 }
 
@@ -278,11 +280,6 @@ int rpc_wait(struct rpc *rpc, struct rpc_call **waited, struct protocol_fields *
     return -ENOTCONN;
   return protocol_get_response(call->response.bytes, call->response.length, call->operation,
                                response);
-}
-
-void rpc_end(struct rpc_call *call) {
-  if (call)
-    free_call(call);
 }
 
 bool rpc_is_up(struct rpc *rpc, uint64_t generation) {
