@@ -224,9 +224,9 @@ struct node *nodes_find(struct nodes *nodes, uint64_t inode) {
   return node;
 }
 
-/* Releases the lock before the node is destroyed, as close(2) may block. */
+/* Releases the lock before the node is destroyed, as close(2) may block. Safe on NULL. */
 static void unlock_and_drop(struct nodes *nodes, struct node *node) {
-  bool last = node->lookups == 0 && node->references == 0;
+  bool last = node && node->lookups == 0 && node->references == 0;
   if (last)
     remove_node(nodes, node);
   pthread_mutex_unlock(&nodes->lock);
@@ -243,10 +243,7 @@ void nodes_put(struct nodes *nodes, struct node *node) {
 void nodes_forget(struct nodes *nodes, uint64_t handle, uint64_t count) {
   pthread_mutex_lock(&nodes->lock);
   struct node *node = handle == SOURCE_ROOT ? NULL : find_handle(nodes, handle);
-  if (!node) {
-    pthread_mutex_unlock(&nodes->lock);
-    return;
-  }
-  node->lookups -= count < node->lookups ? count : node->lookups;
+  if (node)
+    node->lookups -= count < node->lookups ? count : node->lookups;
   unlock_and_drop(nodes, node);
 }
