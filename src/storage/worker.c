@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "core/thread.h"
 #include "storage/credentials.h"
@@ -18,12 +17,6 @@
 #define LOWER_OPERATIONS 256u
 #define LOWER_BYTES      (UINT64_C(8) << 20)
 #define LOWER_NS         INT64_C(1000000000)
-
-static int64_t now_ns(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
-}
 
 int client_ring_new(const struct iov_name *name, uid_t uid, const struct client_memory *memory,
                     struct client_ring **out) {
@@ -114,7 +107,7 @@ static bool serve_ring(struct worker *worker, struct client_ring *ring, int64_t 
 /* True: it began an operation. *until becomes at most the time when a ring wants to be served. */
 static bool serve_rings(struct worker *worker, int64_t *until) {
   bool began = false, low_first = ++worker->turns % FAIR_TURNS == 0;
-  worker->time = now_ns();
+  worker->time = haul_deadline_in(0);
   for (unsigned i = 0; i < RING_PRIORITIES; i++) {
     struct list *rings = &worker->rings[low_first ? RING_PRIORITIES - 1 - i : i];
     list_each_safe(item, rings) began |=
@@ -175,7 +168,7 @@ static bool may_sleep(struct worker *worker, int64_t *until) {
 static void sleep_until_work(struct worker *worker) {
   int64_t until = INT64_MAX;
   if (may_sleep(worker, &until)) {
-    int64_t left = until == INT64_MAX ? 0 : until - now_ns();
+    int64_t left = until == INT64_MAX ? 0 : until - haul_deadline_in(0);
     struct __kernel_timespec timeout = {left / 1000000000, left % 1000000000};
     struct io_uring_cqe *cqe;
     if (until == INT64_MAX)
