@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The remote source's requests and file data. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -76,13 +77,11 @@ void client_buffer_close(struct client_buffer *buffer) {
 
 /* With the lock. */
 static int publish(struct client_buffer *buffer) {
-  uint8_t random[16];
-  int length = snprintf(buffer->name, sizeof buffer->name, "haul-files.");
+  uint64_t random[2];
   if (getrandom(random, sizeof random, 0) != sizeof random)
     return -EIO;
-  for (size_t i = 0; i < sizeof random; i++)
-    length +=
-        snprintf(buffer->name + length, sizeof buffer->name - (size_t)length, "%02x", random[i]);
+  snprintf(buffer->name, sizeof buffer->name, "haul-files.%016" PRIx64 "%016" PRIx64, random[0],
+           random[1]);
   int code = haul_region_publish(buffer->region, buffer->name, buffer->rights);
   if (code)
     buffer->name[0] = '\0';
