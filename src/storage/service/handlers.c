@@ -77,7 +77,6 @@ static int handle_exports(struct service_job *job, const struct protocol_fields 
     if (rights & HAUL_READ && !protocol_put_name(&wire, &name))
       return -EOVERFLOW;
   }
-  job->response.bytes = job->bytes;
   job->response.size = (size_t)(wire.at - job->bytes);
   return 0;
 }
@@ -129,7 +128,6 @@ static int handle_readlink(struct service_job *job, const struct protocol_fields
       job->source->ops->readlink(job->source, fields->node, (char *)job->bytes, sizeof job->bytes);
   if (length < 0)
     return (int)length;
-  job->response.bytes = job->bytes;
   job->response.size = (size_t)length;
   return 0;
 }
@@ -275,7 +273,6 @@ static int handle_io(struct service_job *job, const struct protocol_fields *fiel
   if (moved < 0)
     return (int)moved;
   job->response.length = (uint64_t)moved;
-  job->response.bytes = job->bytes;
   job->response.size =
       stream.summary ? protocol_put_summary(&summary, job->bytes, sizeof job->bytes) : 0;
   return 0;
@@ -326,7 +323,6 @@ static int handle_readdir(struct service_job *job, const struct protocol_fields 
     room = fields->length < 512 ? 512 : (size_t)fields->length;
   struct wire wire = wire_over(job->bytes, room);
   int status = job->source->ops->readdir(job->source, file, fields->offset, room, list_name, &wire);
-  job->response.bytes = job->bytes;
   job->response.size = (size_t)(wire.at - job->bytes);
   return job->response.size ? 0 : status;
 }
@@ -338,7 +334,6 @@ static int handle_getxattr(struct service_job *job, const struct protocol_fields
   if (length < 0)
     return (int)length;
   job->response.length = (uint64_t)length;
-  job->response.bytes = job->bytes;
   job->response.size = size ? (size_t)length : 0;
   return 0;
 }

@@ -236,7 +236,7 @@ static bool serve_request(struct service_job *job, const struct task *task) {
   struct session *session = job->session;
   const struct haul_message *message = &task->message;
   int status = protocol_get_request(message->bytes, message->length, &job->request);
-  job->response = (struct protocol_fields){0};
+  job->response = (struct protocol_fields){.bytes = job->bytes};
   if (status == -EPROTO)
     return false;
   if (!status) {
@@ -277,15 +277,13 @@ static int start_worker(struct session *session) {
     return -ENOMEM;
   job->session = session;
   job->caller = (struct source_caller){.uid = geteuid(), .gid = getegid(), .checked = true};
-  session->workers++;
-  session->references++;
   int status = -thread_start(&thread, run_worker, job);
   if (status) {
-    session->workers--;
-    session->references--;
     free(job);
     return status;
   }
+  session->workers++;
+  session->references++;
   pthread_detach(thread);
   return 0;
 }
@@ -322,9 +320,8 @@ void session_take(struct session *session, struct haul_message *message) {
   struct task *task = calloc(1, sizeof *task);
   pthread_mutex_lock(&session->lock);
   if (!task || !may_queue(session, message)) {
-    session->ended = true;
-    pthread_cond_broadcast(&session->work);
     pthread_mutex_unlock(&session->lock);
+    stop_session(session);
     haul_message_release(message);
     free(task);
     return;
