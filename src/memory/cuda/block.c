@@ -12,13 +12,26 @@
 #include "memory/pages.h"
 #include "memory/ticket.h"
 
-struct block *block_new(unsigned device) {
+int block_begin(unsigned device, struct block **out) {
   struct block *block = alloc_zero(1, sizeof *block);
   if (!block)
-    error_memory("GPU memory");
-  else
-    block->device = device;
-  return block;
+    return error_memory("GPU memory");
+  int code = cuda_enter(device);
+  if (code) {
+    alloc_free(block);
+    return code;
+  }
+  block->device = device;
+  block->generation = atomic_load(&cuda_device(device)->generation);
+  *out = block;
+  return 0;
+}
+
+int block_end(struct block *block, int code) {
+  cuda_leave();
+  if (code)
+    alloc_free(block);
+  return code;
 }
 
 /* Does the block's context still exist? After a reset the address may belong to others. */
@@ -108,26 +121,19 @@ void block_fill(struct block *block, void *address, size_t length, struct memory
 }
 
 int cuda_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
-  void *address = NULL;
-  struct block *block = block_new(device);
-  if (!block)
-    return HAUL_ENOMEM;
   bool shared = !(flags & HAUL_REGION_PRIVATE) && cuda_device(device)->shares;
-  int code = cuda_enter(device);
+  void *address = NULL;
+  struct block *block;
+  int code = block_begin(device, &block);
   if (code)
-    goto no_context;
-  block->generation = atomic_load(&cuda_device(device)->generation);
-  code = shared ? take_shared(block, length) : take_private(block, length, &address);
-  cuda_leave();
+    return code;
+  code =
+      block_end(block, shared ? take_shared(block, length) : take_private(block, length, &address));
   if (code)
-    goto no_context;
+    return code;
   block_fill(block, shared ? (void *)(uintptr_t)block->base : address, length, memory);
   memory->shareable = shared;
   return 0;
-
-no_context:
-  alloc_free(block);
-  return code;
 }
 
 /* In a forked child the driver must not be called. */
@@ -261,26 +267,15 @@ static int find_device(unsigned number) {
 }
 
 int cuda_wrap(void *address, size_t length, struct memory *memory) {
+  struct block *block;
   int code = find_device(memory->place.device);
+  if (code == 0)
+    code = block_begin(memory->place.device, &block);
   if (code)
     return code;
-  struct block *block = block_new(memory->place.device);
-  if (!block)
-    return HAUL_ENOMEM;
-  code = cuda_enter(block->device);
-  if (code)
-    goto failed;
-  cuda_leave();
-  block->generation = atomic_load(&cuda_device(block->device)->generation);
   block_fill(block, address, length, memory);
   memory->wrapped = true;
-  code = identify(memory);
-  if (code == 0)
-    return 0;
-
-failed:
-  alloc_free(block);
-  return code;
+  return block_end(block, identify(memory));
 }
 
 /* Zeroes the rest of the block, so that importers see no earlier contents. */
@@ -384,26 +379,18 @@ int cuda_import(const struct ticket *ticket, int descriptor, struct memory *memo
   if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length ||
       !device->granularity || length % device->granularity != 0 || length > PTRDIFF_MAX)
     return error_descriptor(0, "the ticket names an impossible range");
-  struct block *block = block_new(memory->place.device);
-  if (!block)
-    return HAUL_ENOMEM;
+  struct block *block;
+  int code = block_begin(memory->place.device, &block);
+  if (code)
+    return code;
   block->length = length;
-  int code = cuda_enter(block->device);
+  code = block_end(block, attach(block, descriptor, ticket->rights & HAUL_WRITE));
   if (code)
-    goto no_context;
-  block->generation = atomic_load(&device->generation);
-  code = attach(block, descriptor, ticket->rights & HAUL_WRITE);
-  cuda_leave();
-  if (code)
-    goto no_context;
+    return code;
   block_fill(block, (void *)(uintptr_t)block->base, ticket->length, memory);
   memory->imported = true;
   memory->writable = ticket->rights & HAUL_WRITE;
   return 0;
-
-no_context:
-  alloc_free(block);
-  return code;
 }
 
 static int no_dmabuf(unsigned device, const char *why, const char *hint) {

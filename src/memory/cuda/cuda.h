@@ -89,8 +89,10 @@ struct block {
   bool ipc;    /* memory of another process's cudaMalloc, mapped through legacy IPC */
 };
 
-/* NULL with the detail. */
-struct block *block_new(unsigned device);
+/* A new block, in the device's context until block_end, which frees it unless `code` is 0, and
+ * returns the code. */
+int block_begin(unsigned device, struct block **block);
+int block_end(struct block *block, int code);
 /* Fills *memory with the block, which cuda_free then ends. */
 void block_fill(struct block *block, void *address, size_t length, struct memory *memory);
 

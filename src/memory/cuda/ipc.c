@@ -4,7 +4,6 @@
  * undefined there, so a mapping lasts only for copies. */
 #include <string.h>
 
-#include "core/alloc.h"
 #include "core/error.h"
 #include "core/wire.h"
 #include "memory/cuda/cuda.h"
@@ -81,20 +80,14 @@ int cuda_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
   uint64_t offset = wire_get64(&wire);
   if (!cuda_driver->ipc_open || !cuda_driver->ipc_close)
     return error_no_ipc("NVIDIA's driver has no legacy IPC here");
-  struct block *block = block_new(memory->place.device);
-  if (!block)
-    return HAUL_ENOMEM;
-  memcpy(&handle, token, IPC_TOKEN);
-  int code = cuda_enter(block->device);
-  if (code == 0) {
-    block->generation = atomic_load(&cuda_device(block->device)->generation);
-    code = open_handle(block, ticket, offset, handle);
-    cuda_leave();
-  }
-  if (code) {
-    alloc_free(block);
+  struct block *block;
+  int code = block_begin(memory->place.device, &block);
+  if (code)
     return code;
-  }
+  memcpy(&handle, token, IPC_TOKEN);
+  code = block_end(block, open_handle(block, ticket, offset, handle));
+  if (code)
+    return code;
   block->ipc = true;
   block_fill(block, (void *)(uintptr_t)(block->base + offset), ticket->length, memory);
   memory->imported = true;
