@@ -194,7 +194,8 @@ void cuda_pointer(const struct cuda_driver *driver, const void *address,
   if (result != CUDA_SUCCESS || (pointer->type == CU_MEMORYTYPE_DEVICE && !(mapped & 0xff)))
     pointer->type = 0;
   pointer->managed = managed & 0xff; /* some drivers write one byte */
-  if (plain & 0xff) { /* of cuMemAlloc: one mapping, which may be larger than the allocation */
+  pointer->plain = plain & 0xff;
+  if (pointer->plain) { /* one mapping, which may be larger than the allocation */
     pointer->mapping = pointer->start;
     pointer->mapping_size = pointer->size;
   } else if (block) {

@@ -124,6 +124,7 @@ int cuda_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
 struct cuda_pointer {
   unsigned type; /* CU_MEMORYTYPE_…, 0: unknown */
   bool managed;  /* managed memory, which the CPU may access */
+  bool plain;    /* of cuMemAlloc and not from a pool: it has a legacy IPC handle */
   int device;
   unsigned long long buffer; /* id of the allocation behind it, never reused */
   CUdeviceptr start;         /* of the allocation, or of the reserved addresses */

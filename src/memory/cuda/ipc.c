@@ -16,16 +16,6 @@ static int error_no_ipc(const char *why) {
                    "allocate it with haul_region_alloc, which shares it by descriptor", "%s", why);
 }
 
-/* Memory of the virtual-memory calls and of pools has no IPC handle. */
-static bool is_capable(const void *address) {
-  int wanted = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-  unsigned capable = 0;
-  void *value = &capable;
-  return cuda_driver->pointer_attributes(1, &wanted, &value, (CUdeviceptr)(uintptr_t)address) ==
-             CUDA_SUCCESS &&
-         (capable & 0xff);
-}
-
 int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t token[IPC_TOKEN]) {
   const struct block *block = memory->state;
   const char *address = memory->address;
@@ -38,7 +28,7 @@ int cuda_ipc_export(const struct memory *memory, struct ticket *ticket, uint8_t 
     return code;
   cuda_pointer(cuda_driver, address, &first);
   cuda_pointer(cuda_driver, address + memory->length - 1, &last);
-  if (!is_capable(address) || first.start != last.start)
+  if (!first.plain || first.start != last.start)
     return error_no_ipc("only one whole allocation of cudaMalloc can be mapped by another process");
   code = cuda_enter_again(block->device);
   if (code)
