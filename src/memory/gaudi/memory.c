@@ -58,11 +58,11 @@ static int no_memory(const struct gaudi_device *device, uint64_t length, int sys
                    (unsigned long long)length, (unsigned long long)device->page);
 }
 
-static bool overlaps_other_device(const struct gaudi_device *device, uint64_t base,
-                                  uint64_t length) {
-  const struct gaudi_device *other;
-  for (unsigned i = 0; (other = gaudi_device_at(i)); i++)
-    for (const struct gaudi_page *page = other->pages; page && other != device; page = page->next)
+/* Does the range overlap a page of any device except this one, which may be NULL? */
+static bool overlaps_page(const struct gaudi_device *except, uint64_t base, uint64_t length) {
+  const struct gaudi_device *device;
+  for (unsigned i = 0; (device = gaudi_device_at(i)); i++)
+    for (const struct gaudi_page *page = device->pages; page && device != except; page = page->next)
       if (base < page->base + page->parts.length && page->base < base + length)
         return true;
   return false;
@@ -85,7 +85,7 @@ static int map_page(struct gaudi_device *device, struct gaudi_page *page, uint64
     page->base = gaudi_driver->device_memory_map(fd, page->handle, next_hint(device, length));
     if (page->base == 0)
       return error_system(errno ? errno : EIO, "gaudi", "hlthunk_device_memory_map");
-    if (!overlaps_other_device(device, page->base, length))
+    if (!overlaps_page(device, page->base, length))
       return 0;
     gaudi_driver->memory_unmap(fd, page->base);
   }
@@ -294,14 +294,8 @@ static struct block *find_block(uint64_t address, uint64_t length) {
 /* With gaudi_lock. Can it be memory of the framework whose descriptor is used? The driver does not
  * reveal its mappings; a copy fails for a wrong address. */
 static bool may_be_framework(uint64_t address, uint64_t length) {
-  const struct gaudi_device *device;
-  if (!gaudi_device_given() || !is_device_address(address + length - 1))
-    return false;
-  for (unsigned i = 0; (device = gaudi_device_at(i)); i++)
-    for (const struct gaudi_page *page = device->pages; page; page = page->next)
-      if (address < page->base + page->parts.length && page->base < address + length)
-        return false;
-  return true;
+  return gaudi_device_given() && is_device_address(address + length - 1) &&
+         !overlaps_page(NULL, address, length);
 }
 
 /* With gaudi_lock; NULL: unknown. */
