@@ -165,6 +165,11 @@ int cuda_look(const struct memory *memory) {
   return cuda_check(memory);
 }
 
+int cuda_enter_for(const struct memory *memory) {
+  int code = cuda_check(memory);
+  return code ? code : cuda_enter_again(memory->place.device);
+}
+
 void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer) {
   int wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -296,13 +301,12 @@ static void close_on_exec(int descriptor) {
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
 }
 
-static int make_descriptor(const struct block *block, size_t length, int *descriptor) {
-  int code = cuda_check(&(struct memory){.state = (void *)(uintptr_t)block});
-  if (code == 0)
-    code = cuda_enter_again(block->device);
+static int make_descriptor(const struct memory *memory, int *descriptor) {
+  const struct block *block = memory->state;
+  int code = cuda_enter_for(memory);
   if (code)
     return code;
-  code = clear_behind(block, length);
+  code = clear_behind(block, memory->length);
   if (code == 0) {
     CUresult result = cuda_driver->export_handle(descriptor, block->handle,
                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -325,7 +329,7 @@ int cuda_export(struct memory *memory, unsigned rights, struct ticket *ticket, i
   struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
   wire_put64(&wire, block->length);
   wire_put_bytes(&wire, cuda_device(block->device)->uuid, 16);
-  return descriptor ? make_descriptor(block, memory->length, descriptor) : 0;
+  return descriptor ? make_descriptor(memory, descriptor) : 0;
 }
 
 static void read_extra(const struct ticket *ticket, uint64_t *length, uint8_t uuid[16]) {
@@ -406,9 +410,7 @@ int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
   if (!cuda_device(block->device)->dmabuf)
     return no_dmabuf(block->device, "this GPU or its driver makes no dma-bufs",
                      "haul doctor cuda says what is missing");
-  int code = cuda_check(memory);
-  if (code == 0)
-    code = cuda_enter_again(block->device);
+  int code = cuda_enter_for(memory);
   if (code)
     return code;
   size_t page = page_size();

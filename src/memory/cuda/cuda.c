@@ -22,9 +22,7 @@ static int cuda_fence(struct memory *memory, enum fence direction) {
   unsigned number = memory->place.device;
   if (direction != FENCE_AFTER_WRITE || !cuda_device(number)->flushes)
     return 0;
-  int code = cuda_check(memory);
-  if (code == 0)
-    code = cuda_enter_again(number);
+  int code = cuda_enter_for(memory);
   if (code)
     return code;
   CUresult result = cuda_driver->flush_writes(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,

@@ -109,6 +109,8 @@ int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 int cuda_check(const struct memory *memory);
 /* The same, after checking the context. */
 int cuda_look(const struct memory *memory);
+/* cuda_enter_again, unless the memory is known to be gone. */
+int cuda_enter_for(const struct memory *memory);
 
 static inline CUdeviceptr cuda_address(const struct memory *memory, uint64_t offset) {
   return (CUdeviceptr)(uintptr_t)memory->address + offset;

@@ -365,23 +365,19 @@ static int sum_up(struct memory *memory, uint64_t offset, uint64_t length, char 
 }
 
 int cuda_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {
-  int code = cuda_check(memory);
+  int code = cuda_enter_for(memory);
   if (code)
     return code;
   char *buffer = alloc_zero(1, SUM_BYTES);
   XXH3_state_t *state = XXH3_createState();
-  if (!buffer || !state) {
+  if (buffer && state) {
+    XXH3_64bits_reset(state);
+    code = sum_up(memory, offset, length, buffer, state);
+    *sum = XXH3_64bits_digest(state);
+  } else {
     code = error_memory("the sum of GPU memory");
-    goto done;
   }
-  XXH3_64bits_reset(state);
-  code = cuda_enter_again(memory->place.device);
-  if (code)
-    goto done;
-  code = sum_up(memory, offset, length, buffer, state);
   cuda_leave();
-  *sum = XXH3_64bits_digest(state);
-done:
   XXH3_freeState(state);
   alloc_free(buffer);
   return code;
