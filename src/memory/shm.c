@@ -137,7 +137,7 @@ int shm_attach(int fd, size_t length, const uint8_t capability[16], struct shm *
 }
 
 /* Fills an owner's ticket: the capability, and in extra the data's length, which may exceed the
- * ticket's, and the file. shm_attach_ticket rejects another file, so that a holder of the ticket
+ * ticket's, and the file. shm_import rejects another file, so that a holder of the ticket
  * cannot pass off memory of its own as the owner's. */
 static void describe(const struct shm *shm, struct ticket *ticket) {
   memcpy(ticket->capability, shm->footer->capability, sizeof ticket->capability);
@@ -145,22 +145,6 @@ static void describe(const struct shm *shm, struct ticket *ticket) {
   wire_put64(&wire, shm->length);
   wire_put64(&wire, shm->file[0]);
   wire_put64(&wire, shm->file[1]);
-}
-
-int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm) {
-  struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
-  uint64_t length = wire_get64(&wire);
-  uint64_t device = wire_get64(&wire), inode = wire_get64(&wire);
-  if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length)
-    return error_descriptor(0, "the ticket names an impossible range");
-  int status = shm_attach(fd, length, ticket->capability, shm);
-  if (status == 0)
-    status = read_identity(fd, shm->file);
-  if (status == 0 && (shm->file[0] != device || shm->file[1] != inode))
-    status = error_descriptor(0, "the descriptor is of other memory than the ticket");
-  if (status != 0)
-    shm_close(shm);
-  return status;
 }
 
 /* Recent kernels align large mappings; else an aligned range is reserved first. */
@@ -198,6 +182,25 @@ int shm_create_mapped(const char *name, size_t length, struct shm *shm, void **v
   if (status != 0)
     return status;
   status = shm_map(shm->fd, shm, PROT_READ | PROT_WRITE, NULL, view);
+  if (status != 0)
+    shm_close(shm);
+  return status;
+}
+
+int shm_import(int fd, const struct ticket *ticket, struct shm *shm, void **view) {
+  int protection = PROT_READ | (ticket->rights & HAUL_WRITE ? PROT_WRITE : 0);
+  struct wire wire = wire_over(ticket->extra, sizeof ticket->extra);
+  uint64_t length = wire_get64(&wire);
+  uint64_t device = wire_get64(&wire), inode = wire_get64(&wire);
+  if (ticket->offset != 0 || ticket->length == 0 || ticket->length > length)
+    return error_descriptor(0, "the ticket names an impossible range");
+  int status = shm_attach(fd, length, ticket->capability, shm);
+  if (status == 0)
+    status = read_identity(fd, shm->file);
+  if (status == 0 && (shm->file[0] != device || shm->file[1] != inode))
+    status = error_descriptor(0, "the descriptor is of other memory than the ticket");
+  if (status == 0)
+    status = shm_map(fd, shm, protection, NULL, view);
   if (status != 0)
     shm_close(shm);
   return status;

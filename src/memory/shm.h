@@ -40,7 +40,8 @@ int shm_attach(int fd, size_t length, const uint8_t capability[16], struct shm *
  * memory is never reused (region_export), and zeroing mapped pages costs more with each process. */
 int shm_export(struct shm *shm, size_t length, unsigned rights, struct ticket *ticket,
                int *descriptor);
-int shm_attach_ticket(int fd, const struct ticket *ticket, struct shm *shm);
+/* Maps the data behind a foreign descriptor with the ticket's rights. As shm_attach. */
+int shm_import(int fd, const struct ticket *ticket, struct shm *shm, void **view);
 /* Maps the data of `fd` (shm->fd for the owner) with mmap's protection; if `at` is not NULL, there,
  * replacing mappings. Touches no page. Aligned to 2 MiB from that size on. */
 int shm_map(int fd, const struct shm *shm, int protection, void *at, void **view);

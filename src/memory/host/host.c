@@ -54,12 +54,6 @@ static int map_private(struct block *block, size_t length, void **address) {
   return 0;
 }
 
-static int map_shared(struct block *block, size_t length, void **address) {
-  int status = shm_create_mapped("haul-host", length, &block->shm, address);
-  block->mapped = block->shm.length;
-  return status;
-}
-
 static struct block *new_block(void) {
   struct block *block = alloc_zero(1, sizeof *block);
   if (!block)
@@ -76,11 +70,13 @@ static int host_alloc(unsigned device, size_t length, unsigned flags, struct mem
     return HAUL_ENOMEM;
   bool private = flags & HAUL_REGION_PRIVATE;
   int status = private ? map_private(block, length, &memory->address)
-                       : map_shared(block, length, &memory->address);
+                       : shm_create_mapped("haul-host", length, &block->shm, &memory->address);
   if (status != 0) {
     alloc_free(block);
     return status;
   }
+  if (!private)
+    block->mapped = block->shm.length;
   memory->view = memory->address;
   memory->length = length;
   memory->shareable = !private;
@@ -217,19 +213,15 @@ static int host_import(const struct ticket *ticket, int descriptor, struct memor
   struct block *block = new_block();
   if (!block)
     return HAUL_ENOMEM;
-  memory->writable = ticket->rights & HAUL_WRITE;
-  int protection = PROT_READ | (memory->writable ? PROT_WRITE : 0);
-  int status = shm_attach_ticket(descriptor, ticket, &block->shm);
-  if (status == 0)
-    status = shm_map(descriptor, &block->shm, protection, NULL, &memory->address);
+  int status = shm_import(descriptor, ticket, &block->shm, &memory->address);
   if (status != 0) {
-    shm_close(&block->shm);
     alloc_free(block);
     return status;
   }
   block->mapped = block->shm.length;
   memory->view = memory->address;
   memory->length = ticket->length;
+  memory->writable = ticket->rights & HAUL_WRITE;
   memory->imported = true;
   memory->alive = &block->shm.footer->alive;
   memory->state = block;

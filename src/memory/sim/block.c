@@ -95,15 +95,6 @@ static int map_private(struct sim_block *block) {
   return 0;
 }
 
-static int map_shared(struct sim_block *block, int fd) {
-  void *view;
-  int protection = PROT_READ | (block->writable ? PROT_WRITE : 0);
-  int status = shm_map(fd, &block->shm, protection, NULL, &view);
-  if (status == 0)
-    block->view = view;
-  return status;
-}
-
 int sim_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
   struct sim_block *block = new_block(device);
   if (!block)
@@ -117,8 +108,8 @@ int sim_alloc(unsigned device, size_t length, unsigned flags, struct memory *mem
   block->counted = status == 0;
   if (status == 0 && flags & HAUL_REGION_PRIVATE)
     status = map_private(block);
-  else if (status == 0 && (status = shm_create("haul-sim", length, &block->shm)) == 0)
-    status = map_shared(block, block->shm.fd);
+  else if (status == 0)
+    status = shm_create_mapped("haul-sim", length, &block->shm, &block->view);
   if (status == 0)
     status = place_block(block, memory, length);
   if (status != 0)
@@ -132,10 +123,8 @@ int sim_import(const struct ticket *ticket, int descriptor, struct memory *memor
     return HAUL_ENOMEM;
   block->imported = true;
   block->writable = ticket->rights & HAUL_WRITE;
-  int status = shm_attach_ticket(descriptor, ticket, &block->shm);
+  int status = shm_import(descriptor, ticket, &block->shm, &block->view);
   block->length = block->shm.length;
-  if (status == 0)
-    status = map_shared(block, descriptor);
   if (status == 0)
     status = place_block(block, memory, ticket->length);
   if (status != 0)

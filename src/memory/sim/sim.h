@@ -26,7 +26,8 @@ extern struct sim_settings sim_settings;
  * The engine accesses the bytes at `view`, which does not leave this folder. */
 struct sim_block {
   struct range range; /* in block.c's `blocks` until the owner frees it */
-  char *base, *view;
+  char *base;
+  void *view;
   size_t length;  /* whole pages */
   struct shm shm; /* private memory: no footer */
   uint16_t device;
@@ -47,7 +48,7 @@ int sim_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset);
 /* The engine's address of a byte of sim memory. */
 static inline char *sim_view(const struct memory *memory, uint64_t offset) {
   const struct sim_block *block = memory->state;
-  return block->view + ((char *)memory->address - block->base) + offset;
+  return (char *)block->view + ((char *)memory->address - block->base) + offset;
 }
 
 /* Number of FENCE_AFTER_WRITE of a device since the process started. The fence does nothing, as the
