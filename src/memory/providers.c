@@ -237,12 +237,10 @@ static int export_ipc(const struct memory *memory, unsigned rights, struct ticke
   if (rights != (HAUL_READ | HAUL_WRITE | HAUL_LEND))
     return error_set(HAUL_EINVAL, 0, memory->provider->name,
                      "use HAUL_READ | HAUL_WRITE | HAUL_LEND", "impossible rights 0x%x", rights);
-  uint8_t token[IPC_TOKEN];
-  int code = memory_ipc_export(memory, ticket, token);
+  int code = memory_ipc_export(memory, ticket, ticket->token);
   if (code)
     return code;
   ticket->has_token = true;
-  memcpy(ticket->token, token, IPC_TOKEN);
   if (descriptor)
     *descriptor = -1;
   return 0;
