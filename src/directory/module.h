@@ -26,7 +26,6 @@ struct directory_library {
       __attribute__((format(printf, 5, 6)));
   const char *(*hint)(const char *format, ...) __attribute__((format(printf, 1, 2)));
   int (*code)(int code, const char *object);
-  const char *(*quote)(const char *words);
   const char *(*place_format)(struct haul_place place, char *text, size_t size);
   int (*place_parse)(const char *text, struct haul_place *place);
 };

@@ -13,8 +13,8 @@
 
 #define IDLE_MAX 4 /* connections kept for the next lookup */
 
-const struct directory_library directory_library = {
-    error_set, error_hint, error_code, error_quote, haul_place_format, haul_place_parse};
+const struct directory_library directory_library = {error_set, error_hint, error_code,
+                                                    haul_place_format, haul_place_parse};
 
 static struct { const struct directory_module *module; } table;
 
