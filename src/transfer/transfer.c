@@ -471,7 +471,7 @@ HAUL_API void haul_transfer_release(haul_transfer *transfer) {
     transfer_put(transfer);
 }
 
-int transfers_open(struct fabric *fabric, struct transfers *transfers) {
+void transfers_open(struct fabric *fabric, struct transfers *transfers) {
   transfers->fabric = fabric;
   transfers->default_ns = fabric->config->transfer_ns;
   transfers->estimates_only = fabric->config->estimates_only;
@@ -484,7 +484,6 @@ int transfers_open(struct fabric *fabric, struct transfers *transfers) {
   loop_lock(fabric->loop);
   loop_poller_start(fabric->loop, &transfers->poller, on_poll);
   loop_unlock(fabric->loop);
-  return 0;
 }
 
 __attribute__((cold)) void transfers_end(struct transfers *transfers) {

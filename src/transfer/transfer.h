@@ -142,7 +142,7 @@ static inline bool transfers_driven(const struct transfers *transfers) {
   return transfers->fabric->config->progress == HAUL_PROGRESS_CALLER;
 }
 
-int transfers_open(struct fabric *fabric, struct transfers *transfers);
+void transfers_open(struct fabric *fabric, struct transfers *transfers);
 /* The loop does not run any more: works whose path breaks from now on fail. */
 void transfers_end(struct transfers *transfers);
 /* No transfer is running. */
