@@ -9,7 +9,7 @@
  * once, and block for as long as the disk or the network does. Handles may come from other hosts:
  * one that is unknown or forgotten is -ESTALE. A name is one component: "", ".", ".." and names
  * with '/' are -EINVAL, a name that is too long is -ENAMETOOLONG. No operation follows a symlink or
- * leaves the tree. NULL: -EOPNOTSUPP. */
+ * leaves the tree. */
 #ifndef HAUL_STORAGE_SOURCE_H
 #define HAUL_STORAGE_SOURCE_H
 
@@ -177,8 +177,8 @@ struct source_ops {
   int (*readdir)(struct source *source, struct source_file *folder, off_t offset, size_t bytes,
                  source_each *each, void *user);
 
-  /* Optional, all or none. As getxattr(2) and its like: a length, also for size 0; -ERANGE;
-   * -ENODATA. getxattr with `name` NULL: the list of names, as listxattr(2). */
+  /* As getxattr(2) and its like: a length, also for size 0; -ERANGE; -ENODATA. getxattr with `name`
+   * NULL: the list of names, as listxattr(2). */
   ssize_t (*getxattr)(struct source *source, uint64_t node, const char *name, void *value,
                       size_t size);
   int (*setxattr)(struct source *source, uint64_t node, const char *name, const void *value,

@@ -196,20 +196,16 @@ static void file_fsync(fuse_req_t request, fuse_ino_t node, int data_only,
 static void file_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset,
                            off_t length, struct fuse_file_info *info) {
   struct source *source = source_of(request);
-  int status = -EOPNOTSUPP;
   (void)node;
-  if (source->ops->fallocate)
-    status = source->ops->fallocate(source, handle_of(info)->file, mode, offset, length);
-  reply_status(request, status);
+  reply_status(request,
+               source->ops->fallocate(source, handle_of(info)->file, mode, offset, length));
 }
 
 static void file_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence,
                        struct fuse_file_info *info) {
   struct source *source = source_of(request);
-  off_t found = -EOPNOTSUPP;
   (void)node;
-  if (source->ops->lseek)
-    found = source->ops->lseek(source, handle_of(info)->file, offset, whence);
+  off_t found = source->ops->lseek(source, handle_of(info)->file, offset, whence);
   if (found < 0)
     reply_status(request, (int)found);
   else
@@ -402,8 +398,6 @@ static int punch_holes(const struct ioctl_call *call, const struct ioctl_holes *
   if (!call->handle->writes)
     return -EBADF;
   int status = check_hole_ranges(holes);
-  if (!status && !source->ops->fallocate)
-    status = -EOPNOTSUPP;
   credentials_keep_set_ids(false);
   for (int i = 0; !status && i < holes->count; i++)
     if (holes->start[i] < holes->end[i])

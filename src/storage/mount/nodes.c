@@ -177,7 +177,7 @@ static void node_statfs(fuse_req_t request, fuse_ino_t node) {
 /* A value, or without a name the list of names. */
 static ssize_t read_xattr(struct source *source, uint64_t node, const char *name, void *value,
                           size_t size) {
-  if (control_is_node(node) || !source->ops->getxattr)
+  if (control_is_node(node))
     return name ? -ENODATA : 0;
   ssize_t length = source->ops->getxattr(source, node, name, value, size);
   /* The kernel reads ACLs before it grants access, and fails the access with any other error. */
@@ -210,20 +210,16 @@ static void node_listxattr(fuse_req_t request, fuse_ino_t node, size_t size) {
 static void node_setxattr(fuse_req_t request, fuse_ino_t node, const char *name, const char *value,
                           size_t size, int flags) {
   struct source *source = source_of(request);
-  int status = -EOPNOTSUPP;
-  if (control_is_node(node))
-    status = -EPERM;
-  else if (source->ops->setxattr)
+  int status = -EPERM;
+  if (!control_is_node(node))
     status = source->ops->setxattr(source, node, name, value, size, flags);
   reply_status(request, status);
 }
 
 static void node_removexattr(fuse_req_t request, fuse_ino_t node, const char *name) {
   struct source *source = source_of(request);
-  int status = -EOPNOTSUPP;
-  if (control_is_node(node))
-    status = -EPERM;
-  else if (source->ops->removexattr)
+  int status = -EPERM;
+  if (!control_is_node(node))
     status = source->ops->removexattr(source, node, name);
   reply_status(request, status);
 }
