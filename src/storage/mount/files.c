@@ -32,10 +32,8 @@ static int register_file(fuse_req_t request, struct handle *handle, int flags) {
 static int make_handle(fuse_req_t request, struct source_file *file, struct fuse_file_info *info) {
   struct mount *mount = mount_of(request);
   struct handle *handle = handle_add(mount, file);
-  if (!handle) {
-    mount->source->ops->release(mount->source, file);
+  if (!handle)
     return -ENOMEM;
-  }
   info->fh = (uintptr_t)handle;
   info->direct_io = (info->flags & O_DIRECT) != 0;
   info->noflush = !file->flushes;
@@ -45,9 +43,16 @@ static int make_handle(fuse_req_t request, struct source_file *file, struct fuse
   return status;
 }
 
-static void file_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info) {
+static void reply_open(fuse_req_t request, int status, const struct fuse_file_info *info) {
   struct mount *mount = mount_of(request);
-  struct source *source = mount->source;
+  if (status)
+    reply_status(request, status);
+  else if (fuse_reply_open(request, info)) /* which frees the request */
+    handle_drop(mount, handle_of(info));
+}
+
+static void file_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info) {
+  struct source *source = source_of(request);
   struct source_caller caller = caller_of(request);
   struct source_file *file;
   int status = -EPERM;
@@ -55,10 +60,7 @@ static void file_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info
     status = source->ops->open(source, &caller, node, info->flags, &file);
   if (!status)
     status = make_handle(request, file, info);
-  if (status)
-    reply_status(request, status);
-  else if (fuse_reply_open(request, info)) /* which frees the request */
-    handle_drop(mount, handle_of(info));
+  reply_open(request, status, info);
 }
 
 /* Opens a file that appeared after the kernel's lookup, so that the kernel has checked no rights to
@@ -214,33 +216,25 @@ static void file_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int wh
 
 /* Takes the file; NULL: a folder of 3fs-virt. */
 static int make_folder_handle(fuse_req_t request, fuse_ino_t node, struct source_file *file,
-                              struct handle **handle) {
+                              struct fuse_file_info *info) {
   struct mount *mount = mount_of(request);
-  *handle = handle_add(mount, file);
-  if (!*handle && file)
-    mount->source->ops->release(mount->source, file);
-  if (!*handle)
+  struct handle *handle = handle_add(mount, file);
+  if (!handle)
     return -ENOMEM;
-  int status = file ? 0 : control_opendir(request, node, *handle);
+  info->fh = (uintptr_t)handle;
+  int status = file ? 0 : control_opendir(request, node, handle);
   if (status)
-    handle_drop(mount, *handle);
+    handle_drop(mount, handle);
   return status;
 }
 
 static void folder_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info) {
-  struct mount *mount = mount_of(request);
+  struct source *source = source_of(request);
   struct source_file *file = NULL;
-  struct handle *handle;
-  int status = control_is_node(node) ? 0 : mount->source->ops->opendir(mount->source, node, &file);
+  int status = control_is_node(node) ? 0 : source->ops->opendir(source, node, &file);
   if (!status)
-    status = make_folder_handle(request, node, file, &handle);
-  if (status) {
-    reply_status(request, status);
-    return;
-  }
-  info->fh = (uintptr_t)handle;
-  if (fuse_reply_open(request, info)) /* which frees the request */
-    handle_drop(mount, handle);
+    status = make_folder_handle(request, node, file, info);
+  reply_open(request, status, info);
 }
 
 /* A readdir reply. */

@@ -73,7 +73,7 @@ struct source_caller caller_of(fuse_req_t request);
  */
 int caller_unchecked(fuse_req_t request, struct source_caller *caller, gid_t **groups);
 
-/* NULL: no memory, and the file stays the caller's. */
+/* Takes the file, which may be NULL. NULL: no memory. */
 struct handle *handle_add(struct mount *mount, struct source_file *file);
 /* Removes its registration, releases the file, and frees it. */
 void handle_drop(struct mount *mount, struct handle *handle);

@@ -41,8 +41,11 @@ int caller_unchecked(fuse_req_t request, struct source_caller *caller, gid_t **g
 
 struct handle *handle_add(struct mount *mount, struct source_file *file) {
   struct handle *handle = calloc(1, sizeof *handle);
-  if (!handle)
+  if (!handle) {
+    if (file)
+      mount->source->ops->release(mount->source, file);
     return NULL;
+  }
   handle->file = file;
   pthread_mutex_lock(&mount->lock);
   list_append(&mount->handles, &handle->link);
