@@ -95,7 +95,7 @@ static void own_host(struct directory *directory, char *host, size_t size) {
   http_own_host(directory->http, host, size);
 }
 
-static int no_memory(const struct directory *directory) {
+int directory_no_memory(const struct directory *directory) {
   return directory->library->code(HAUL_ENOMEM, "directory");
 }
 
@@ -126,15 +126,20 @@ bool entry_of(const struct directory *directory, const json_t *pair,
 
 static json_t *put_of(const struct directory *directory, int64_t lease,
                       const struct haul_directory_entry *entry) {
-  char key[KEY_MAX], number[24];
+  char key[KEY_MAX];
   key_of(directory->prefix, entry, key);
-  snprintf(number, sizeof number, "%lld", (long long)lease);
   char *value = value_of(directory->library, entry);
-  json_t *put = value ? json_pack("{so, so, ss}", "key", json_bytes(key, strlen(key)), "value",
-                                  json_bytes(value, strlen(value)), "lease", number)
+  json_t *put = value ? json_pack("{so, so, so}", "key", json_bytes(key, strlen(key)), "value",
+                                  json_bytes(value, strlen(value)), "lease", json_number(lease))
                       : NULL;
   free(value);
   return put;
+}
+
+/* The condition that etcd's `target` of the key, in JSON the field of this name, is the number. */
+static json_t *compare_of(const char *key, const char *target, const char *field, int64_t number) {
+  return json_pack("[{ss, ss, so, so}]", "target", target, "result", "EQUAL", "key",
+                   json_bytes(key, strlen(key)), field, json_number(number));
 }
 
 /* Sends operations as one transaction, which takes over both values. An empty `compare` is no
@@ -143,7 +148,7 @@ static int transact(struct directory *directory, json_t *compare, json_t *operat
                     json_t **response) {
   json_t *body = json_pack("{so, so}", "compare", compare, "success", operations);
   return body ? http_post(directory->http, "/v3/kv/txn", body, until, response)
-              : no_memory(directory);
+              : directory_no_memory(directory);
 }
 
 /* The same if the node's entry still has this lease; else HAUL_ESTALE. 1 as of module->put. Fewer
@@ -152,18 +157,16 @@ static int transact_as(struct directory *directory, int64_t lease,
                        const struct haul_directory_entry *of, json_t *operations, size_t count,
                        int64_t until) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
-  char key[KEY_MAX], text[24];
+  char key[KEY_MAX];
   json_t *response = NULL;
   if (json_array_size(operations) != count) {
     json_decref(operations);
-    return no_memory(directory);
+    return directory_no_memory(directory);
   }
   memcpy(node.node, of->node, sizeof node.node);
   key_of(directory->prefix, &node, key);
-  snprintf(text, sizeof text, "%lld", (long long)lease);
-  json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "LEASE", "result", "EQUAL", "key",
-                              json_bytes(key, strlen(key)), "lease", text);
-  int code = transact(directory, compare, operations, until, &response);
+  int code =
+      transact(directory, compare_of(key, "LEASE", "lease", lease), operations, until, &response);
   if (code)
     return code;
   bool succeeded = json_is_true(json_object_get(response, "succeeded"));
@@ -233,7 +236,7 @@ static int etcd_find(struct directory *directory, const char *word, int64_t unti
                     entries, room, count);
   json_decref(response);
   if (!whole)
-    return no_memory(directory);
+    return directory_no_memory(directory);
   if (*count)
     return 0;
   const char *member = http_member(directory->http);
@@ -258,9 +261,7 @@ static int etcd_lease(struct directory *directory, unsigned seconds, int64_t unt
 }
 
 static json_t *lease_of(int64_t number) {
-  char text[24];
-  snprintf(text, sizeof text, "%lld", (long long)number);
-  return json_pack("{ss}", "ID", text);
+  return json_pack("{so}", "ID", json_number(number));
 }
 
 static int etcd_renew(struct directory *directory, int64_t number,
@@ -310,7 +311,7 @@ static int read_entry(struct directory *directory, const char *key, int64_t unti
   *revision = 0;
   memset(entry, 0, sizeof *entry);
   if (!range)
-    return no_memory(directory);
+    return directory_no_memory(directory);
   int code = http_post(directory->http, "/v3/kv/range", range, until, &response);
   if (code)
     return code;
@@ -319,7 +320,7 @@ static int read_entry(struct directory *directory, const char *key, int64_t unti
     *revision = number_of_json(json_object_get(pair, "mod_revision"));
   bool no_entry = pair && !entry_of(directory, pair, entry);
   if (no_entry && errno == ENOMEM)
-    code = no_memory(directory); /* it may be another node's */
+    code = directory_no_memory(directory); /* it may be another node's */
   if (no_entry)
     memset(entry, 0, sizeof *entry);
   json_decref(response);
@@ -333,7 +334,7 @@ enum claim { CLAIMED, TAKEN, CHANGED };
 static int try_claim(struct directory *directory, int64_t number,
                      const struct haul_directory_entry *node, int64_t until,
                      struct haul_directory_entry *present, enum claim *claim) {
-  char key[KEY_MAX], text[24];
+  char key[KEY_MAX];
   int64_t revision;
   json_t *response = NULL;
   key_of(directory->prefix, node, key);
@@ -343,9 +344,7 @@ static int try_claim(struct directory *directory, int64_t number,
   *claim = TAKEN;
   if (code || !replaceable)
     return code;
-  snprintf(text, sizeof text, "%lld", (long long)revision);
-  json_t *compare = json_pack("[{ss, ss, so, ss}]", "target", "MOD", "result", "EQUAL", "key",
-                              json_bytes(key, strlen(key)), "mod_revision", text);
+  json_t *compare = compare_of(key, "MOD", "mod_revision", revision);
   json_t *put = json_pack("[{so}]", "request_put", put_of(directory, number, node));
   code = transact(directory, compare, put, until, &response);
   *claim = json_is_true(json_object_get(response, "succeeded")) ? CLAIMED : CHANGED;

@@ -12,6 +12,7 @@ struct directory {
   char prefix[128];
 };
 
+int directory_no_memory(const struct directory *directory);
 /* A request for the keys from `from` up to, not including, `to`; `to` NULL: one key. NULL: no
  * memory. */
 json_t *range_of(const char *from, const char *to);

@@ -220,6 +220,12 @@ malformed:
   return NULL;
 }
 
+json_t *json_number(int64_t number) {
+  char text[24];
+  snprintf(text, sizeof text, "%lld", (long long)number);
+  return json_string(text);
+}
+
 int64_t number_of_json(const json_t *text) {
   const char *digits = json_string_value(text);
   int64_t number = digits ? strtoll(digits, NULL, 10) : json_integer_value(text);

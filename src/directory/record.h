@@ -29,8 +29,9 @@ bool value_parse(const struct directory_library *library, const char *value, siz
 json_t *json_bytes(const char *bytes, size_t length);
 /* Decodes strict base64; the caller frees the bytes, which a NUL follows. NULL: malformed. */
 char *bytes_of_json(const json_t *text, size_t *length);
-/* A 64-bit number, which etcd's JSON writes as a string and omits if it is 0. Returns 0 for numbers
- * outside 1 to INT64_MAX - 1, which etcd does not use. */
+/* A 64-bit number, which etcd's JSON writes as a string and omits if it is 0. NULL: no memory;
+ * number_of_json returns 0 for numbers outside 1 to INT64_MAX - 1, which etcd does not use. */
+json_t *json_number(int64_t number);
 int64_t number_of_json(const json_t *text);
 
 #endif

@@ -25,7 +25,7 @@ int walk_open(struct directory *directory, int64_t until, struct directory_walk 
   struct directory_walk *walk = calloc(1, sizeof *walk);
   (void)until;
   if (!walk)
-    return directory->library->code(HAUL_ENOMEM, "directory");
+    return directory_no_memory(directory);
   walk->directory = directory;
   snprintf(walk->from, sizeof walk->from, "%s/", directory->prefix);
   snprintf(walk->end, sizeof walk->end, "%s0", directory->prefix); /* '0' is the byte behind '/' */
@@ -46,10 +46,6 @@ static int is_broken(const struct directory_walk *walk, const char *what) {
                                          "open the walk again", "%s", what);
 }
 
-static int no_memory(const struct directory_walk *walk) {
-  return walk->directory->library->code(HAUL_ENOMEM, "directory");
-}
-
 /* The next page begins behind the last key of this one. */
 static int skip_page(struct directory_walk *walk) {
   const json_t *last = json_array_get(walk->list, json_array_size(walk->list) - 1);
@@ -67,18 +63,16 @@ static int skip_page(struct directory_walk *walk) {
   bool short_of_memory = !key && errno == ENOMEM;
   json_decref(walk->list); /* the next call reads the page again */
   walk->list = NULL;
-  return short_of_memory ? no_memory(walk)
+  return short_of_memory ? directory_no_memory(walk->directory)
                          : is_broken(walk, "etcd returned a key outside of the requested range");
 }
 
 static int read_page(struct directory_walk *walk, int64_t until) {
   json_t *response = NULL, *range = range_of(walk->from, walk->end);
-  char revision[24];
-  snprintf(revision, sizeof revision, "%lld", (long long)walk->revision);
   if (json_object_set_new(range, "limit", json_integer(PAGE)) != 0 ||
-      json_object_set_new(range, "revision", json_string(revision)) != 0) {
+      json_object_set_new(range, "revision", json_number(walk->revision)) != 0) {
     json_decref(range);
-    return no_memory(walk);
+    return directory_no_memory(walk->directory);
   }
   int code = http_post(walk->directory->http, "/v3/kv/range", range, until, &response);
   if (code)
@@ -96,14 +90,12 @@ static int read_page(struct directory_walk *walk, int64_t until) {
 }
 
 static int open_stream(struct directory_walk *walk, int64_t until) {
-  char revision[24];
   json_t *range = range_of(walk->from, walk->end);
-  snprintf(revision, sizeof revision, "%lld", (long long)walk->revision + 1);
   /* Without notifications, compaction may overtake an idle watch. */
-  if (json_object_set_new(range, "start_revision", json_string(revision)) != 0 ||
+  if (json_object_set_new(range, "start_revision", json_number(walk->revision + 1)) != 0 ||
       json_object_set_new(range, "progress_notify", json_true()) != 0) {
     json_decref(range);
-    return no_memory(walk);
+    return directory_no_memory(walk->directory);
   }
   /* Reads are linearizable: a member that responds to the probe is connected to its cluster. */
   json_t *probe = range_of(walk->from, NULL);
@@ -193,7 +185,7 @@ static bool next_received(struct directory_walk *walk, struct haul_directory_eve
     bool valid = json_object_get(item, "kv") ? read_event(walk, item, event)
                                              : entry_of(walk->directory, item, &event->entry);
     if (!valid && errno == ENOMEM) {
-      *code = no_memory(walk);
+      *code = directory_no_memory(walk->directory);
       return false;
     }
     walk->given++;
