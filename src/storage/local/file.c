@@ -107,40 +107,36 @@ void local_release(struct source *source, struct source_file *closing) {
   free(file);
 }
 
-ssize_t local_read(struct source *source, struct source_file *file, void *bytes, size_t length,
-                   off_t offset) {
-  (void)source;
+/* Reads or writes until the end of the file, an error or a full disk. `flags` are of a write. */
+static ssize_t move_bytes(int fd, char *bytes, size_t length, off_t offset, bool writes,
+                          int flags) {
   size_t done = 0;
   while (done < length) {
-    ssize_t got = pread(file->fd, (char *)bytes + done, length - done, offset + (off_t)done);
-    if (got < 0 && errno == EINTR)
+    struct iovec part = {bytes + done, length - done};
+    ssize_t moved = writes ? pwritev2(fd, &part, 1, offset + (off_t)done, flags)
+                           : pread(fd, part.iov_base, part.iov_len, offset + (off_t)done);
+    if (moved < 0 && errno == EINTR)
       continue;
-    if (got < 0 && !done)
+    if (moved < 0 && !done)
       return -errno;
-    if (got <= 0)
+    if (moved <= 0)
       break;
-    done += (size_t)got;
+    done += (size_t)moved;
   }
   return (ssize_t)done;
 }
 
+ssize_t local_read(struct source *source, struct source_file *file, void *bytes, size_t length,
+                   off_t offset) {
+  (void)source;
+  return move_bytes(file->fd, bytes, length, offset, false, 0);
+}
+
 ssize_t local_write(struct source *source, struct source_file *file, const void *bytes,
                     size_t length, off_t offset, int flags) {
-  size_t done = 0;
   if (local_of(source)->read_only)
     return -EROFS;
-  while (done < length) {
-    struct iovec part = {(char *)(uintptr_t)bytes + done, length - done};
-    ssize_t put = pwritev2(file->fd, &part, 1, offset + (off_t)done, flags);
-    if (put < 0 && errno == EINTR)
-      continue;
-    if (put < 0 && !done)
-      return -errno;
-    if (put <= 0)
-      break;
-    done += (size_t)put;
-  }
-  return (ssize_t)done;
+  return move_bytes(file->fd, (char *)(uintptr_t)bytes, length, offset, true, flags);
 }
 
 /* A network file system reports its errors at the close of any descriptor of the file. */
