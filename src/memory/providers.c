@@ -307,29 +307,26 @@ int memory_ipc_export(const struct memory *memory, struct ticket *ticket,
 
 int memory_ipc_import(const struct ticket *ticket, const uint8_t token[IPC_TOKEN],
                       struct memory *memory) {
-  struct haul_place place;
-  const struct provider *provider;
-  int status = memory_locate(ticket, &place, &provider);
+  *memory = (struct memory){.provider = NULL};
+  int status = memory_locate(ticket, &memory->place, &memory->provider);
   if (status)
     return status;
-  if (!provider->ipc_import)
-    return not_supported(provider, "be mapped by IPC");
-  *memory = (struct memory){.provider = provider, .place = place};
-  return provider->ipc_import(ticket, token, memory);
+  if (!memory->provider->ipc_import)
+    return not_supported(memory->provider, "be mapped by IPC");
+  return memory->provider->ipc_import(ticket, token, memory);
 }
 
 int memory_import(const struct ticket *ticket, int descriptor, struct memory *memory) {
-  struct haul_place place;
-  const struct provider *provider;
-  int status = memory_locate(ticket, &place, &provider);
+  *memory = (struct memory){.provider = NULL};
+  int status = memory_locate(ticket, &memory->place, &memory->provider);
   if (status != 0)
     return status;
+  const struct provider *provider = memory->provider;
   if (provider->unshareable)
     return error_set(HAUL_ENOTSUP, 0, provider->name,
                      "publish the region: peers reach it by its name", "%s", provider->unshareable);
   if (!provider->import)
     return not_supported(provider, "be imported");
-  *memory = (struct memory){.provider = provider, .place = place};
   return provider->import(ticket, descriptor, memory);
 }
 
