@@ -34,12 +34,6 @@ int block_end(struct block *block, int code) {
   return code;
 }
 
-/* Does the block's context still exist? After a reset the address may belong to others. */
-static bool is_there(const struct block *block) {
-  struct cuda_device *device = cuda_device(block->device);
-  return !atomic_load(&device->lost) && block->generation == atomic_load(&device->generation);
-}
-
 /* In the device's context. */
 static void unmap(struct block *block) {
   if (block->base) {
@@ -139,7 +133,8 @@ int cuda_alloc(unsigned device, size_t length, unsigned flags, struct memory *me
 /* In a forked child the driver must not be called. */
 void cuda_free(struct memory *memory) {
   struct block *block = memory->state;
-  bool ours = block->base && !fork_is_child() && is_there(block);
+  /* After a reset the address may belong to others. */
+  bool ours = block->base && !fork_is_child() && cuda_is_current(block->device, block->generation);
   if (ours && cuda_enter_again(block->device) == 0) {
     if (block->mapped)
       unmap(block);
@@ -154,7 +149,7 @@ void cuda_free(struct memory *memory) {
 
 int cuda_check(const struct memory *memory) {
   const struct block *block = memory->state;
-  return is_there(block) ? 0 : cuda_gone(block->device);
+  return cuda_is_current(block->device, block->generation) ? 0 : cuda_gone(block->device);
 }
 
 int cuda_look(const struct memory *memory) {

@@ -73,6 +73,8 @@ void cuda_leave(void);
 
 /* Maps a driver result of `call` to a code with the detail. Notes that the context is lost. */
 int cuda_failed(unsigned device, CUresult result, const char *call);
+/* Is the context of this generation the present one, as far as is known? */
+bool cuda_is_current(unsigned device, unsigned generation);
 /* HAUL_ESTALE, for resources of a context that the application has reset. */
 int cuda_gone(unsigned device);
 

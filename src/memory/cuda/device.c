@@ -60,6 +60,11 @@ static bool context_is_current(struct cuda_device *device) {
   return buffer_id(atomic_load(&device->marker)) == atomic_load(&device->marker_id);
 }
 
+bool cuda_is_current(unsigned device, unsigned generation) {
+  return !atomic_load(&devices[device].lost) &&
+         atomic_load(&devices[device].generation) == generation;
+}
+
 int cuda_gone(unsigned device) {
   return error_set(
       HAUL_ESTALE, 0, error_object("cuda:%u", device),

@@ -67,11 +67,6 @@ static void give_lane(struct job *job) {
   pthread_mutex_unlock(&device->lock);
 }
 
-static bool is_current(const struct job *job) {
-  struct cuda_device *device = cuda_device(job->device);
-  return !atomic_load(&device->lost) && atomic_load(&device->generation) == job->generation;
-}
-
 static uint64_t chunk_bytes(const struct job *job) {
   return job->staged ? BOUNCE_BYTES >> job->slice : CHUNK;
 }
@@ -185,7 +180,7 @@ static int end_well(struct copy *copy, struct job *job) {
 /* In the device's context. Also waits for chunks that have no event. */
 static int end_badly(struct copy *copy, struct job *job, CUresult result) {
   int code = cuda_failed(job->device, result, "the copy");
-  if (is_current(job))
+  if (cuda_is_current(job->device, job->generation))
     cuda_driver->stream_wait(stream_of(job));
   wait_for_chunks(job);
   give_lane(job);
@@ -208,7 +203,8 @@ static int advance_or_end(struct copy *copy, struct job *job) {
 }
 
 static int move_on(struct copy *copy, struct job *job) {
-  int code = is_current(job) ? cuda_enter_again(job->device) : cuda_gone(job->device);
+  int code = cuda_is_current(job->device, job->generation) ? cuda_enter_again(job->device)
+                                                           : cuda_gone(job->device);
   if (code) { /* the context was destroyed, with its copies in flight */
     if (job->lane)
       give_lane(job);
@@ -335,7 +331,7 @@ void cuda_copy_cancel(struct copy *copy) {
   if (atomic_load(&copy->status) != 1)
     return;
   if (!fork_is_child() && job->lane) {
-    if (is_current(job) && cuda_enter_again(job->device) == 0) {
+    if (cuda_is_current(job->device, job->generation) && cuda_enter_again(job->device) == 0) {
       wait_for_chunks(job);
       cuda_leave();
     }
