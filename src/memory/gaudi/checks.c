@@ -38,9 +38,8 @@ static void check_library(struct haul_check *check) {
 static bool needs_devices(struct haul_check *check) {
   if (gaudi_devices() > 0)
     return false;
-  if (not_needed(check))
-    return true;
-  check_set(check, HAUL_CHECK_MISSING, "cannot be looked at without a device (gaudi.device)");
+  if (!not_needed(check))
+    check_set(check, HAUL_CHECK_MISSING, "cannot be looked at without a device (gaudi.device)");
   return true;
 }
 
