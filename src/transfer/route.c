@@ -231,11 +231,8 @@ static void bind_transport(struct haul_remote *remote, const struct transport *t
   struct endpoint *endpoint = remote->link->endpoints[transport->index];
   if (!atomic_load(&endpoint->open))
     return; /* endpoint_reason tells why */
-  if (!transport->bind) {
-    remote->bound[transport->index] = true;
-    return;
-  }
-  if (transport->bind(endpoint, &remote->key, until, &remote->bindings[transport->index]) == 0)
+  if (!transport->bind ||
+      transport->bind(endpoint, &remote->key, until, &remote->bindings[transport->index]) == 0)
     remote->bound[transport->index] = true;
   else
     snprintf(remote->reasons[transport->index], sizeof remote->reasons[0], "%s",
