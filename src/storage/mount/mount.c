@@ -19,8 +19,6 @@
 #include "storage/service/remote.h"
 #include "storage/util.h"
 
-#define TIMEOUT_NS INT64_C(30000000000)
-
 #define BACKGROUND_REQUESTS 64 /* read-ahead and write-back that the kernel has in flight */
 
 /* Messages. libfuse logs per process. Its messages go to the log of the only mount; before it is
@@ -108,7 +106,7 @@ static int open_source(struct mount *mount, struct haul_storage_error *error) {
     const struct remote_config remote = {
         .rpc = {.address = config->address,
                 .export = config->export,
-                .timeout_ns = config->timeout_ns ? config->timeout_ns : TIMEOUT_NS},
+                .timeout_ns = config->timeout_ns},
         .read_only = config->read_only,
     };
     return remote_source_open(&remote, &mount->source, error);

@@ -11,7 +11,8 @@
 #include "core/thread.h"
 #include "storage/util.h"
 
-#define RETRY_NS INT64_C(1000000000)
+#define RETRY_NS   INT64_C(1000000000)
+#define TIMEOUT_NS INT64_C(30000000000) /* the default */
 
 enum state { DOWN, CONNECTING, UP };
 
@@ -453,7 +454,7 @@ int rpc_open(const struct rpc_config *config, struct rpc **out, struct haul_stor
   pthread_mutex_init(&rpc->lock, NULL);
   storage_cond_init(&rpc->changed);
   list_init(&rpc->calls);
-  rpc->timeout_ns = config->timeout_ns;
+  rpc->timeout_ns = config->timeout_ns ? config->timeout_ns : TIMEOUT_NS;
   rpc->address = strdup(config->address);
   rpc->export = strdup(config->export);
   int status = -ENOMEM;

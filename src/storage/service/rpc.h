@@ -17,7 +17,7 @@ struct rpc_call;
 struct rpc_config {
   const char *address;
   const char *export; /* "": the list of exports alone */
-  int64_t timeout_ns; /* of each wait */
+  int64_t timeout_ns; /* of each wait; 0: 30 s */
 };
 
 /* Connects. On failure returns a negative errno value and fills *error. */

@@ -12,9 +12,8 @@
 #include "storage/service/remote.h"
 #include "storage/util.h"
 
-#define TIMEOUT_NS INT64_C(30000000000)
-#define SLOTS      4u /* requests in flight */
-#define SLOT       ((uint64_t)4 << 20)
+#define SLOTS 4u /* requests in flight */
+#define SLOT  ((uint64_t)4 << 20)
 
 struct lane {
   struct rpc_call *call; /* NULL: free */
@@ -178,7 +177,7 @@ static int open_tree(const struct haul_storage_remote *remote, struct tree **out
   const struct remote_config config = {
       .rpc = {.address = remote->address,
               .export = remote->export,
-              .timeout_ns = remote->timeout_ns ? remote->timeout_ns : TIMEOUT_NS},
+              .timeout_ns = remote->timeout_ns},
   };
   struct tree *tree = calloc(1, sizeof *tree);
   if (tree) {
