@@ -203,6 +203,10 @@ struct list_job {
   void *user;
 };
 
+static void show(const struct list_job *job, const char *name, mode_t mode, off_t size) {
+  job->each(job->user, &(struct haul_storage_name){name, mode, (uint64_t)size});
+}
+
 /* Skips a name that was removed meanwhile. */
 static bool list_one(void *user, const struct source_name *name) {
   const struct list_job *job = user;
@@ -211,9 +215,7 @@ static bool list_one(void *user, const struct source_name *name) {
       job->source->ops->lookup(job->source, job->folder, name->name, &entry))
     return true;
   job->source->ops->forget(job->source, entry.node, 1);
-  const struct haul_storage_name shown = {name->name, entry.stat.st_mode,
-                                          (uint64_t)entry.stat.st_size};
-  job->each(job->user, &shown);
+  show(job, name->name, entry.stat.st_mode, entry.stat.st_size);
   return true;
 }
 
@@ -235,8 +237,7 @@ static int pass_exports(void *user, const struct protocol_fields *response) {
   while (wire_left(&wire) > 0) {
     if (!protocol_get_name(&wire, &name))
       return -EPROTO;
-    const struct haul_storage_name shown = {name.text, S_ISDIR(name.name.type) ? 0777 : 0555, 0};
-    job->each(job->user, &shown);
+    show(job, name.text, S_ISDIR(name.name.type) ? 0777 : 0555, 0);
   }
   return 0;
 }
@@ -257,9 +258,7 @@ static int list_path(struct list_job *job, const char *path) {
     status = list_folder(job);
   } else {
     const char *slash = strrchr(path, '/');
-    const struct haul_storage_name shown = {slash ? slash + 1 : path, entry.stat.st_mode,
-                                            (uint64_t)entry.stat.st_size};
-    job->each(job->user, &shown);
+    show(job, slash ? slash + 1 : path, entry.stat.st_mode, entry.stat.st_size);
   }
   job->source->ops->forget(job->source, entry.node, 1);
   return status;
