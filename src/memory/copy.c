@@ -9,10 +9,8 @@
 #include "core/tune.h"
 #include "memory/staging.h"
 
-#define CPU_SLICE                                                                                  \
-  ((uint64_t)16 << 20) /* between two checks of the deadline: a few milliseconds                   \
-                        */
-#define POLL_NS 5000   /* between two polls of an engine without callbacks */
+#define CPU_SLICE ((uint64_t)16 << 20) /* between two checks of the deadline: some milliseconds */
+#define POLL_NS   5000                 /* between two polls of an engine without callbacks */
 
 enum copy_method copy_method(const struct memory *to, const struct memory *from,
                              const struct provider **engine) {

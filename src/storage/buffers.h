@@ -23,8 +23,7 @@ struct buffer {
   struct sigbus_watch watch; /* over the mapping; the kernel's own copies fail with EFAULT */
   haul_region *region;       /* device memory, else NULL */
   haul_node *node;           /* of the region */
-  int descriptor;  /* received with the region; closed after its release, which its owner waits for
-                    */
+  int descriptor;  /* received with the region; closed after its release, which its owner awaits */
   int slot;        /* in each worker's io_uring, for as long as the table has it; -1: no free one */
   uint64_t serial; /* of this use of the slot */
   _Atomic uint64_t used;       /* bytes of its operations so far */

@@ -49,9 +49,8 @@ struct control_dir {
   struct device_buffers *devices;
   pthread_t reaper;
   pthread_cond_t changed;
-  pthread_mutex_t
-      lock;     /* guards the fields below; is taken before the buffers' and workers' locks */
-  bool reaping; /* the reaper runs, and continues */
+  pthread_mutex_t lock; /* guards the fields below; taken before the buffers' and workers' locks */
+  bool reaping;         /* the reaper runs, and continues */
   struct list entries, holders;
   unsigned count;
   uint64_t last_id;

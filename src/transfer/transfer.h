@@ -195,8 +195,7 @@ struct haul_transfer {
   uint64_t number; /* in link->writes */
   uint64_t bytes;
   int64_t called, posted, ended;
-  _Atomic int64_t
-      cpu; /* with HAUL_CPU_TIME: minus clock_cpu() at the call; after the end, the sum */
+  _Atomic int64_t cpu; /* HAUL_CPU_TIME: minus clock_cpu() at the call; after the end, the sum */
   haul_deadline deadline;
   uint32_t slice; /* bytes of a work, at most */
   uint32_t turn;  /* among all that ever started */
