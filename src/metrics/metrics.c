@@ -200,7 +200,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
 static void close_metrics(struct metrics *metrics) {
   if (!metrics)
     return;
-  MHD_stop_daemon(metrics->daemon);
+  MHD_stop_daemon(metrics->daemon); /* safe on NULL */
   free(metrics);
 }
 
@@ -221,9 +221,7 @@ static int open_metrics(haul_node *node, unsigned short *port, struct metrics **
       metrics->daemon ? MHD_get_daemon_info(metrics->daemon, MHD_DAEMON_INFO_BIND_PORT) : NULL;
   if (!info) {
     int failed = errno ? errno : EADDRINUSE;
-    if (metrics->daemon)
-      MHD_stop_daemon(metrics->daemon);
-    free(metrics);
+    close_metrics(metrics);
     return failed;
   }
   *port = info->port;
