@@ -82,14 +82,9 @@ static bool is_same(const struct stat *one, const struct stat *other) {
 /* Whether a folder is another one, or is below it. */
 static bool lies_in(const char *path, const char *other) {
   struct stat outer, here, above;
-  bool found = false;
   int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0 || stat(other, &outer) || fstat(fd, &here)) {
-    if (fd >= 0)
-      close(fd);
-    return false;
-  }
-  for (int steps = 0; steps < PATH_MAX / 2 && !(found = is_same(&here, &outer)); steps++) {
+  bool known = fd >= 0 && stat(other, &outer) == 0 && fstat(fd, &here) == 0, found = false;
+  for (int i = 0; known && i < PATH_MAX / 2 && !(found = is_same(&here, &outer)); i++) {
     int up = openat(fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
     close(fd);
     fd = up;
@@ -116,10 +111,9 @@ static int check_fuse_device(struct haul_storage_error *error) {
 /* The source as mountinfo shows it. */
 static int find_source_path(struct mount *mount, struct haul_storage_error *error) {
   const struct haul_storage_mount *config = mount->config;
-  const int room = sizeof mount->source_path;
   if (config->address) {
     if (snprintf(mount->source_path, sizeof mount->source_path, "%s/%s", config->address,
-                 config->export) >= room)
+                 config->export) >= (int)sizeof mount->source_path)
       return storage_fail(error, -ENAMETOOLONG, NULL, "%s is too long", config->source);
     return 0;
   }
