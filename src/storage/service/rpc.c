@@ -457,11 +457,8 @@ int rpc_open(const struct rpc_config *config, struct rpc **out, struct haul_stor
   rpc->timeout_ns = config->timeout_ns ? config->timeout_ns : TIMEOUT_NS;
   rpc->address = strdup(config->address);
   rpc->export = strdup(config->export);
-  int status = -ENOMEM;
-  if (!rpc->address || !rpc->export)
-    storage_fail(error, status, NULL, "no memory left");
-  else
-    status = open_client_node(rpc, error);
+  int status = rpc->address && rpc->export ? open_client_node(rpc, error)
+                                           : storage_fail(error, -ENOMEM, NULL, "no memory left");
   if (!status) {
     pthread_mutex_lock(&rpc->lock);
     status = connect_now(rpc, haul_deadline_in(rpc->timeout_ns));

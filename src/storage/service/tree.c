@@ -184,11 +184,9 @@ static int open_tree(const struct haul_storage_remote *remote, struct tree **out
     tree->address = strdup(remote->address);
     tree->export = strdup(remote->export);
   }
-  int status = -ENOMEM;
-  if (tree && tree->address && tree->export)
-    status = remote_source_open(&config, &tree->source, error);
-  else
-    storage_fail(error, status, NULL, "no memory left");
+  int status = tree && tree->address && tree->export
+                   ? remote_source_open(&config, &tree->source, error)
+                   : storage_fail(error, -ENOMEM, NULL, "no memory left");
   if (!status)
     *out = tree;
   else if (tree)
