@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "core/alloc.h"
+#include "core/check.h"
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/list.h"
@@ -110,20 +111,20 @@ static void gpu_describe(unsigned device, struct haul_device *info) {
 }
 
 /* One check, never MISSING: only users of DPDK's GPU drivers need it. */
-static size_t gpu_checks(struct haul_check *check, size_t room) {
-  if (room == 0)
-    return 1;
-  *check =
-      (struct haul_check){.state = HAUL_CHECK_OK, .backend = "gpudev", .name = "gpudev.device"};
+static void check_device(struct haul_check *check) {
   unsigned count = gpu_devices();
   if (count > 0) {
-    snprintf(check->text, sizeof check->text, "%u GPU%s of DPDK's", count, count == 1 ? "" : "s");
-    return 1;
+    check_set(check, HAUL_CHECK_OK, "%u GPU%s of DPDK's", count, count == 1 ? "" : "s");
+    return;
   }
   gpu_why_none();
-  snprintf(check->text, sizeof check->text, "not needed: %.90s%s", haul_error_last()->text,
-           cuda_serves() ? "; cuda:N serves this GPU" : "; NVIDIA's are cuda:N");
-  return 1;
+  check_set(check, HAUL_CHECK_OK, "not needed: %.90s%s", haul_error_last()->text,
+            cuda_serves() ? "; cuda:N serves this GPU" : "; NVIDIA's are cuda:N");
+}
+
+static size_t gpu_checks(struct haul_check *checks, size_t room) {
+  static const struct check_entry device = {"device", check_device};
+  return check_run("gpudev", &device, 1, checks, room);
 }
 
 struct block {
