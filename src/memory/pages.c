@@ -58,8 +58,7 @@ int pages_prefer(void *address, size_t length, unsigned node, bool move) {
     return -1;
   }
   nodes[node / WORD_BITS] = 1ul << node % WORD_BITS;
-  return sys_ops.mbind(address, length, PREFERRED, nodes, NODES_MAX + 1, move ? MOVE : 0) == 0 ? 0
-                                                                                               : -1;
+  return (int)sys_ops.mbind(address, length, PREFERRED, nodes, NODES_MAX + 1, move ? MOVE : 0);
 }
 
 void pages_want_huge(void *address, size_t length) {
