@@ -31,10 +31,10 @@ static struct session_handle *find_handle(struct session_handle *table, uint32_t
 }
 
 /* With the lock, which it releases, as releasing an object may block. Returns the object if it was
- * released and has no users, else NULL. */
+ * released and has no users, else NULL. Safe on NULL. */
 static void *unlock_and_reap(struct session *session, struct session_handle *handle) {
   void *object = NULL;
-  if (handle->released && handle->users == 0) {
+  if (handle && handle->released && handle->users == 0) {
     object = handle->object;
     handle->object = NULL;
   }
@@ -85,13 +85,10 @@ void session_put_file(struct session *session, uint64_t handle) {
 int session_release_file(struct session *session, uint64_t handle) {
   pthread_mutex_lock(&session->lock);
   struct session_handle *found = find_file(session, handle);
-  if (!found) {
-    pthread_mutex_unlock(&session->lock);
-    return -ESTALE;
-  }
-  found->released = true;
+  if (found)
+    found->released = true;
   unlock_file(session, found);
-  return 0;
+  return found ? 0 : -ESTALE;
 }
 
 int session_add_region(struct session *session, const char *name, uint32_t *number) {
@@ -131,13 +128,10 @@ void session_put_region(struct session *session, uint32_t number) {
 int session_release_region(struct session *session, uint32_t number) {
   pthread_mutex_lock(&session->lock);
   struct session_handle *found = find_handle(session->regions, SERVICE_REGIONS, number);
-  if (!found) {
-    pthread_mutex_unlock(&session->lock);
-    return -ENXIO;
-  }
-  found->released = true;
+  if (found)
+    found->released = true;
   haul_remote_release(unlock_and_reap(session, found));
-  return 0;
+  return found ? 0 : -ENXIO;
 }
 
 int session_add_temporary(struct session *session, uint64_t folder, const char *name) {
