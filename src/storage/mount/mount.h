@@ -23,8 +23,6 @@
 #include "storage/control_dir.h"
 #include "storage/source.h"
 
-struct files;
-
 struct mount {
   const struct haul_storage_mount *config;
   char source_path[PATH_MAX], target[PATH_MAX]; /* absolute; ADDRESS/EXPORT of a remote tree */
