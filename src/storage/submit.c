@@ -15,8 +15,9 @@
 
 /* A client may clear the waiter's bit in the semaphore. Then posts do not wake the thread, which
  * checks once a second. */
-#define RECHECK_NS INT64_C(1000000000)
-#define LOST_NS    1000000 /* polling interval after a client has truncated it */
+static const struct timespec recheck = {1, 0};
+
+#define LOST_NS 1000000 /* polling interval after a client has truncated it */
 
 struct submit_semaphore {
   struct workers *workers;
@@ -41,16 +42,14 @@ static bool take_posts(sem_t *semaphore) {
 /* Takes no post. Only one thread waits, so one bit is the number of waiters; other bits, which
  * clients wrote, are cleared. */
 static void wait_for_post(sem_t *semaphore) {
-  const struct timespec timeout = {RECHECK_NS / 1000000000, 0};
   atomic_fetch_or_explicit(semaphore_word(semaphore), UINT64_C(1) << 32, memory_order_seq_cst);
-  syscall(SYS_futex, semaphore, FUTEX_WAIT, 0, &timeout, NULL, 0);
+  syscall(SYS_futex, semaphore, FUTEX_WAIT, 0, &recheck, NULL, 0);
   atomic_fetch_and_explicit(semaphore_word(semaphore), UINT32_MAX, memory_order_relaxed);
 }
 
 /* Workers that are awake poll their rings themselves. */
 static void wait_for_sleeper(struct workers *workers) {
-  const struct timespec timeout = {RECHECK_NS / 1000000000, 0};
-  syscall(SYS_futex, &workers->sleepers, FUTEX_WAIT_PRIVATE, 0, &timeout, NULL, 0);
+  syscall(SYS_futex, &workers->sleepers, FUTEX_WAIT_PRIVATE, 0, &recheck, NULL, 0);
 }
 
 static void *wake_workers(void *argument) {
