@@ -208,8 +208,8 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
   code = connect_or_share(node, address, until, &peer, &link);
   if (code == 0 && peer)
     code = start_connection(peer, until);
-  node_put(node);
   if (code == 0)
-    *out = link ? link : peer;
+    share_settle(*out = link ? link : peer, until);
+  node_put(node);
   return code;
 }

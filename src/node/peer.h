@@ -27,6 +27,7 @@ struct haul_peer {
   unsigned holds;                /* share.h: HOLD without HELD */
   _Atomic bool held;             /* share.h: the other side has a use of this node's link */
   _Atomic bool holding;          /* share.h: this node has one of the other side's */
+  bool unsettled;                /* share.h: this node closes it though the other side uses it */
   uint8_t token[16];             /* proves that a channel belongs to this connection */
   char origin[48]; /* address that it connected from, without the port; "": a Unix socket */
   char address_text[160];

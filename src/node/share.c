@@ -154,11 +154,45 @@ bool share_sweep(struct haul_peer *peer) {
   bool ours = peer->base.initiator ? peer->ready : atomic_load(&peer->holding);
   if (!ours || uses > atomic_load(&peer->held))
     return false;
-  if (link_has_abandoned(&peer->base) || peer->close_sent_at)
+  if (peer->unsettled || peer->close_sent_at)
     return true;
   if (peer->base.initiator)
     return uses == 0;
   atomic_store(&peer->holding, false);
   control_send(peer, CONTROL_RELEASE, 0, NULL, 0);
   return false;
+}
+
+/* With the loop's lock: a link that this node does not use any more, while its abandoned writes may
+ * land after those of `next`. */
+static struct haul_peer *find_unsettled(const struct haul_peer *next) {
+  list_each(item, &next->node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    if (peer != next && is_live(peer) && is_alike(peer, next) && !peer->unsettled &&
+        atomic_load(&peer->uses) <= atomic_load(&peer->held) && link_has_abandoned(&peer->base))
+      return peer;
+  }
+  return NULL;
+}
+
+static bool is_settled(void *user) {
+  const struct haul_peer *next = user;
+  loop_lock(next->node->loop);
+  bool settled = !find_unsettled(next);
+  loop_unlock(next->node->loop);
+  return settled;
+}
+
+void share_settle(struct haul_peer *next, haul_deadline until) {
+  struct haul_node *node = next->node;
+  int64_t most = clock_after(clock_now(), node->config.liveness_ns);
+  if (is_settled(next) ||
+      loop_wait(node->loop, is_settled, NULL, next, until < most ? until : most))
+    return;
+  loop_lock(node->loop);
+  for (struct haul_peer *peer; (peer = find_unsettled(next));)
+    peer->unsettled = true;
+  atomic_store(&node->sweep_due, true);
+  loop_unlock(node->loop);
+  loop_wake(node->loop);
 }

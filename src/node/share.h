@@ -40,8 +40,11 @@ int share_on_held(struct haul_peer *peer, struct wire in, uint32_t id);
 /* With the loop's lock: gives the other side's use back. May free the peer. */
 void share_end(struct haul_peer *peer);
 /* With the loop's lock: releases a link of the other side that this node does not use any more.
- * Returns whether this node has to close the link. It closes one with abandoned writes even if the
- * other side uses it: they must not overwrite those of this side's next link. */
+ * Returns whether this node has to close the link. */
 bool share_sweep(struct haul_peer *peer);
+/* Without locks: waits for the abandoned writes of earlier links to the same node, which the other
+ * side still uses: they must not overwrite those of `next`. Closes the links whose writes take
+ * longer than the liveness timeout. */
+void share_settle(struct haul_peer *next, haul_deadline until);
 
 #endif

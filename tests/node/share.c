@@ -175,26 +175,60 @@ static void abandon_write(unsigned i) {
   haul_remote_release(remote);
 }
 
-/* Else they could land after the writes of the next link. */
-static void abandoned_writes_end_it_with_the_last_use_of_their_side(void **state) {
-  (void)state;
-  setenv("HAUL_SIM_LATENCY_NS", "5000000000", 1);
-  for (unsigned i = 0; i < 2; i++) {
-    struct haul_region *device;
-    meet(&plain);
-    device = region_make(at[!i].node, KIND_SIM, LENGTH);
-    assert_works(haul_region_publish(device, "device", HAUL_WRITE));
-    abandon_write(i);
-    expect_links(1); /* the handle uses it */
-    close_peer(i);
-    expect_links(0);
-    assert_int_equal(haul_peer_status(at[!i].peer), HAUL_EPEER);
-    connect_at(i);
-    move(i, "tcp", 8);
-    haul_region_release(device);
-    close_both();
-  }
+/* Node `i` gives its use back while a write that it abandoned may land. */
+static struct haul_region *leave_abandoned(unsigned i, const char *latency) {
+  setenv("HAUL_SIM_LATENCY_NS", latency, 1);
+  meet(&plain);
   unsetenv("HAUL_SIM_LATENCY_NS");
+  struct haul_region *device = region_make(at[!i].node, KIND_SIM, LENGTH);
+  assert_works(haul_region_publish(device, "device", HAUL_WRITE));
+  abandon_write(i);
+  close_peer(i);
+  expect_links(1);
+  return device;
+}
+
+static bool has_abandoned(const haul_peer *peer) {
+  return link_has_abandoned(&peer->base);
+}
+
+/* Else they could land after the writes of the next link. */
+static void the_next_connection_waits_for_abandoned_writes(void **state) {
+  (void)state;
+  struct haul_region *device = leave_abandoned(0, "1000000000");
+  loop_lock(at[0].node->loop);
+  const haul_peer *first = list_entry(at[0].node->peers.next, struct haul_peer, list);
+  loop_unlock(at[0].node->loop);
+  assert_true(has_abandoned(first));
+  connect_at(0);
+  assert_false(has_abandoned(first));
+  expect_links(2);
+  for (unsigned i = 0; i < 2; i++)
+    move(i, "tcp", 8 + i);
+  haul_region_release(device);
+  close_both();
+}
+
+static void its_other_side_may_use_it_with_abandoned_writes(void **state) {
+  (void)state;
+  struct haul_region *device = leave_abandoned(1, "1000000000");
+  connect_at(1);
+  expect_links(1);
+  for (unsigned i = 0; i < 2; i++)
+    move(i, "tcp", 8 + i);
+  haul_region_release(device);
+  close_both();
+}
+
+static void the_next_connection_ends_it_if_they_take_too_long(void **state) {
+  (void)state;
+  struct haul_region *device = leave_abandoned(0, "10000000000");
+  assert_works(haul_peer_connect(at[0].node, at[1].address, haul_deadline_in(S), &at[0].peer));
+  expect_links(1);
+  assert_int_equal(haul_peer_status(at[1].peer), HAUL_EPEER);
+  move(0, "tcp", 8);
+  haul_region_release(device);
+  close_both();
 }
 
 /* The application that has heard of the other node once does not hear of it again. */
@@ -647,7 +681,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(both_use_one_link),
       TEST(it_lives_while_either_uses_it),
-      TEST(abandoned_writes_end_it_with_the_last_use_of_their_side),
+      TEST(the_next_connection_waits_for_abandoned_writes),
+      TEST(its_other_side_may_use_it_with_abandoned_writes),
+      TEST(the_next_connection_ends_it_if_they_take_too_long),
       TEST(it_can_be_held_again),
       TEST(each_call_has_a_link_of_its_own),
       TEST(it_is_encrypted_as_both_want),
