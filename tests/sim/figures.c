@@ -106,9 +106,8 @@ static void on_second(struct event *event) {
   count(&total.directory, requests);
   if (scale.stage == RECOVERED)
     count(&total.after_outage, requests);
-  /* In a partition nodes lose their links together, and look others up at once. */
-  bool parted = scale.stage == PARTITION || scale.stage == HEALED;
-  if (requests > DIRECTORY_MOST && !parted)
+  /* Those beyond the cut come together when it heals. */
+  if (requests > DIRECTORY_MOST && scale.stage != HEALED)
     sim_fail("load", "%llu requests to the directory in a second", (unsigned long long)requests);
   event_schedule(event, sim_now + S, on_second);
 }

@@ -16,6 +16,7 @@
 #define LIVENESS (5 * S)
 #define STORM    (2 * S) /* all nodes start within it, without a directory */
 #define ROLLING  (60 * S)
+#define SPREAD   (60 * S)
 /* Nodes a second that start, and that are restarted one after the other. The directory has some
  * seven requests of a start, and as many when the others replace their links to a node. */
 #define STARTS   60
@@ -29,7 +30,7 @@ static const struct {
               {"churn of 1% a minute", 60 * S},
               {"rolling restart", ROLLING},
               {"partition of a third", 30 * S},
-              {"healed", 30 * S},
+              {"healed", 70 * S},
               {"outage of etcd", 30 * S},
               {"etcd is back", 40 * S},
               {"end", 0}};
@@ -72,7 +73,13 @@ static bool draw_other(const struct node *node, unsigned *other) {
   return false;
 }
 
-static void connect_link(const struct node *node, haul_node *own, struct own_link *link) {
+/* As docs/scale.md recommends where many nodes may lose each other at the same time. */
+static void wait_some_time(struct node *node) {
+  if (scale.directory && node->looks_up_at < sim_now)
+    node->looks_up_at = sim_now + sim_between(0, SPREAD);
+}
+
+static void connect_link(struct node *node, haul_node *own, struct own_link *link) {
   char address[160];
   haul_peer *peer;
   unsigned other;
@@ -82,8 +89,10 @@ static void connect_link(const struct node *node, haul_node *own, struct own_lin
   format_address(&scale.nodes[other], address, sizeof address);
   int code = haul_peer_connect(own, address, own_clock() + 10 * S, &peer);
   figures_connect(code, sim_now - began);
-  if (code)
+  if (code) {
+    wait_some_time(node);
     return;
+  }
   link->to = other;
   set_linked(link, peer);
   if (link->down)
@@ -96,6 +105,8 @@ static void drop_ended(struct node *node) {
     struct own_link *link = &node->links[i];
     if (!link->peer || haul_peer_status(link->peer) == 0)
       continue;
+    if (strstr(haul_error_last()->text, "silent")) /* others may be, too */
+      wait_some_time(node);
     haul_peer_close(link->peer);
     set_linked(link, NULL);
     link->down = sim_now;
@@ -104,7 +115,7 @@ static void drop_ended(struct node *node) {
 
 static void make_links(struct node *node, haul_node *own, unsigned most) {
   for (unsigned i = 0; i < LINKS && most > 0; i++)
-    if (!node->links[i].peer) {
+    if (!node->links[i].peer && sim_now >= node->looks_up_at) {
       connect_link(node, own, &node->links[i]);
       most--;
     }

@@ -23,6 +23,7 @@ struct node {
   struct event restart;
   bool entered; /* its name is in the directory */
   unsigned incoming;
+  int64_t looks_up_at; /* looks for another node then */
   struct own_link {
     haul_peer *peer; /* NULL: none */
     unsigned to;
