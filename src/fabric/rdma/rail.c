@@ -34,7 +34,8 @@
 #define RECORDS_A_TURN     64
 #define CHECKSUMMED_A_TURN ((uint64_t)4 << 20)
 
-static int rail_error(const struct rdma_rail *rail, const char *what, int system) {
+__attribute__((cold)) static int rail_error(const struct rdma_rail *rail, const char *what,
+                                            int system) {
   if (system == ENOMEM)
     return error_set(HAUL_ELIMIT, system, rail->device->nic->name,
                      "raise the limit: ulimit -l unlimited",
@@ -74,8 +75,8 @@ __attribute__((cold)) static int create_qp(struct rdma_rail *rail, uint32_t inli
   return rail->qp ? 0 : errno;
 }
 
-static int modify(struct rdma_rail *rail, struct ibv_qp_attr *attributes, int mask,
-                  const char *what) {
+__attribute__((cold)) static int modify(struct rdma_rail *rail, struct ibv_qp_attr *attributes,
+                                        int mask, const char *what) {
   int system = rail->device->nic->verbs->modify_qp(rail->qp, attributes, IBV_QP_STATE | mask);
   return system ? rail_error(rail, what, system) : 0;
 }
@@ -320,7 +321,8 @@ static const struct {
     {IBV_WC_WR_FLUSH_ERR, HAUL_EPATH, "the queue pair was in error", "look for an earlier failure"},
 };
 
-int rdma_rail_set_error(const struct rdma_rail *rail, enum ibv_wc_status status, uint32_t vendor) {
+__attribute__((cold)) int rdma_rail_set_error(const struct rdma_rail *rail,
+                                              enum ibv_wc_status status, uint32_t vendor) {
   const char *nic = rail->device->nic->name;
   for (size_t i = 0; i < sizeof completion_errors / sizeof completion_errors[0]; i++)
     if (completion_errors[i].status == status)

@@ -17,7 +17,7 @@
 #define BUDGET     (512u << 10) /* bytes before other rails get their turn */
 #define READ_AHEAD (FRAME_TRAILER + FRAME_HEADER + FRAME_SEGMENT)
 
-void rail_fail(struct tcp_rail *rail, int code, const char *reason) {
+__attribute__((cold)) void rail_fail(struct tcp_rail *rail, int code, const char *reason) {
   char text[160];
   struct link *link = rail->endpoint->base.link;
   snprintf(text, sizeof text, "%s on tcp rail %u", reason, rail->index);
@@ -192,7 +192,7 @@ static void end_work(struct tcp_endpoint *endpoint, struct work *work, int code)
   work->done(work, code);
 }
 
-static int rejection(int code) {
+__attribute__((cold)) static int rejection(int code) {
   const char *hint = code == HAUL_ESTALE    ? "look it up again: it was released or unpublished"
                      : code == HAUL_EACCESS ? "have its owner publish it with this right"
                      : code == HAUL_EINVAL  ? "have its owner align the region to 8 bytes"
@@ -475,7 +475,7 @@ void receive_detach(struct tcp_endpoint *endpoint, const struct work *work) {
   }
 }
 
-void receive_revoke(struct tcp_endpoint *endpoint, uint64_t handle) {
+__attribute__((cold)) void receive_revoke(struct tcp_endpoint *endpoint, uint64_t handle) {
   each_rail(rail, endpoint) {
     const struct frame *frame = &rail->rx.frame;
     if (rail->rx.state != RX_HEAD && rail->rx.payload.region && frame->type == FRAME_WRITE &&

@@ -384,7 +384,7 @@ static ssize_t send_pages(struct tcp_rail *rail, struct tx_frame *frame) {
   return put;
 }
 
-int tcp_probe_splice(void) {
+__attribute__((cold)) int tcp_probe_splice(void) {
   int pipe[2] = {-1, -1}, sockets[2];
   struct iovec span = {zeros, 1};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)

@@ -294,7 +294,8 @@ static void reject_sources(struct list *frames, uint64_t handle) {
   }
 }
 
-static void tcp_revoke(struct endpoint *base, uint64_t handle, struct haul_region *region) {
+__attribute__((cold)) static void tcp_revoke(struct endpoint *base, uint64_t handle,
+                                             struct haul_region *region) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   (void)region;
   receive_revoke(endpoint, handle);
@@ -432,7 +433,7 @@ __attribute__((cold)) static void tcp_forked(struct endpoint *base) {
   each_rail(rail, (struct tcp_endpoint *)base) rail_forked(rail);
 }
 
-static void tcp_destroy(struct endpoint *base) {
+__attribute__((cold)) static void tcp_destroy(struct endpoint *base) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   for (unsigned i = 0; i < TCP_RAILS; i++)
     rail_free(endpoint->rails[i]);
