@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * haul doctor: the requirements of paths and places, and commands that fix them. */
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "command.h"

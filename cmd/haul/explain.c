@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * haul explain: the paths of a transfer, for one size and over all sizes. */
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "command.h"

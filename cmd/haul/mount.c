@@ -6,7 +6,6 @@
 #include <haul/storage.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <syslog.h>

@@ -23,8 +23,7 @@ enum nccl_result {
 #define NCCL_POINTER_DMABUF 4
 
 enum nccl_level { NCCL_LEVEL_WARN = 2, NCCL_LEVEL_INFO = 3 };
-#define NCCL_SUBSYSTEM_INIT 0x1ul
-#define NCCL_SUBSYSTEM_NET  0x10ul
+#define NCCL_SUBSYSTEM_NET 0x10ul
 typedef void nccl_logger(int level, unsigned long subsystems, const char *file, int line,
                          const char *format, ...);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Messages between the two sides of a comm. Both run this plugin, with the same byte order.
  * Malformed messages, and messages from another peer than the comm's, are dropped. */
-#include <stdio.h>
 #include <string.h>
 
 #include "plugin.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "plugin.h"
 
-#include <string.h>
-
 struct plugin plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .pumping = PTHREAD_MUTEX_INITIALIZER};
 
 /* Polling time before sleep: a step of NCCL takes some tens of microseconds. */

@@ -20,7 +20,6 @@
 
 #include <haul/haul.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "core/list.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The buffer protocol: regions as buffers for numpy.asarray, memoryview and readinto, and wrapped
  * buffers. */
-#include <string.h>
 
 #include "haulpy.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
  * Region: a range of bytes at a place, and a tensor if it has a layout. */
-#include <string.h>
 #include <unistd.h>
 
 #include "haulpy.h"
