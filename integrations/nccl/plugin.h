@@ -188,8 +188,8 @@ int memory_register(void *comm, void *data, size_t size, int type, void **memory
 int memory_deregister(void *comm, void *memory);
 
 int transfer_send(void *comm, void *data, size_t size, int tag, void *memory, void **request);
-int transfer_receive(void *comm, int count, void **data, const size_t *sizes, const int *tags,
-                     void **memories, void **request);
+int transfer_receive(void *comm, int count, void **data, size_t *sizes, int *tags, void **memories,
+                     void **request);
 int transfer_test(void *request, int *done, int *sizes);
 /* Ends receives into deregistered memory. With the comm's lock. */
 void transfer_forget(struct comm *comm, uint64_t memory);

@@ -81,7 +81,7 @@ static int receive_locked(struct comm *comm, int count, void **data, const size_
   return result;
 }
 
-int transfer_receive(void *handle, int count, void **data, const size_t *sizes, const int *tags,
+int transfer_receive(void *handle, int count, void **data, size_t *sizes, int *tags,
                      void **memories, void **request) {
   struct comm *comm = handle;
   *request = NULL;

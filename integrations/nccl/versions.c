@@ -23,10 +23,6 @@ IS(nccl_properties_12, max_p2p, 104);
 IS(nccl_properties_12, rail, 124);
 IS(nccl_net_12, finalize, 160);
 
-static int init_8(nccl_logger *logger) {
-  return plugin_init(logger);
-}
-
 static int init_10(nccl_logger *logger, void *profiler) {
   (void)profiler;
   return plugin_init(logger);
@@ -119,11 +115,6 @@ static int receive_8(void *comm, int count, void **data, int *sizes, int *tags, 
   return transfer_receive(comm, count, data, wide, tags, memories, request);
 }
 
-static int receive_9(void *comm, int count, void **data, size_t *sizes, int *tags, void **memories,
-                     void **request) {
-  return transfer_receive(comm, count, data, sizes, tags, memories, request);
-}
-
 static int receive_10(void *comm, int count, void **data, size_t *sizes, int *tags, void **memories,
                       void **profiles, void **request) {
   (void)profiles;
@@ -177,8 +168,8 @@ SHOWN const struct nccl_net_10 ncclNetPlugin_v10 = {NAME,
                                                     .connect = connect_10,
                                                     .send = send_10,
                                                     .receive = receive_10};
-#define TABLE_8 NAME, MEMORY, ENDS, .init = init_8, .listen = comm_listen, .connect = connect_8
-SHOWN const struct nccl_net_9 ncclNetPlugin_v9 = {TABLE_8, .properties = properties_9,
-                                                  .send = transfer_send, .receive = receive_9};
+#define TABLE_8 NAME, MEMORY, ENDS, .init = plugin_init, .listen = comm_listen, .connect = connect_8
+SHOWN const struct nccl_net_9 ncclNetPlugin_v9 = {
+    TABLE_8, .properties = properties_9, .send = transfer_send, .receive = transfer_receive};
 SHOWN const struct nccl_net_8 ncclNetPlugin_v8 = {TABLE_8, .properties = properties_8,
                                                   .send = send_8, .receive = receive_8};
