@@ -114,10 +114,6 @@ struct comm *comm_find(uint64_t id) {
   return found;
 }
 
-void comm_unlock(struct comm *comm) {
-  pthread_mutex_unlock(&comm->lock);
-}
-
 /* Notifies the peer, so that it does not wait. */
 void comm_fail(struct comm *comm, int result) {
   if (comm->failed)

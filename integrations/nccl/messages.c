@@ -200,7 +200,7 @@ static void dispatch(const struct haul_message *message) {
     else
       to_receiver(comm, head, message->length);
   }
-  comm_unlock(comm);
+  pthread_mutex_unlock(&comm->lock);
 }
 
 static bool comm_uses(const struct comm *comm, const haul_peer *peer) {

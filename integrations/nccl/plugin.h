@@ -182,7 +182,6 @@ struct comm *comm_new(bool sends);
 void comm_fail(struct comm *comm, int result);
 /* By its id, locked; or NULL. */
 struct comm *comm_find(uint64_t id);
-void comm_unlock(struct comm *comm);
 
 int memory_register(void *comm, void *data, size_t size, int type, void **memory);
 int memory_deregister(void *comm, void *memory);
