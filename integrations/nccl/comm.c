@@ -191,19 +191,17 @@ static int address_of(int device, char address[ADDRESS_ROOM]) {
 
 int comm_listen(int device, void *out, void **listening) {
   struct handle handle = {.magic = HANDLE_MAGIC};
-  struct listener *listener = calloc(1, sizeof *listener);
   *listening = NULL;
-  if (!listener || device < 0 || (unsigned)device >= plugin.device_count) {
-    free(listener);
-    return listener ? NCCL_INVALID_ARGUMENT : NCCL_SYSTEM_ERROR;
-  }
+  if (device < 0 || (unsigned)device >= plugin.device_count)
+    return NCCL_INVALID_ARGUMENT;
   int result = address_of(device, handle.address);
-  if (!result && getrandom(handle.secret, sizeof handle.secret, 0) != sizeof handle.secret)
-    result = NCCL_SYSTEM_ERROR;
-  if (result) {
-    free(listener);
+  if (result)
     return result;
-  }
+  if (getrandom(handle.secret, sizeof handle.secret, 0) != sizeof handle.secret)
+    return NCCL_SYSTEM_ERROR;
+  struct listener *listener = calloc(1, sizeof *listener);
+  if (!listener)
+    return NCCL_SYSTEM_ERROR;
   handle.check = check_of(&handle);
   memset(out, 0, NCCL_HANDLE_SIZE);
   memcpy(out, &handle, sizeof handle);

@@ -41,8 +41,7 @@ static int plugin_open_node(void) {
 
 static void close_all(void) {
   workers_close();
-  if (plugin.node)
-    haul_node_close(plugin.node);
+  haul_node_close(plugin.node);
   plugin.node = NULL;
   plugin.device_count = 0;
 }
@@ -116,7 +115,6 @@ int plugin_properties(int number, struct nccl_properties_12 *properties) {
       .guid = device->guid,
       .pointers = NCCL_POINTER_HOST | (has_gpu() ? NCCL_POINTER_CUDA | NCCL_POINTER_DMABUF : 0),
       .speed = device->speed,
-      .port = 0,
       .max_comms = 65536,
       .max_receives = GROUP_MAX,
       .virtual_count = 1,
