@@ -76,18 +76,11 @@ static void delete_versioned(struct dl_managed_versioned *managed) {
 }
 
 /* A capsule without a consumer still has its first name. */
-static void drop_older(PyObject *capsule) {
-  if (PyCapsule_IsValid(capsule, DL_NAME)) {
-    struct dl_managed *managed = PyCapsule_GetPointer(capsule, DL_NAME);
-    managed->deleter(managed);
-  }
-}
-
-static void drop_versioned(PyObject *capsule) {
-  if (PyCapsule_IsValid(capsule, DL_NAME_VERSIONED)) {
-    struct dl_managed_versioned *managed = PyCapsule_GetPointer(capsule, DL_NAME_VERSIONED);
-    managed->deleter(managed);
-  }
+static void drop(PyObject *capsule) {
+  if (PyCapsule_IsValid(capsule, DL_NAME))
+    delete_older(PyCapsule_GetPointer(capsule, DL_NAME));
+  else if (PyCapsule_IsValid(capsule, DL_NAME_VERSIONED))
+    delete_versioned(PyCapsule_GetPointer(capsule, DL_NAME_VERSIONED));
 }
 
 /* False for places without a DLPack device type that covers haul's addresses. */
@@ -132,32 +125,25 @@ static struct export *export_new(struct region *region, const struct haul_tensor
   return export;
 }
 
-static PyObject *capsule_older(struct region *region, const struct haul_tensor *layout) {
+static PyObject *capsule_new(struct region *region, const struct haul_tensor *layout,
+                             bool versioned) {
   struct dl_tensor tensor;
   struct export *export = export_new(region, layout, &tensor);
   if (!export)
     return NULL;
-  struct dl_managed *managed = &export->managed.older;
-  *managed = (struct dl_managed){.tensor = tensor, .context = export, .deleter = delete_older};
-  PyObject *capsule = PyCapsule_New(managed, DL_NAME, drop_older);
-  if (!capsule)
-    export_free(export);
-  return capsule;
-}
-
-static PyObject *capsule_versioned(struct region *region, const struct haul_tensor *layout) {
-  struct dl_tensor tensor;
-  struct export *export = export_new(region, layout, &tensor);
-  if (!export)
-    return NULL;
-  struct dl_managed_versioned *managed = &export->managed.versioned;
-  *managed = (struct dl_managed_versioned){.major = DL_MAJOR,
-                                           .minor = DL_MINOR,
-                                           .context = export,
-                                           .deleter = delete_versioned,
-                                           .flags = region->readonly ? DL_FLAG_READ_ONLY : 0,
-                                           .tensor = tensor};
-  PyObject *capsule = PyCapsule_New(managed, DL_NAME_VERSIONED, drop_versioned);
+  if (versioned)
+    export->managed.versioned =
+        (struct dl_managed_versioned){.major = DL_MAJOR,
+                                      .minor = DL_MINOR,
+                                      .context = export,
+                                      .deleter = delete_versioned,
+                                      .flags = region->readonly ? DL_FLAG_READ_ONLY : 0,
+                                      .tensor = tensor};
+  else
+    export->managed.older =
+        (struct dl_managed){.tensor = tensor, .context = export, .deleter = delete_older};
+  PyObject *capsule =
+      PyCapsule_New(&export->managed, versioned ? DL_NAME_VERSIONED : DL_NAME, drop);
   if (!capsule)
     export_free(export);
   return capsule;
@@ -244,11 +230,9 @@ PyObject *dlpack_capsule(PyObject *self, PyObject *args, PyObject *keywords) {
     return NULL;
   if (copies)
     return refuse("__dlpack__ does not copy: copy the tensor instead");
-  if (major >= 1)
-    return capsule_versioned(region, layout_of(self));
-  if (region->readonly)
+  if (major < 1 && region->readonly)
     return refuse_older(region);
-  return capsule_older(region, layout_of(self));
+  return capsule_new(region, layout_of(self), major >= 1);
 }
 
 PyObject *dlpack_device(PyObject *self, PyObject *none) {
