@@ -157,7 +157,7 @@ void *job_new(size_t size, struct object *object, const char *call) {
   job->state = state;
   job->handle = object_enter(object, call);
   if (job->handle) {
-    job->used[0] = object;
+    job->used[0] = (struct object *)Py_NewRef((PyObject *)object);
     return job;
   }
   job_free(job);
@@ -169,13 +169,6 @@ void job_free(struct job *job) {
   pthread_mutex_destroy(&job->state->lock);
   free(job->state);
   free(job);
-}
-
-void job_drop(struct job *job) {
-  for (size_t i = 0; i < sizeof job->used / sizeof *job->used; i++)
-    if (job->used[i])
-      object_leave(job->used[i]);
-  job_free(job);
 }
 
 static void job_call(struct job *job) {
@@ -190,6 +183,11 @@ static void leave_used(struct job *job) {
       object_leave(job->used[i]);
       Py_DECREF((PyObject *)job->used[i]);
     }
+}
+
+void job_drop(struct job *job) {
+  leave_used(job);
+  job_free(job);
 }
 
 /* Of an abandoned job. If the interpreter has ended, the process is about to. */
@@ -266,8 +264,6 @@ static bool job_await(struct job *job) {
 }
 
 int job_run(struct job *job) {
-  for (size_t i = 0; i < sizeof job->used / sizeof *job->used; i++)
-    Py_XINCREF((PyObject *)job->used[i]);
   if (gettid() != getpid() || !job_start(job)) { /* other threads get no signals */
     WITHOUT_GIL(job_call(job));
   } else if (!job_await(job)) {

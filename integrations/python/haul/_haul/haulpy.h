@@ -189,7 +189,7 @@ struct job {
   int (*run)(struct job *job);   /* without the GIL; uses only the job */
   void (*undo)(struct job *job); /* with or without the GIL: undoes an unused success */
   void *handle;                  /* of used[0] */
-  struct object *used[2];        /* entered; left when the call has ended */
+  struct object *used[2];        /* references, entered; left when the call has ended */
   struct job_state *state;
 };
 

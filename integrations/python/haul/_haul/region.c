@@ -263,7 +263,7 @@ static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keyw
   copy->until = until;
   copy->from = object_enter((struct object *)source, "copy_from");
   if (copy->from)
-    copy->job.used[1] = (struct object *)source;
+    copy->job.used[1] = (struct object *)Py_NewRef(source);
   if (!copy->from || !copy_length(copy, length)) {
     job_drop(&copy->job);
     return NULL;
