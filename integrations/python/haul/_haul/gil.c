@@ -140,7 +140,8 @@ struct job_state {
   struct haul_error error;
 };
 
-void *job_new(size_t size, struct object *object, const char *call) {
+void *job_new(size_t size, struct object *object, const char *call, int (*run)(struct job *job),
+              void (*undo)(struct job *job)) {
   struct job *job = calloc(1, size);
   struct job_state *state = calloc(1, sizeof *state);
   pthread_condattr_t clock;
@@ -154,6 +155,8 @@ void *job_new(size_t size, struct object *object, const char *call) {
   pthread_mutex_init(&state->lock, NULL);
   pthread_cond_init(&state->end, &clock);
   pthread_condattr_destroy(&clock);
+  job->run = run;
+  job->undo = undo;
   job->state = state;
   job->handle = object_enter(object, call);
   if (job->handle) {

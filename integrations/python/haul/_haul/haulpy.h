@@ -193,9 +193,10 @@ struct job {
   struct job_state *state;
 };
 
-/* Allocates a job of `size` bytes and enters `object` in the name of `call`. NULL with an
- * exception. */
-void *job_new(size_t size, struct object *object, const char *call);
+/* Allocates a job of `size` bytes and enters `object` in the name of `call`. `undo` may be NULL.
+ * NULL with an exception. */
+void *job_new(size_t size, struct object *object, const char *call, int (*run)(struct job *job),
+              void (*undo)(struct job *job));
 /* Runs the job and leaves the objects. 0: the caller frees the job. -1 with an exception: it is
  * freed, now or when its thread ends. */
 int job_run(struct job *job);

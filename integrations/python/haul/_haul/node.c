@@ -213,10 +213,9 @@ static PyObject *node_listen(PyObject *self, PyObject *args) {
   const char *address;
   if (!PyArg_ParseTuple(args, "s", &address))
     return NULL;
-  struct listening *listening = job_new(sizeof *listening, node, "listen");
+  struct listening *listening = job_new(sizeof *listening, node, "listen", run_listen, NULL);
   if (!listening)
     return NULL;
-  listening->job.run = run_listen;
   /* Longer addresses are invalid even when cut. */
   PyOS_snprintf(listening->address, sizeof listening->address, "%s", address);
   if (job_run(&listening->job) != 0)
@@ -253,11 +252,10 @@ static PyObject *node_connect(PyObject *self, PyObject *args, PyObject *keywords
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$O", names, &address, &timeout) ||
       !deadline_from(timeout, node->timeout, &until))
     return NULL;
-  struct connecting *connecting = job_new(sizeof *connecting, &node->base, "connect");
+  struct connecting *connecting =
+      job_new(sizeof *connecting, &node->base, "connect", run_connect, undo_connect);
   if (!connecting)
     return NULL;
-  connecting->job.run = run_connect;
-  connecting->job.undo = undo_connect;
   connecting->until = until;
   PyOS_snprintf(connecting->address, sizeof connecting->address, "%s", address);
   if (job_run(&connecting->job) != 0)

@@ -67,11 +67,9 @@ static PyObject *peer_lookup(PyObject *self, PyObject *args, PyObject *keywords)
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$O", names, &name, &timeout) ||
       !deadline_from(timeout, peer->node->timeout, &until))
     return NULL;
-  struct lookup *lookup = job_new(sizeof *lookup, peer, "lookup");
+  struct lookup *lookup = job_new(sizeof *lookup, peer, "lookup", run_lookup, undo_lookup);
   if (!lookup)
     return NULL;
-  lookup->job.run = run_lookup;
-  lookup->job.undo = undo_lookup;
   lookup->until = until;
   PyOS_snprintf(lookup->name, sizeof lookup->name, "%s", name);
   if (job_run(&lookup->job) != 0)
@@ -134,11 +132,9 @@ static PyObject *peer_list(PyObject *self, PyObject *args, PyObject *keywords) {
   haul_deadline until;
   if (!deadline_argument(args, keywords, "|$O", peer->node->timeout, &until))
     return NULL;
-  struct listing *listing = job_new(sizeof *listing, peer, "list");
+  struct listing *listing = job_new(sizeof *listing, peer, "list", run_list, undo_list);
   if (!listing)
     return NULL;
-  listing->job.run = run_list;
-  listing->job.undo = undo_list;
   listing->until = until;
   if (job_run(&listing->job) != 0)
     return NULL;

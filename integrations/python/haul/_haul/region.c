@@ -254,10 +254,9 @@ static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keyw
       !deadline_from(timeout, to->node->timeout, &until) ||
       !region_must_be_writable((struct region *)self, "copy_from"))
     return NULL;
-  struct copy *copy = job_new(sizeof *copy, to, "copy_from");
+  struct copy *copy = job_new(sizeof *copy, to, "copy_from", run_copy, NULL);
   if (!copy)
     return NULL;
-  copy->job.run = run_copy;
   copy->to_offset = to_offset;
   copy->from_offset = from_offset;
   copy->until = until;
