@@ -113,7 +113,7 @@ void object_begin_export(struct object *object);
 void object_end_export(struct object *object);
 
 /* For tp_dealloc, before it frees the type's own fields. */
-void object_free(struct object *object);
+void object_free(PyObject *self);
 
 /* For tp_traverse, besides the type's own references. haul.aio lets a node know the tasks that wait
  * for it, and a task may refer to any object of that node: so all types support cycles. */

@@ -185,7 +185,7 @@ static int clear(PyObject *self) {
 
 static void dealloc(PyObject *self) {
   PyObject *watch = ((struct node *)self)->watch;
-  object_free((struct object *)self);
+  object_free(self);
   Py_XDECREF(watch);
 }
 

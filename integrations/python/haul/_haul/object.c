@@ -137,8 +137,9 @@ int object_traverse(PyObject *self, visitproc visit, void *arg) {
   return 0;
 }
 
-void object_free(struct object *object) {
-  PyTypeObject *type = Py_TYPE((PyObject *)object);
+void object_free(PyObject *self) {
+  struct object *object = (struct object *)self;
+  PyTypeObject *type = Py_TYPE(self);
   PyObject_GC_UnTrack(object);
   object->closed = true;
   release(object);

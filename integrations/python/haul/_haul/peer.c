@@ -12,10 +12,6 @@ PyObject *peer_object(struct node *node, haul_peer *handle) {
   return (PyObject *)object_new(haulpy.peer, "peer", handle, release_peer, node);
 }
 
-static void peer_dealloc(PyObject *self) {
-  object_free((struct object *)self);
-}
-
 /* Several objects may stand for one peer: each message creates one. */
 static PyObject *peer_compare(PyObject *self, PyObject *other, int operation) {
   if (Py_TYPE(other) != Py_TYPE(self) || (operation != Py_EQ && operation != Py_NE))
@@ -197,7 +193,7 @@ PyTypeObject *peer_type(void) {
       PROPERTY(alive, "Whether it is connected."),
       OBJECT_GETTERS,
       {NULL, NULL, NULL, NULL, NULL}};
-  static PyType_Slot slots[] = {SLOT(Py_tp_dealloc, peer_dealloc),
+  static PyType_Slot slots[] = {SLOT(Py_tp_dealloc, object_free),
                                 SLOT(Py_tp_traverse, object_traverse),
                                 SLOT(Py_tp_repr, peer_repr),
                                 SLOT(Py_tp_richcompare, peer_compare),
@@ -218,7 +214,7 @@ static int remote_traverse(PyObject *self, visitproc visit, void *arg) {
 static void remote_dealloc(PyObject *self) {
   struct remote *remote = (struct remote *)self;
   PyObject *peer = remote->peer, *name = remote->name;
-  object_free(&remote->base);
+  object_free(self);
   Py_XDECREF(name);
   Py_DECREF(peer);
 }

@@ -64,7 +64,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg) {
 
 static void dealloc(PyObject *self) {
   struct wrapped *wrapped = ((struct region *)self)->wrapped;
-  object_free((struct object *)self);
+  object_free(self);
   wrapped_release(wrapped);
 }
 

@@ -274,7 +274,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg) {
 static void dealloc(PyObject *self) {
   struct transfer *transfer = (struct transfer *)self;
   PyObject *region = transfer->region, *remote = transfer->remote;
-  object_free(&transfer->base);
+  object_free(self);
   Py_XDECREF(region);
   Py_XDECREF(remote);
 }
