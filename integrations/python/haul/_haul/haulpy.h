@@ -348,6 +348,7 @@ PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywor
 PyObject *transfer_explain(PyObject *self, PyObject *args, PyObject *keywords);
 
 PyObject *report_object(const struct haul_report *report);
+const char *operation_name(int operation);
 PyObject *report_paths(const struct haul_path *paths, size_t count);
 
 /* Methods of Node. */

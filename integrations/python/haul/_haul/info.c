@@ -80,7 +80,7 @@ PyObject *report_paths(const struct haul_path *paths, size_t count) {
   return tuple;
 }
 
-static const char *operation_name(int operation) {
+const char *operation_name(int operation) {
   switch (operation) {
   case HAUL_OP_WRITE:
     return "write";

@@ -216,13 +216,9 @@ PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywor
 }
 
 static int operation_from(const char *text) {
-  static const char *const names[] = {[HAUL_OP_WRITE] = "write",
-                                      [HAUL_OP_READ] = "read",
-                                      [HAUL_OP_FETCH_ADD] = "fetch_add",
-                                      [HAUL_OP_COMPARE_SWAP] = "compare_swap"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (names[i] && strcmp(text, names[i]) == 0)
-      return (int)i;
+  for (int i = HAUL_OP_WRITE; i <= HAUL_OP_COMPARE_SWAP; i++)
+    if (strcmp(text, operation_name(i)) == 0)
+      return i;
   PyErr_Format(PyExc_ValueError,
                "invalid operation \"%.40s\": expected \"write\", \"read\", \"fetch_add\" or "
                "\"compare_swap\"",
