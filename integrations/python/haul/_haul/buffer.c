@@ -122,12 +122,6 @@ void wrapped_release(struct wrapped *wrapped) {
   PyErr_Restore(type, value, trace);
 }
 
-int wrapped_traverse(struct wrapped *wrapped, visitproc visit, void *arg) {
-  if (wrapped)
-    Py_VISIT(wrapped->buffer.obj);
-  return 0;
-}
-
 PyObject *wrap_memory(struct node *node, struct wrapped *wrapped, uintptr_t first,
                       struct haul_tensor layout, bool readonly) {
   haul_region *handle = NULL;

@@ -314,7 +314,6 @@ PyObject *wrap_memory(struct node *node, struct wrapped *wrapped, uintptr_t firs
 
 /* Returns the memory to its owner, after the release of its region has returned. */
 void wrapped_release(struct wrapped *wrapped);
-int wrapped_traverse(struct wrapped *wrapped, visitproc visit, void *arg);
 
 /* dlpack.c: DLPack, both ways */
 

@@ -58,8 +58,10 @@ void region_end_export(struct region *region) {
 }
 
 static int traverse(PyObject *self, visitproc visit, void *arg) {
-  int code = wrapped_traverse(((struct region *)self)->wrapped, visit, arg);
-  return code ? code : object_traverse(self, visit, arg);
+  const struct wrapped *wrapped = ((struct region *)self)->wrapped;
+  if (wrapped)
+    Py_VISIT(wrapped->buffer.obj);
+  return object_traverse(self, visit, arg);
 }
 
 static void dealloc(PyObject *self) {
