@@ -84,7 +84,7 @@ int buffer_get(PyObject *self, Py_buffer *view, int flags) {
   }
   if (status != 0) {
     PyMem_Free(shape);
-    region_end_export(region);
+    object_end_export(&region->base);
     return -1;
   }
   view->obj = Py_NewRef(self);
@@ -93,7 +93,7 @@ int buffer_get(PyObject *self, Py_buffer *view, int flags) {
 
 void buffer_release(PyObject *self, Py_buffer *view) {
   PyMem_Free(view->internal);
-  region_end_export(region_of(self));
+  object_end_export(&region_of(self)->base);
 }
 
 PyObject *buffer_array(PyObject *self, PyObject *args, PyObject *keywords) {

@@ -61,7 +61,7 @@ static void export_free(struct export *export) {
   PyGILState_STATE state;
   if (!foreign_enter(&state))
     return;
-  region_end_export(export->region);
+  object_end_export(&export->region->base);
   Py_DECREF((PyObject *)export->region);
   free(export);
   foreign_leave(state);

@@ -260,9 +260,8 @@ bool region_must_be_writable(const struct region *region, const char *call);
 /* How to get writable memory instead: an imperative clause. */
 const char *region_writable_hint(const struct region *region);
 
-/* Keeps the region and its node until region_end_export. Raises haul.Error. */
+/* Keeps the region and its node until object_end_export. Raises haul.Error. */
 bool region_begin_export(struct region *region, const char *call, char **address);
-void region_end_export(struct region *region);
 
 PyTypeObject *tensor_type(void);
 PyObject *tensor_object(struct region *region, const struct haul_tensor *layout);

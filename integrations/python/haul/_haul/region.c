@@ -53,10 +53,6 @@ bool region_begin_export(struct region *region, const char *call, char **address
   return true;
 }
 
-void region_end_export(struct region *region) {
-  object_end_export(&region->base);
-}
-
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   const struct wrapped *wrapped = ((struct region *)self)->wrapped;
   if (wrapped)
