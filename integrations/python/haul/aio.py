@@ -15,7 +15,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Callable
 
 from ._data import Code, Error, Message, TimedOut
@@ -38,12 +37,7 @@ class _Waiter:
         self.watch.add(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.watch.remove(self)
 
     async def woken(self) -> None:
