@@ -160,11 +160,7 @@ static int connect_daemon(const char *mount) {
     return -errno;
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-  int status;
-  do
-    status = connect(fd, (struct sockaddr *)&at, size);
-  while (status != 0 && errno == EINTR);
-  if (status == 0)
+  if (TEMP_FAILURE_RETRY(connect(fd, (struct sockaddr *)&at, size)) == 0)
     return fd;
   code = errno == ECONNREFUSED ? -ENOTCONN : -errno;
   close(fd);
@@ -188,10 +184,7 @@ static int send_request(int fd, const struct devices_request *request, int descr
     control.header.cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
   }
-  ssize_t put;
-  do
-    put = sendmsg(fd, &message, MSG_NOSIGNAL);
-  while (put < 0 && errno == EINTR);
+  ssize_t put = TEMP_FAILURE_RETRY(sendmsg(fd, &message, MSG_NOSIGNAL));
   return put == (ssize_t)sizeof *request ? 0 : -ENOTCONN;
 }
 
@@ -201,10 +194,7 @@ static int receive_response(int fd, struct devices_response *response, int *desc
   struct iovec span = {response, sizeof *response};
   struct msghdr message = {
       .msg_iov = &span, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-  ssize_t got;
-  do
-    got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-  while (got < 0 && errno == EINTR);
+  ssize_t got = TEMP_FAILURE_RETRY(recvmsg(fd, &message, MSG_CMSG_CLOEXEC));
   if (got < 0)
     return errno == EAGAIN ? -ETIMEDOUT : -ENOTCONN;
   struct cmsghdr *header = CMSG_FIRSTHDR(&message);

@@ -14,10 +14,7 @@
 #define NUMA_NODES 1024 /* the most that a kernel can be configured for */
 
 int random_id(uint8_t id[16]) {
-  ssize_t got;
-  do
-    got = getrandom(id, 16, 0);
-  while (got < 0 && errno == EINTR);
+  ssize_t got = TEMP_FAILURE_RETRY(getrandom(id, 16, 0));
   if (got != 16)
     return got < 0 ? -errno : -EIO;
   id[6] = (uint8_t)((id[6] & 0x0f) | 0x40); /* RFC 9562: version 4, random */
