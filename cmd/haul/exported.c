@@ -173,12 +173,10 @@ int exported_get(const struct exported *exported) {
 
 static ssize_t read_input(void *user, void *bytes, size_t room) {
   struct job *job = user;
-  ssize_t got;
   job->failed = source_wait(&job->source, NULL, HAUL_FOREVER);
   if (job->failed)
     return -1;
-  while ((got = read(job->source.descriptor, bytes, room)) < 0 && errno == EINTR)
-    ;
+  ssize_t got = TEMP_FAILURE_RETRY(read(job->source.descriptor, bytes, room));
   if (got < 0)
     job->failed = fail_system(errno, "cannot read %s", job->source.label);
   else

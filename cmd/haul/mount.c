@@ -137,9 +137,8 @@ static int wait_for_mount(pid_t child, int pipe) {
   }
   if (read(pipe, &byte, 1) == 1)
     return EXIT_DONE;
-  while (waitpid(child, &status, 0) < 0)
-    if (errno != EINTR)
-      return fail_system(errno, "cannot wait for the mount process");
+  if (TEMP_FAILURE_RETRY(waitpid(child, &status, 0)) < 0)
+    return fail_system(errno, "cannot wait for the mount process");
   if (WIFEXITED(status))
     return WEXITSTATUS(status);
   return fail_because(NULL, "the mount process ended by signal %d", WTERMSIG(status));

@@ -237,9 +237,8 @@ static void receive_other(void *user, const struct haul_message *message) {
 
 static int wait_for_signal(const struct server *server) {
   struct pollfd entry = {server->signals, POLLIN, 0};
-  while (poll(&entry, 1, -1) < 0)
-    if (errno != EINTR)
-      return fail_system(errno, "cannot poll");
+  if (TEMP_FAILURE_RETRY(poll(&entry, 1, -1)) < 0)
+    return fail_system(errno, "cannot poll");
   return EXIT_DONE;
 }
 

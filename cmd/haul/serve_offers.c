@@ -68,9 +68,7 @@ static int fill_from(haul_region *region, int descriptor, const char *path) {
   char *at = haul_region_address(region);
   size_t remaining = haul_region_length(region);
   while (remaining > 0) {
-    ssize_t got = read(descriptor, at, remaining);
-    if (got < 0 && errno == EINTR)
-      continue;
+    ssize_t got = TEMP_FAILURE_RETRY(read(descriptor, at, remaining));
     if (got < 0)
       return fail_system(errno, "cannot read %s", path);
     if (got == 0)

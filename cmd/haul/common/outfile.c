@@ -93,9 +93,7 @@ int outfile_open(struct outfile *file, const char *path, uint64_t length) {
 int outfile_write(struct outfile *file, const void *bytes, size_t length) {
   const char *at = bytes;
   while (length > 0) {
-    ssize_t written = write(file->descriptor, at, length);
-    if (written < 0 && errno == EINTR)
-      continue;
+    ssize_t written = TEMP_FAILURE_RETRY(write(file->descriptor, at, length));
     if (written < 0)
       return fail_because(*file->temporary ? "free some space; the file was not changed" : NULL,
                           "cannot write %s: %s", file->label, strerror(errno));
