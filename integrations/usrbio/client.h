@@ -69,8 +69,6 @@ int buffer_finish(struct hf3fs_iov *iov, int code);
 
 struct device;
 
-/* The number of devices. */
-int device_count(void);
 /* Registers memory of the device `number`: new memory, or `memory` of the application. EINVAL: not
  * a device's memory; ENODEV; ENOTSUP: it cannot be shared; ENOMEM; ENOTCONN: no daemon; or the
  * daemon's error. */

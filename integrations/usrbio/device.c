@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "client.h"
+#include "hf3fs_usrbio_gdr.h"
 
 #define TIMEOUT_S   30 /* of requests, which may start a driver, and of users of the memory */
 #define DEVICES_MAX 64
@@ -127,7 +128,7 @@ static int list_devices(uint16_t *kind) {
   return count_kind(devices, count, *kind);
 }
 
-int device_count(void) {
+int hf3fs_gdr_device_count(void) {
   uint16_t kind;
   return list_devices(&kind);
 }

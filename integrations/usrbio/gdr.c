@@ -16,11 +16,7 @@ static const struct device *device_of(const struct hf3fs_iov *iov) {
 /* The earlier names: _gpu */
 
 bool hf3fs_gdr_available(void) {
-  return device_count() > 0;
-}
-
-int hf3fs_gdr_device_count(void) {
-  return device_count();
+  return hf3fs_gdr_device_count() > 0;
 }
 
 /* Registers memory of the device `number`, new or the application's; opens a registered buffer
