@@ -10,10 +10,7 @@ static void *alloc_here(struct record *record, cudaStream_t stream) {
   if (address)
     return address;
   cudaError_t result = calls->malloc ? calls->malloc(&address, record->bytes) : NO_RUNTIME;
-  if (result != cudaSuccess)
-    address = NULL;
-  serve_passed_on(record, address, result);
-  return address;
+  return serve_passed_on(record, &address, result) == cudaSuccess ? address : NULL;
 }
 
 void *haul_cudahook_alloc(size_t size, int device, void *stream) {

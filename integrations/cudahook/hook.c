@@ -34,10 +34,6 @@ static void *serve(struct record *record, bool has_place, cudaStream_t stream) {
   return NULL;
 }
 
-static void *result_of(void *const *address, cudaError_t result) {
-  return address && result == cudaSuccess ? *address : NULL;
-}
-
 cudaError_t cudaMalloc(void **address, size_t bytes) {
   struct record record = record_of("cudaMalloc", bytes);
   void *served = serve(&record, address, cudaStreamLegacy);
@@ -47,7 +43,7 @@ cudaError_t cudaMalloc(void **address, size_t bytes) {
   }
   const struct runtime *calls = runtime();
   cudaError_t result = calls->malloc ? calls->malloc(address, bytes) : NO_RUNTIME;
-  return serve_passed_on(&record, result_of(address, result), result);
+  return serve_passed_on(&record, address, result);
 }
 
 /* 0: invalid, passed on. */
@@ -72,7 +68,7 @@ cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t 
   const struct runtime *calls = runtime();
   cudaError_t result =
       calls->malloc_pitch ? calls->malloc_pitch(address, pitch, width, height) : NO_RUNTIME;
-  return serve_passed_on(&record, result_of(address, result), result);
+  return serve_passed_on(&record, address, result);
 }
 
 cudaError_t cudaMalloc3D(struct cudaPitchedPtr *pitched, struct cudaExtent extent) {
@@ -86,7 +82,7 @@ cudaError_t cudaMalloc3D(struct cudaPitchedPtr *pitched, struct cudaExtent exten
   }
   const struct runtime *calls = runtime();
   cudaError_t result = calls->malloc_3d ? calls->malloc_3d(pitched, extent) : NO_RUNTIME;
-  return serve_passed_on(&record, pitched ? result_of(&pitched->ptr, result) : NULL, result);
+  return serve_passed_on(&record, pitched ? &pitched->ptr : NULL, result);
 }
 
 /* Passes NULL on, as programs use cudaFree(NULL) to initialize the device. */
@@ -127,7 +123,7 @@ static cudaError_t malloc_async(const char *call, void **address, size_t bytes, 
     return cudaSuccess;
   }
   cudaError_t result = real ? real(address, bytes, given) : NO_RUNTIME;
-  return serve_passed_on(&record, result_of(address, result), result);
+  return serve_passed_on(&record, address, result);
 }
 
 static cudaError_t free_async(const char *call, void *address, cudaStream_t given,
@@ -166,7 +162,7 @@ static cudaError_t malloc_from_pool(const char *call, void **address, size_t byt
   struct record record = record_of(call, bytes);
   pass_on(&record, "the application has its own pool");
   cudaError_t result = real ? real(address, bytes, pool, stream) : NO_RUNTIME;
-  return serve_passed_on(&record, result_of(address, result), result);
+  return serve_passed_on(&record, address, result);
 }
 
 cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t pool,

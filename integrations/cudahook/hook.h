@@ -101,8 +101,8 @@ cudaError_t serve_free_async(struct record *record, struct block *block, cudaStr
 /* Before a reset of the current device: waits for pending frees and releases all its blocks. */
 void serve_reset(void);
 
-/* After an allocation was passed on: drops a stale block at `address`, which is NULL after a
- * failure. Logs and returns `result`. */
-cudaError_t serve_passed_on(const struct record *record, void *address, cudaError_t result);
+/* After an allocation was passed on: drops a stale block at `*address`, which counts only after a
+ * success; `address` may be NULL. Logs and returns `result`. */
+cudaError_t serve_passed_on(const struct record *record, void *const *address, cudaError_t result);
 
 #endif

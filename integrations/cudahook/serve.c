@@ -225,15 +225,15 @@ void *serve_alloc(struct record *record, cudaStream_t stream) {
   return region ? serve_region(record, region) : NULL;
 }
 
-cudaError_t serve_passed_on(const struct record *record, void *address, cudaError_t result) {
+cudaError_t serve_passed_on(const struct record *record, void *const *address, cudaError_t result) {
   struct record done = *record;
-  done.address = address;
+  done.address = address && result == cudaSuccess ? *address : NULL;
   if (result != cudaSuccess)
     log_record(&done, "passed on: %s; error %d", record->why, result);
   else
     log_record(&done, "passed on: %s", record->why);
-  if (result == cudaSuccess && address && !is_forked_child())
-    block_release(blocks_remove(address));
+  if (done.address && !is_forked_child())
+    block_release(blocks_remove(done.address));
   return result;
 }
 
