@@ -53,31 +53,26 @@ void haul_cudahook_free(void *address, size_t size, int device, void *stream) {
     device_leave(calls, before, device);
 }
 
-struct found {
+struct search {
   const char *address;
-  haul_region *region;
-  uint64_t offset;
+  haul_region **region;
+  uint64_t *offset;
 };
 
 static int store_found(void *user, const struct block *block) {
-  struct found *found = user;
-  found->region = block->region;
-  found->offset = (uint64_t)(found->address - block->address);
+  const struct search *search = user;
+  *search->region = block->region;
+  *search->offset = (uint64_t)(search->address - block->address);
   return 0;
 }
 
 int haul_cudahook_find(const void *address, haul_region **region, uint64_t *offset) {
-  struct found found = {.address = address};
+  struct search search = {address, region, offset};
   if (is_forked_child())
     return HAUL_EFORK;
   if (!address || !region || !offset)
     return HAUL_EINVAL;
-  int code = blocks_use(address, store_found, &found);
-  if (code == 0) {
-    *region = found.region;
-    *offset = found.offset;
-  }
-  return code;
+  return blocks_use(address, store_found, &search);
 }
 
 struct publication {
