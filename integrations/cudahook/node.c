@@ -21,6 +21,7 @@ static size_t minimum = MINIMUM;
 static const char *bad_minimum, *bad_rights; /* invalid values, or NULL */
 static const char *prefix;
 static unsigned rights = HAUL_READ;
+static const struct record settings = {.call = "settings", .device = -1};
 
 /* A page with 1 here, and 0 in every child forked later, as the kernel wipes it. */
 static _Atomic(volatile unsigned char *) mark;
@@ -63,16 +64,15 @@ static __attribute__((constructor)) void read_settings(void) {
 
 void node_check_settings(void) {
   static atomic_flag done = ATOMIC_FLAG_INIT;
-  const struct record record = {.call = "settings", .device = -1};
   if (atomic_flag_test_and_set(&done))
     return;
   if (bad_minimum)
-    log_warning(&record,
+    log_warning(&settings,
                 "invalid HAUL_CUDAHOOK_MINIMUM=%s: expected a number of bytes, %zu is used (hint: "
                 "use digits only)",
                 bad_minimum, minimum);
   if (bad_rights)
-    log_warning(&record,
+    log_warning(&settings,
                 "invalid HAUL_CUDAHOOK_RIGHTS=%s: expected r or rw, r is used (hint: set rw to let "
                 "peers write)",
                 bad_rights);
@@ -151,24 +151,22 @@ static void node_listen(haul_node *made, const char *wanted) {
 }
 
 static void warn_unreachable(void) {
-  const struct record record = {.call = "settings", .device = -1};
   snprintf(unreachable, sizeof unreachable, "HAUL_CUDAHOOK_LISTEN is not set");
   if (prefix)
-    log_warning(&record,
+    log_warning(&settings,
                 "HAUL_CUDAHOOK_PUBLISH=%s: peers cannot connect, as %s (hint: set "
                 "HAUL_CUDAHOOK_LISTEN=unix:///tmp/haul.%%p)",
                 prefix, unreachable);
 }
 
 static bool is_insecure(void) {
-  const struct record record = {.call = "settings", .device = -1};
   const char *text = setting("HAUL_CUDAHOOK_INSECURE");
   if (!text || strcmp(text, "0") == 0)
     return false;
   if (strcmp(text, "1") == 0)
     return true;
   log_warning(
-      &record,
+      &settings,
       "invalid HAUL_CUDAHOOK_INSECURE=%s: expected 0 or 1, 0 is used (hint: set 1 to listen "
       "beyond loopback)",
       text);
