@@ -70,6 +70,7 @@ struct nccl_properties_12 {
 
 /* Calls common to all versions. */
 #define NCCL_ENDS                                                                                  \
+  int (*flush)(void *comm, int count, void **data, int *sizes, void **memories, void **request);   \
   int (*test)(void *request, int *done, int *sizes);                                               \
   int (*close_send)(void *comm);                                                                   \
   int (*close_receive)(void *comm);                                                                \
@@ -94,7 +95,6 @@ struct nccl_net_8 {
   int (*send)(void *comm, void *data, int size, int tag, void *memory, void **request);
   int (*receive)(void *comm, int count, void **data, int *sizes, int *tags, void **memories,
                  void **request);
-  int (*flush)(void *comm, int count, void **data, int *sizes, void **memories, void **request);
   NCCL_ENDS
 };
 
@@ -110,7 +110,6 @@ struct nccl_net_9 {
   int (*send)(void *comm, void *data, size_t size, int tag, void *memory, void **request);
   int (*receive)(void *comm, int count, void **data, size_t *sizes, int *tags, void **memories,
                  void **request);
-  int (*flush)(void *comm, int count, void **data, int *sizes, void **memories, void **request);
   NCCL_ENDS
   int (*make_virtual)(int *device, void *properties);
 };
@@ -128,7 +127,6 @@ struct nccl_net_10 {
               void **request);
   int (*receive)(void *comm, int count, void **data, size_t *sizes, int *tags, void **memories,
                  void **profiles, void **request);
-  int (*flush)(void *comm, int count, void **data, int *sizes, void **memories, void **request);
   NCCL_ENDS
   int (*make_virtual)(int *device, void *properties);
 };
@@ -148,7 +146,6 @@ struct nccl_net_10 {
                 void **request);                                                                   \
     int (*receive)(void *comm, int count, void **data, size_t *sizes, int *tags, void **memories,  \
                    void **profiles, void **request);                                               \
-    int (*flush)(void *comm, int count, void **data, int *sizes, void **memories, void **request); \
     NCCL_ENDS                                                                                      \
     int (*make_virtual)(int *device, void *properties);                                            \
     int (*finalize)(void *context);                                                                \
