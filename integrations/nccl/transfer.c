@@ -254,8 +254,7 @@ static int start_write(struct comm *comm, struct request *request, const struct 
 }
 
 static int send_start(struct comm *comm, struct request *request, struct entry *entry,
-                      const void *data, struct memory *memory) {
-  uint64_t from = 0;
+                      const void *data, struct memory *memory, uint64_t from) {
   if (request->size == 0 || (request->size <= EAGER_MAX && entry->eager && memory->host)) {
     int code = notify_receiver(request, request->size ? data : NULL);
     if (code == 1)
@@ -270,21 +269,20 @@ static int send_start(struct comm *comm, struct request *request, struct entry *
   }
   if (!target->remote)
     return 1; /* the lookup is in progress */
-  locate(memory, data, request->size, &from);
   return start_write(comm, request, entry, target, memory, from);
 }
 
 static int send_locked(struct comm *comm, void *data, size_t size, int tag, struct memory *memory,
                        void **out) {
   unsigned index = 0;
-  uint64_t offset;
+  uint64_t from = 0;
   if (comm->failed)
     return comm->failed;
   struct entry *entry = match(comm, tag, &index);
   struct request *request = free_request(comm);
   if (!entry || !request)
     return NCCL_SUCCESS;
-  if (size > 0 && (!memory || memory->comm != comm || !locate(memory, data, size, &offset))) {
+  if (size > 0 && (!memory || memory->comm != comm || !locate(memory, data, size, &from))) {
     WARN("NET/haul: cannot send: the range exceeds its registered memory");
     return NCCL_INVALID_ARGUMENT;
   }
@@ -299,7 +297,7 @@ static int send_locked(struct comm *comm, void *data, size_t size, int tag, stru
   request->sequence = comm->groups[comm->posted_first].sequence;
   request->slot = comm->groups[comm->posted_first].slot;
   request->index = index;
-  int result = send_start(comm, request, entry, data, memory);
+  int result = send_start(comm, request, entry, data, memory, from);
   if (result == 1)
     return NCCL_SUCCESS;
   if (result == NCCL_SUCCESS) {
