@@ -100,14 +100,18 @@ enum request_state {
   REQUEST_DONE
 };
 
+/* The size of a send, and the receive that it ends. */
+struct message_done {
+  uint64_t sequence, size;
+  uint32_t slot, index;
+};
+
 struct request {
   struct comm *comm;
   enum request_state state;
-  int result;    /* when done: enum nccl_result */
-  uint64_t size; /* of a send; the next three name its receive */
-  uint64_t sequence;
-  uint32_t slot, index;
-  struct group *group; /* of a receive */
+  int result;               /* when done: enum nccl_result */
+  struct message_done done; /* of a send */
+  struct group *group;      /* of a receive */
   haul_transfer *transfer;
 };
 
@@ -193,10 +197,6 @@ int transfer_test(void *request, int *done, int *sizes);
 /* Ends receives into deregistered memory. With the comm's lock. */
 void transfer_forget(struct comm *comm, uint64_t memory);
 
-struct message_done {
-  uint64_t sequence, size;
-  uint32_t slot, index;
-};
 /* With the comm's lock; never block. 0: sent; 1: no room, retry later; negative: failed. */
 int message_hello(struct comm *comm);
 int message_memory(struct comm *comm, const struct memory *memory);

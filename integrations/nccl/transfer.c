@@ -166,11 +166,7 @@ static void consume_entry(struct comm *comm, struct entry *entry) {
 }
 
 static int notify_receiver(struct request *request, const void *bytes) {
-  const struct message_done done = {.sequence = request->sequence,
-                                    .size = request->size,
-                                    .slot = request->slot,
-                                    .index = request->index};
-  int code = message_done(request->comm, &done, bytes);
+  int code = message_done(request->comm, &request->done, bytes);
   if (code == 1)
     request->state = REQUEST_NOTIFY;
   else
@@ -218,7 +214,7 @@ static void write_ended(void *user, haul_transfer *transfer) {
   request->transfer = NULL;
   if (code) {
     if (!comm->closing && !comm->failed)
-      WARN("NET/haul: a send of %llu bytes failed: %s", (unsigned long long)request->size,
+      WARN("NET/haul: a send of %llu bytes failed: %s", (unsigned long long)request->done.size,
            haul_error_text(code));
     comm_fail(comm, NCCL_REMOTE_ERROR);
     complete(request, NCCL_REMOTE_ERROR);
@@ -236,7 +232,7 @@ static void write_ended(void *user, haul_transfer *transfer) {
 static int start_write(struct comm *comm, struct request *request, const struct entry *entry,
                        const struct target *target, struct memory *memory, uint64_t from) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  const struct haul_piece piece = {from, entry->offset, request->size};
+  const struct haul_piece piece = {from, entry->offset, request->done.size};
   options.done = write_ended;
   options.user = request;
   request->state = REQUEST_IN_FLIGHT;
@@ -255,8 +251,9 @@ static int start_write(struct comm *comm, struct request *request, const struct 
 
 static int send_start(struct comm *comm, struct request *request, struct entry *entry,
                       const void *data, struct memory *memory, uint64_t from) {
-  if (request->size == 0 || (request->size <= EAGER_MAX && entry->eager && memory->host)) {
-    int code = notify_receiver(request, request->size ? data : NULL);
+  if (request->done.size == 0 ||
+      (request->done.size <= EAGER_MAX && entry->eager && memory->host)) {
+    int code = notify_receiver(request, request->done.size ? data : NULL);
     if (code == 1)
       request->state = REQUEST_FREE; /* the retry sends the bytes again */
     return code < 0 ? warn_library("cannot send") : code;
@@ -293,10 +290,8 @@ static int send_locked(struct comm *comm, void *data, size_t size, int tag, stru
         size, (unsigned long long)entry->size);
     return NCCL_INVALID_USAGE;
   }
-  request->size = size;
-  request->sequence = comm->groups[comm->posted_first].sequence;
-  request->slot = comm->groups[comm->posted_first].slot;
-  request->index = index;
+  const struct group *group = &comm->groups[comm->posted_first];
+  request->done = (struct message_done){group->sequence, size, group->slot, index};
   int result = send_start(comm, request, entry, data, memory, from);
   if (result == 1)
     return NCCL_SUCCESS;
@@ -325,7 +320,7 @@ static void write_sizes(const struct request *request, int *sizes) {
   if (!sizes)
     return;
   if (request->comm->sends)
-    sizes[0] = (int)request->size;
+    sizes[0] = (int)request->done.size;
   for (unsigned i = 0; !request->comm->sends && i < request->group->count; i++)
     sizes[i] = (int)request->group->entries[i].moved;
 }
