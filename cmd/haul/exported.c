@@ -31,6 +31,7 @@ struct job {
   struct tally tally;
   uint64_t done, pages; /* bytes; bytes sent from the pages of the file */
   int failed;           /* exit status of a callback, whose error has been printed */
+  struct haul_storage_error error;
 };
 
 static int split(struct job *job) {
@@ -45,7 +46,6 @@ static int split(struct job *job) {
 }
 
 static int open_job(struct job *job, const struct exported *exported) {
-  struct haul_storage_error error;
   void *symbol;
   *job = (struct job){
       .exported = exported, .outfile = {.descriptor = -1}, .source = {.descriptor = -1}};
@@ -62,8 +62,8 @@ static int open_job(struct job *job, const struct exported *exported) {
       .export = job->export,
       .timeout_ns = exported->timeout,
   };
-  if (job->calls->open(&reach, &job->tree, &error))
-    return fail_because(error.hint, "%s", error.text);
+  if (job->calls->open(&reach, &job->tree, &job->error))
+    return fail_because(job->error.hint, "%s", job->error.text);
   tally_begin(&job->tally);
   return EXIT_DONE;
 }
@@ -76,13 +76,13 @@ static int close_job(struct job *job, int status) {
   return status;
 }
 
-static int finish(struct job *job, int failed, const struct haul_storage_error *error) {
+static int finish(struct job *job, int failed) {
   progress_hide();
   if (interrupted() && failed && !job->failed)
     return fail_because(NULL, "interrupted");
   if (job->failed)
     return job->failed;
-  return failed ? fail_because(error->hint, "%s", error->text) : EXIT_DONE;
+  return failed ? fail_because(job->error.hint, "%s", job->error.text) : EXIT_DONE;
 }
 
 /* Adds the report of the server. */
@@ -154,16 +154,13 @@ static bool write_output(void *user, const void *bytes, size_t length) {
 }
 
 int exported_get(const struct exported *exported) {
-  struct haul_storage_error error;
   struct job job;
   const struct haul_storage_stream stream = {
       .begin = begin_file, .write = write_output, .report = add_report, .user = &job};
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
-    status = finish(
-        &job,
-        job.calls->get(job.tree, job.path, exported->offset, exported->length, &stream, &error),
-        &error);
+    status = finish(&job, job.calls->get(job.tree, job.path, exported->offset, exported->length,
+                                         &stream, &job.error));
   if (status == EXIT_DONE)
     status = outfile_commit(&job.outfile);
   if (status == EXIT_DONE)
@@ -186,7 +183,6 @@ static ssize_t read_input(void *user, void *bytes, size_t room) {
 }
 
 int exported_put(const struct exported *exported) {
-  struct haul_storage_error error;
   struct job job;
   const struct haul_storage_stream stream = {
       .read = read_input, .report = add_report, .user = &job};
@@ -199,7 +195,7 @@ int exported_put(const struct exported *exported) {
     uint64_t length = job.source.length;
     progress_begin(&job.progress, job.source.label, length == SOURCE_LENGTH_UNKNOWN ? 0 : length,
                    exported->quiet);
-    status = finish(&job, job.calls->put(job.tree, job.path, &stream, &error), &error);
+    status = finish(&job, job.calls->put(job.tree, job.path, &stream, &job.error));
   }
   if (status == EXIT_DONE)
     print_report(&job, false);
@@ -278,12 +274,11 @@ static void print_listing_json(const struct job *job, const struct listing *list
 }
 
 int exported_list(const struct exported *exported) {
-  struct haul_storage_error error;
   struct listing listing = {0};
   struct job job;
   int status = open_job(&job, exported);
   if (status == EXIT_DONE)
-    status = finish(&job, job.calls->list(job.tree, job.path, add_name, &listing, &error), &error);
+    status = finish(&job, job.calls->list(job.tree, job.path, add_name, &listing, &job.error));
   if (listing.count)
     qsort(listing.list, listing.count, sizeof *listing.list, by_name);
   if (status == EXIT_DONE && exported->json)
