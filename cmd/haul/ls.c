@@ -198,7 +198,7 @@ static int follow_changes(const struct listing *listing) {
 /* Prints the nodes and the regions of a directory; with `follow` also each change, until SIGINT. */
 static int list_directory(const char *address, int64_t timeout_ns, int as_json, int follow) {
   struct listing listing = {0};
-  haul_deadline until = haul_deadline_in(timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS);
+  haul_deadline until = connect_deadline(timeout_ns);
   haul_node *node = open_client_node();
   if (!node)
     return EXIT_FAILED;

@@ -55,9 +55,8 @@ struct rates {
   uint64_t errors; /* total, not a rate */
 };
 
-static int take_snapshot(const struct session *session, int64_t wait_ns,
-                         struct snapshot *snapshot) {
-  haul_deadline until = haul_deadline_in(wait_ns);
+static int take_snapshot(const struct session *session, struct snapshot *snapshot) {
+  haul_deadline until = connect_deadline(given.timeout);
   for (size_t room = snapshot->count + 64;;
        room = 2 * room > snapshot->count ? 2 * room : snapshot->count) {
     if (room > PEERS_MOST)
@@ -299,16 +298,15 @@ static void wait_for(int64_t nanoseconds) {
 
 static int show(const struct session *session) {
   int64_t interval = given.interval ? given.interval : INTERVAL_NS;
-  int64_t wait_ns = given.timeout ? given.timeout : CONNECT_TIMEOUT_NS;
   bool terminal = isatty(STDOUT_FILENO) && !given.once;
   struct snapshot snapshots[2] = {0};
-  int status = take_snapshot(session, wait_ns, &snapshots[0]);
+  int status = take_snapshot(session, &snapshots[0]);
   for (unsigned i = 1; status == EXIT_DONE; i++) {
     struct snapshot *now = &snapshots[i % 2], *last = &snapshots[(i + 1) % 2];
     wait_for(interval);
     if (interrupted() && !given.once)
       break;
-    status = take_snapshot(session, wait_ns, now);
+    status = take_snapshot(session, now);
     if (status)
       break;
     if (terminal)

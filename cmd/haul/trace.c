@@ -40,7 +40,6 @@ static const struct option_spec options[] = {
 /* A recording of a node. */
 struct recording {
   struct session session;
-  int64_t wait_ns;
   struct haul_trace trace;
   struct timeline timeline;
   uint64_t events;
@@ -50,7 +49,7 @@ struct recording {
 static int receive_events(struct recording *recording, bool *full) {
   static struct haul_trace_event events[PAGE];
   size_t count = PAGE;
-  if (haul_peer_trace_of(recording->session.peer, haul_deadline_in(recording->wait_ns),
+  if (haul_peer_trace_of(recording->session.peer, connect_deadline(given.timeout),
                          &recording->trace, events, &count))
     return fail_library("cannot read the trace of the node");
   for (size_t i = 0; i < count; i++)
@@ -65,8 +64,8 @@ static void name_peers(struct recording *recording) {
   static struct haul_peer_stats peers[PEERS];
   struct haul_node_stats stats;
   size_t count = PEERS;
-  if (haul_peer_stats_of(recording->session.peer, haul_deadline_in(recording->wait_ns), &stats,
-                         peers, &count))
+  if (haul_peer_stats_of(recording->session.peer, connect_deadline(given.timeout), &stats, peers,
+                         &count))
     return;
   for (size_t i = 0; i < count && i < PEERS; i++)
     timeline_name(&recording->timeline, &peers[i]);
@@ -98,7 +97,7 @@ static ssize_t write_to(void *cookie, const char *bytes, size_t length) {
 static int record(struct recording *recording, struct outfile *file, int64_t nanoseconds) {
   size_t none = 0;
   /* The first request starts the recording and the timeline. */
-  if (haul_peer_trace_of(recording->session.peer, haul_deadline_in(recording->wait_ns),
+  if (haul_peer_trace_of(recording->session.peer, connect_deadline(given.timeout),
                          &recording->trace, NULL, &none))
     return fail_library("cannot read the trace of the node");
   FILE *out = fopencookie(file, "w", (cookie_io_functions_t){.write = write_to});
@@ -127,7 +126,6 @@ static int run_trace(const struct command *self, char **operands) {
     return options_wrong(self, "missing option -o FILE");
   if (!options_address(self, operands[0], DEFAULT_PORT, address))
     return EXIT_USAGE;
-  recording.wait_ns = given.timeout ? given.timeout : CONNECT_TIMEOUT_NS;
   interrupt_catch();
   int status = outfile_open(&file, given.output, 0);
   if (status == EXIT_DONE)

@@ -139,30 +139,31 @@ bool target_or_node_parse(const char *text, struct target *target) {
   return parse_node(text, slash ? slash : text + strlen(text), target);
 }
 
+haul_deadline connect_deadline(int64_t timeout_ns) {
+  return haul_deadline_in(timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS);
+}
+
 int session_open(struct session *session, const struct haul_node_config *config,
                  const char *address, int64_t timeout_ns) {
-  int64_t wait_ns = timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS;
   *session = (struct session){NULL, NULL, NULL};
   if (haul_node_open(config, &session->node))
     return fail_library("cannot open a node");
-  if (haul_peer_connect(session->node, address, haul_deadline_in(wait_ns), &session->peer))
+  if (haul_peer_connect(session->node, address, connect_deadline(timeout_ns), &session->peer))
     return fail_library("cannot connect to %s", address);
   return EXIT_DONE;
 }
 
 int session_lookup(struct session *session, const char *name, int64_t timeout_ns) {
-  int64_t wait_ns = timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS;
-  if (haul_peer_lookup(session->peer, name, haul_deadline_in(wait_ns), &session->remote))
+  if (haul_peer_lookup(session->peer, name, connect_deadline(timeout_ns), &session->remote))
     return fail_library("cannot find the region '%s'", name);
   return EXIT_DONE;
 }
 
 bool session_is_file(struct session *session, const char *name, int64_t timeout_ns) {
-  int64_t wait_ns = timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS;
   haul_remote *remote = NULL;
   if (!strchr(name, '/'))
     return false;
-  int code = haul_peer_lookup(session->peer, name, haul_deadline_in(wait_ns), &remote);
+  int code = haul_peer_lookup(session->peer, name, connect_deadline(timeout_ns), &remote);
   haul_remote_release(remote);
   return code == HAUL_ENAME || code == HAUL_EINVAL;
 }
@@ -186,8 +187,7 @@ static int list_regions(void *context, void *list, size_t *count) {
 
 int session_list(const struct session *session, int64_t timeout_ns, struct haul_published **entries,
                  size_t *count) {
-  struct region_list regions = {session->peer,
-                                haul_deadline_in(timeout_ns ? timeout_ns : CONNECT_TIMEOUT_NS)};
+  struct region_list regions = {session->peer, connect_deadline(timeout_ns)};
   *entries = load_list(list_regions, &regions, sizeof(**entries), count);
   return *entries ? EXIT_DONE : fail_library("cannot list the regions");
 }

@@ -34,13 +34,16 @@ bool target_parse(const char *text, struct target *target);
  * PATH must be a socket. False for an invalid address. */
 bool target_or_node_parse(const char *text, struct target *target);
 
+/* In `timeout_ns` from now; 0 means CONNECT_TIMEOUT_NS. */
+haul_deadline connect_deadline(int64_t timeout_ns);
+
 struct session {
   haul_node *node;
   haul_peer *peer;
   haul_remote *remote; /* NULL until session_lookup */
 };
 
-/* Opens a node and connects it. `config` may be NULL; `timeout_ns` 0 means CONNECT_TIMEOUT_NS.
+/* Opens a node and connects it. `config` may be NULL; `timeout_ns` as above.
  * Release with session_close, also after a failure. Returns an exit status. */
 int session_open(struct session *session, const struct haul_node_config *config,
                  const char *address, int64_t timeout_ns);
