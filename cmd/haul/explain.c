@@ -65,11 +65,9 @@ static bool is_atomic(int operation) {
 /* The transfer and its paths. */
 struct explanation {
   const char *operation, *target;
-  uint64_t size;
   struct haul_place here, there;
-  size_t count;
-  struct haul_path paths[HAUL_PATHS_MAX];
-  struct curve curve; /* no points for an atomic operation */
+  struct curve_point point; /* of its size */
+  struct curve curve;       /* no points for an atomic operation */
 };
 
 static void add_row(struct table *table, const struct haul_path *path, uint64_t bytes) {
@@ -100,11 +98,11 @@ static void heading(const struct explanation *result, char *text, size_t size) {
 static void print_explain_table(const struct explanation *result) {
   char ends[512];
   heading(result, ends, sizeof(ends));
-  printf("%s %s, %s\n", result->operation, size_text(result->size).text, ends);
+  printf("%s %s, %s\n", result->operation, size_text(result->point.bytes).text, ends);
   struct table table =
       table_begin("llrrlll", "PATH", "STATE", "COST", "RATE", "COPIES", "ZERO-COPY", "WHY");
-  for (size_t i = 0; i < result->count; i++)
-    add_row(&table, &result->paths[i], result->size);
+  for (size_t i = 0; i < result->point.count; i++)
+    add_row(&table, &result->point.paths[i], result->point.bytes);
   table_end(&table);
   if (result->curve.points == 0)
     return;
@@ -118,21 +116,18 @@ static void print_explain_json(const struct explanation *result) {
   json_text(&json, "target", result->target);
   json_text(&json, "local_place", place_text(result->here).text);
   json_text(&json, "remote_place", place_text(result->there).text);
-  json_number(&json, "bytes", result->size);
-  paths_to_json(&json, "paths", result->paths, result->count);
+  json_number(&json, "bytes", result->point.bytes);
+  paths_to_json(&json, "paths", result->point.paths, result->point.count);
   if (result->curve.points)
     curve_to_json(&result->curve, &json);
   json_end_object(&json);
 }
 
 static int explain_size(const struct curve_input *input, struct explanation *result) {
-  result->count = HAUL_PATHS_MAX;
-  int code = haul_explain(input->local, input->remote, input->operation, result->size,
-                          &input->options, result->paths, &result->count);
-  if (result->count > HAUL_PATHS_MAX)
-    result->count = HAUL_PATHS_MAX;
-  for (size_t i = 0; i < result->count; i++)
-    use_command_terms(result->paths[i].reason, sizeof(result->paths[i].reason));
+  struct curve_point *point = &result->point;
+  int code = curve_explain(input, point->bytes, point);
+  for (size_t i = 0; i < point->count; i++)
+    use_command_terms(point->paths[i].reason, sizeof(point->paths[i].reason));
   return code;
 }
 
@@ -154,8 +149,8 @@ static int explain_all(const struct curve_input *input, bool measure, struct exp
 /* The size of the local memory. */
 static uint64_t bytes_needed(const struct explanation *result, bool measure, uint64_t length) {
   uint64_t measured = length < CURVE_MOST ? length : CURVE_MOST;
-  if (!measure || measured < result->size)
-    return result->size;
+  if (!measure || measured < result->point.bytes)
+    return result->point.bytes;
   return measured;
 }
 
@@ -169,11 +164,11 @@ static int explain_region(const struct session *session, struct explanation *res
   input.most = haul_remote_length(session->remote);
   uint64_t usual = is_atomic((int)input.operation) ? SIZE_ATOMIC : SIZE_DEFAULT;
   result->there = haul_remote_place(session->remote);
-  result->size = given.size ? given.size : input.most < usual ? input.most : usual;
-  if (result->size > input.most)
-    return fail_because("`haul ls` shows the sizes of regions",
-                        "cannot explain %llu bytes: %s has %llu", (unsigned long long)result->size,
-                        result->target, (unsigned long long)input.most);
+  result->point.bytes = given.size ? given.size : input.most < usual ? input.most : usual;
+  if (result->point.bytes > input.most)
+    return fail_because(
+        "`haul ls` shows the sizes of regions", "cannot explain %llu bytes: %s has %llu",
+        (unsigned long long)result->point.bytes, result->target, (unsigned long long)input.most);
   uint64_t needed = bytes_needed(result, given.measure, input.most);
   if (haul_region_alloc(session->node, result->here, (size_t)needed, 0, &input.local))
     return fail_library("cannot allocate %s at %s", size_text(needed).text,
@@ -201,7 +196,7 @@ static int explain(const struct target *target, struct explanation *result) {
     status = session_lookup(&session, target->name, timeout);
   if (status == EXIT_DONE)
     status = explain_region(&session, result);
-  if (status == EXIT_DONE && plot && !result->paths[0].open)
+  if (status == EXIT_DONE && plot && !result->point.paths[0].open)
     status = fail_because("leave --plot out: the table has the reasons",
                           "cannot plot: every path is closed");
   else if (status == EXIT_DONE && plot)

@@ -38,6 +38,8 @@ struct curve_input {
   uint64_t most; /* bytes of the region */
 };
 
+/* The paths for `bytes`. Returns 0 or a code of the library. */
+int curve_explain(const struct curve_input *input, uint64_t bytes, struct curve_point *point);
 /* Returns 0 or a code of the library. */
 int curve_make(const struct curve_input *input, struct curve *curve);
 /* Reads each size over each open path a few times, which gives the library measured costs; *known:

@@ -9,8 +9,7 @@
 
 #define TRIALS 6 /* for each path and size; the library needs four */
 
-static int explain_point(const struct curve_input *input, uint64_t bytes,
-                         struct curve_point *point) {
+int curve_explain(const struct curve_input *input, uint64_t bytes, struct curve_point *point) {
   point->bytes = bytes;
   point->count = HAUL_PATHS_MAX;
   int result = haul_explain(input->local, input->remote, input->operation, bytes, &input->options,
@@ -33,7 +32,7 @@ static int find_end(const struct curve_input *input, const struct curve_point *f
   while (end->bytes + 1 < below) {
     uint64_t middle = end->bytes + (below - end->bytes) / 2;
     struct curve_point point;
-    int result = explain_point(input, middle, &point);
+    int result = curve_explain(input, middle, &point);
     if (result)
       return result;
     if (is_same(from, &point))
@@ -51,7 +50,7 @@ static int add_parts(const struct curve_input *input, const struct curve_point *
   while (!is_same(&part->from, point) && curve->switches < CURVE_SWITCHES) {
     int result = find_end(input, &part->to, point->bytes, &part->to);
     if (result == 0)
-      result = explain_point(input, part->to.bytes + 1, &part[1].from);
+      result = curve_explain(input, part->to.bytes + 1, &part[1].from);
     if (result)
       return result;
     part++;
@@ -75,7 +74,7 @@ int curve_make(const struct curve_input *input, struct curve *curve) {
   curve->points = curve->switches = 0;
   while ((bytes = next_size(input, bytes)) && curve->points < CURVE_POINTS) {
     struct curve_point *point = &curve->at[curve->points++];
-    int result = explain_point(input, bytes, point);
+    int result = curve_explain(input, bytes, point);
     if (result)
       return result;
     if (curve->switches == 0)
@@ -111,12 +110,12 @@ int curve_measure(const struct curve_input *input, bool *known) {
   int result = 0;
   *known = true;
   while (result == 0 && (bytes = next_size(input, bytes))) {
-    result = explain_point(input, bytes, &point);
+    result = curve_explain(input, bytes, &point);
     for (size_t i = 0; result == 0 && i < point.count; i++)
       if (point.paths[i].open)
         result = read_some(input, point.paths[i].name, bytes);
     if (result == 0)
-      result = explain_point(input, bytes, &point);
+      result = curve_explain(input, bytes, &point);
     *known &= point.paths[0].measured || !point.paths[0].chosen;
   }
   return result;
