@@ -45,15 +45,10 @@ static const struct option_spec options[] = {
     {0},
 };
 
-static const char *const operations[] = {[HAUL_OP_WRITE] = "write",
-                                         [HAUL_OP_READ] = "read",
-                                         [HAUL_OP_FETCH_ADD] = "fetch-add",
-                                         [HAUL_OP_COMPARE_SWAP] = "compare-swap"};
-
 /* 0: unknown name. */
 static int operation_named(const char *name) {
   for (int i = HAUL_OP_WRITE; i <= HAUL_OP_COMPARE_SWAP; i++)
-    if (strcmp(operations[i], name) == 0)
+    if (strcmp(operation_text(i), name) == 0)
       return i;
   return 0;
 }

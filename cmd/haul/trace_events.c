@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "common/session.h"
 #include "common/text.h"
 
 #define PROCESS 1
@@ -28,13 +29,6 @@ struct track {
   uint64_t busy; /* end of the last span */
   uint32_t next; /* in the hash chain */
 };
-
-static const char *operation_name(enum haul_operation operation) {
-  static const char *const names[] = {"write", "read", "fetch-add", "compare-swap"};
-  return operation >= HAUL_OP_WRITE && operation <= HAUL_OP_COMPARE_SWAP
-             ? names[operation - HAUL_OP_WRITE]
-             : "?";
-}
 
 /* The finalizer of splitmix64. */
 static uint64_t mix(uint64_t hash, uint64_t value) {
@@ -236,7 +230,7 @@ static void write_span(struct timeline *timeline, const struct haul_trace_event 
   uint32_t track = find_track(timeline, ended, began->at_ns);
   struct track *there = &timeline->tracks[track];
   there->busy = ended->at_ns > there->busy ? ended->at_ns : there->busy;
-  write_head(timeline, "X", operation_name(ended->operation), began->at_ns, track);
+  write_head(timeline, "X", operation_text((int)ended->operation), began->at_ns, track);
   json_micros(&timeline->json, "dur", (int64_t)(ended->at_ns - began->at_ns));
   write_arguments(&timeline->json, ended, unfinished);
 }
@@ -259,7 +253,7 @@ static void write_slice(struct timeline *timeline, const struct haul_trace_event
 /* Writes an event without recorded begin as a point. */
 static void write_point(struct timeline *timeline, const struct haul_trace_event *event) {
   uint32_t track = find_track(timeline, event, UINT64_MAX);
-  write_head(timeline, "i", operation_name(event->operation), event->at_ns, track);
+  write_head(timeline, "i", operation_text((int)event->operation), event->at_ns, track);
   json_text(&timeline->json, "s", "t");
   write_arguments(&timeline->json, event, false);
 }

@@ -211,3 +211,10 @@ const char *rights_text(unsigned rights) {
   static const char *const names[] = {"none", "read", "write", "read-write"};
   return names[rights & (HAUL_READ | HAUL_WRITE)];
 }
+
+const char *operation_text(int operation) {
+  static const char *const names[] = {"write", "read", "fetch-add", "compare-swap"};
+  return operation >= HAUL_OP_WRITE && operation <= HAUL_OP_COMPARE_SWAP
+             ? names[operation - HAUL_OP_WRITE]
+             : "?";
+}

@@ -67,5 +67,6 @@ struct place_text {
 struct place_text place_text(struct haul_place place);
 
 const char *rights_text(unsigned rights);
+const char *operation_text(int operation); /* of enum haul_operation; "?": another one */
 
 #endif
