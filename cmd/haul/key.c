@@ -10,6 +10,7 @@
 #include "common/fail.h"
 #include "common/options.h"
 #include "common/output.h"
+#include "common/text.h"
 
 struct values {
   const char *name;
@@ -55,9 +56,7 @@ static void print_key_table(const struct haul_key *keys, size_t count) {
 
 static int show(const char *path, int as_json) {
   size_t count = 4096;
-  struct haul_key *keys = calloc(count, sizeof *keys);
-  if (!keys)
-    return fail_because(NULL, "out of memory");
+  struct haul_key *keys = must_realloc(NULL, count * sizeof *keys);
   if (haul_key_list(path, keys, &count) != 0) {
     free(keys);
     return fail_library("cannot show the keys");
