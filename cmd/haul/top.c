@@ -79,11 +79,13 @@ static int compare_numbers(const void *key, const void *peer) {
   return wanted < number ? -1 : wanted > number;
 }
 
-/* Finds a peer in the last snapshot, which is ordered by number; NULL: a new peer. */
+/* Finds a peer in the last snapshot, which is ordered by number. A new peer has zeros there. */
 static const struct haul_peer_stats *find_previous(const struct snapshot *last, uint64_t number) {
-  return last->count > 0
-             ? bsearch(&number, last->peers, last->count, sizeof *last->peers, compare_numbers)
-             : NULL;
+  static const struct haul_peer_stats none;
+  const struct haul_peer_stats *found = NULL;
+  if (last->count > 0)
+    found = bsearch(&number, last->peers, last->count, sizeof *last->peers, compare_numbers);
+  return found ? found : &none;
 }
 
 static double rate(uint64_t now, uint64_t then, double seconds) {
@@ -104,15 +106,14 @@ static void add_rates(struct rates *rates, const struct haul_path_stats *now,
 /* The rates of a peer over all its paths, and the busiest path; "-": none. */
 static struct rates rates_of(const struct haul_peer_stats *peer, const struct snapshot *last,
                              double seconds, const char **path) {
-  static const struct haul_path_stats none;
   const struct haul_peer_stats *then = find_previous(last, peer->number);
   struct rates sum = {0};
   double most = 0;
   *path = "-";
   for (size_t i = 0; i < HAUL_STATS_PATHS && peer->paths[i].path[0]; i++) {
     struct rates one = {0};
-    add_rates(&one, &peer->paths[i], then ? &then->paths[i] : &none, seconds);
-    add_rates(&sum, &peer->paths[i], then ? &then->paths[i] : &none, seconds);
+    add_rates(&one, &peer->paths[i], &then->paths[i], seconds);
+    add_rates(&sum, &peer->paths[i], &then->paths[i], seconds);
     if (one.slices > most) {
       most = one.slices;
       *path = peer->paths[i].path;
@@ -241,10 +242,9 @@ static void path_json(struct json *json, const struct haul_path_stats *path,
 
 static void paths_json(struct json *json, const struct haul_path_stats *paths,
                        const struct haul_path_stats *then, double seconds) {
-  static const struct haul_path_stats none;
   json_array(json, "paths");
   for (size_t i = 0; i < HAUL_STATS_PATHS && paths[i].path[0]; i++)
-    path_json(json, &paths[i], then ? &then[i] : &none, seconds);
+    path_json(json, &paths[i], &then[i], seconds);
   json_end_array(json);
 }
 
@@ -271,7 +271,7 @@ static void print_top_json(const struct snapshot *now, const struct snapshot *la
     json_text(&json, "side", peer->initiator ? "connected to" : "connected");
     json_number(&json, "transfers", peer->transfers);
     json_real(&json, "silent_seconds", (double)peer->silent_ns / 1e9);
-    paths_json(&json, peer->paths, then ? then->paths : NULL, seconds);
+    paths_json(&json, peer->paths, then->paths, seconds);
     json_end_object(&json);
   }
   json_end_array(&json);
