@@ -16,7 +16,7 @@ static void count_path(struct tally *tally, const struct haul_report *report) {
   size_t at = 0;
   while (at < tally->path_count && strcmp(tally->paths[at].name, name) != 0)
     at++;
-  if (at == TALLY_PATHS_MAX)
+  if (at == HAUL_PATHS_MAX)
     return;
   if (at == tally->path_count) {
     snprintf(tally->paths[at].name, sizeof(tally->paths[at].name), "%s", name);

@@ -10,8 +10,6 @@
 
 #include "output.h"
 
-#define TALLY_PATHS_MAX HAUL_PATHS_MAX
-
 /* Bytes by path: if a path fails, another one takes over. */
 struct tally_path {
   char name[16];
@@ -25,7 +23,7 @@ struct tally {
   struct haul_report sum;
   uint64_t transfers;
   size_t path_count;
-  struct tally_path paths[TALLY_PATHS_MAX];
+  struct tally_path paths[HAUL_PATHS_MAX];
   int64_t started; /* now_ns() */
   int64_t cpu;     /* cpu_ns() then */
 };
