@@ -263,7 +263,7 @@ static int serve(struct server *server) {
   if (status == EXIT_DONE)
     status = offers_publish(&server->offers, server->node);
   if (status == EXIT_DONE)
-    status = exports_open(&server->exports, server->node, receive_other, NULL);
+    status = exports_open(&server->exports, server->node, receive_other);
   if (status == EXIT_DONE)
     status = listen_all(server);
   if (status == EXIT_DONE)

@@ -211,7 +211,7 @@ bool exports_allow(struct exports *exports, const char *name, const char *who, b
 }
 
 int exports_open(struct exports *exports, haul_node *node,
-                 void (*other)(void *user, const struct haul_message *message), void *user) {
+                 void (*other)(void *none, const struct haul_message *message)) {
   struct haul_storage_error error;
   void *symbol;
   if (exports->count == 0)
@@ -226,7 +226,6 @@ int exports_open(struct exports *exports, haul_node *node,
       .exports = exports->list,
       .count = exports->count,
       .other = other,
-      .user = user,
   };
   if (exports->calls->open(&serving, &exports->service, &error))
     return fail_because(error.hint, "%s", error.text);

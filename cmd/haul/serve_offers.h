@@ -66,7 +66,7 @@ bool exports_allow(struct exports *exports, const char *name, const char *who, b
 /* Starts the thread of the module that receives the messages of the node and passes those of other
  * services to `other`. Does nothing without exports. Returns an exit status. */
 int exports_open(struct exports *exports, haul_node *node,
-                 void (*other)(void *user, const struct haul_message *message), void *user);
+                 void (*other)(void *none, const struct haul_message *message));
 /* Call exports_stop before haul_node_close, and exports_close after it. */
 void exports_stop(struct exports *exports);
 int exports_close(struct exports *exports);
