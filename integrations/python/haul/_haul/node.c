@@ -378,21 +378,6 @@ static PyObject *node_import(PyObject *self, PyObject *args, PyObject *keywords)
              : import_ticket((struct node *)self, &ticket, descriptor);
 }
 
-static PyObject *get_watch(PyObject *self, void *none) {
-  PyObject *watch = ((struct node *)self)->watch;
-  (void)none;
-  return Py_NewRef(watch ? watch : Py_None);
-}
-
-static int set_watch(PyObject *self, PyObject *value, void *none) {
-  struct node *node = (struct node *)self;
-  PyObject *before = node->watch;
-  (void)none;
-  node->watch = Py_XNewRef(value);
-  Py_XDECREF(before);
-  return 0;
-}
-
 PyTypeObject *node_type(void) {
   static PyMethodDef methods[] = {
       {"listen", node_listen, METH_VARARGS,
@@ -424,11 +409,12 @@ PyTypeObject *node_type(void) {
       OBJECT_METHODS,
       {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {PROPERTY(addresses, "The addresses that it listens on."),
-                                  {"_watch", get_watch, set_watch, "For haul.aio.", NULL},
                                   OBJECT_GETTERS,
                                   {NULL, NULL, NULL, NULL, NULL}};
   static PyMemberDef members[] = {MEMBER("timeout", T_DOUBLE, struct node, timeout,
                                          "Default of calls and transfers, in seconds."),
+                                  {"_watch", T_OBJECT, offsetof(struct node, watch), 0,
+                                   "For haul.aio."}, /* None if it is NULL */
                                   {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_new, node_new),
