@@ -140,7 +140,6 @@ PyObject *object_get(PyObject *self, void *getter);
 PyObject *object_method_close(PyObject *self, PyObject *none);
 PyObject *object_method_enter(PyObject *self, PyObject *none);
 PyObject *object_method_exit(PyObject *self, PyObject *args);
-PyObject *object_get_closed(PyObject *self, void *none);
 
 #define OBJECT_METHODS                                                                             \
   {"__enter__", object_method_enter, METH_NOARGS, NULL}, {                                         \
@@ -150,8 +149,7 @@ PyObject *object_get_closed(PyObject *self, void *none);
   }
 #define OBJECT_CLOSE                                                                               \
   { "close", object_method_close, METH_NOARGS, "Release the library's object." }
-#define OBJECT_GETTERS                                                                             \
-  { "closed", object_get_closed, NULL, "Whether it is closed.", NULL }
+#define OBJECT_MEMBERS MEMBER("closed", T_BOOL, struct object, closed, "Whether it is closed.")
 
 /* gil.c: waits without the GIL, and threads that the interpreter did not create */
 

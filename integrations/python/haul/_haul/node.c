@@ -409,9 +409,9 @@ PyTypeObject *node_type(void) {
       OBJECT_METHODS,
       {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {PROPERTY(addresses, "The addresses that it listens on."),
-                                  OBJECT_GETTERS,
                                   {NULL, NULL, NULL, NULL, NULL}};
-  static PyMemberDef members[] = {MEMBER("timeout", T_DOUBLE, struct node, timeout,
+  static PyMemberDef members[] = {OBJECT_MEMBERS,
+                                  MEMBER("timeout", T_DOUBLE, struct node, timeout,
                                          "Default of calls and transfers, in seconds."),
                                   {"_watch", T_OBJECT, offsetof(struct node, watch), 0,
                                    "For haul.aio."}, /* None if it is NULL */

@@ -194,8 +194,3 @@ PyObject *object_method_exit(PyObject *self, PyObject *args) {
   object->closed = true;
   Py_RETURN_NONE;
 }
-
-PyObject *object_get_closed(PyObject *self, void *none) {
-  (void)none;
-  return PyBool_FromLong(((struct object *)self)->closed);
-}

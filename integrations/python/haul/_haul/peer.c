@@ -191,8 +191,8 @@ PyTypeObject *peer_type(void) {
       PROPERTY(identity, "Authenticated identity: the name of its key or certificate, uid:N over a "
                          "Unix socket; '' without authentication."),
       PROPERTY(alive, "Whether it is connected."),
-      OBJECT_GETTERS,
       {NULL, NULL, NULL, NULL, NULL}};
+  static PyMemberDef members[] = {OBJECT_MEMBERS, {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {SLOT(Py_tp_dealloc, object_free),
                                 SLOT(Py_tp_traverse, object_traverse),
                                 SLOT(Py_tp_repr, peer_repr),
@@ -200,6 +200,7 @@ PyTypeObject *peer_type(void) {
                                 SLOT(Py_tp_hash, peer_hash),
                                 {Py_tp_methods, methods},
                                 {Py_tp_getset, getters},
+                                {Py_tp_members, members},
                                 {Py_tp_doc, "Another node, from Node.connect or a message."},
                                 {0, NULL}};
   static PyType_Spec spec = {"haul.Peer", sizeof(struct object), 0, HANDLE_TYPE, slots};
@@ -274,9 +275,9 @@ PyTypeObject *remote_type(void) {
   static PyGetSetDef getters[] = {PROPERTY(length, "In bytes."),
                                   PROPERTY(place, "Its place, as numbered by its owner."),
                                   PROPERTY(rights, "READ, WRITE or both."),
-                                  OBJECT_GETTERS,
                                   {NULL, NULL, NULL, NULL, NULL}};
   static PyMemberDef members[] = {
+      OBJECT_MEMBERS,
       MEMBER("peer", T_OBJECT_EX, struct remote, peer, "Its owner."),
       MEMBER("name", T_OBJECT_EX, struct remote, name, "The name that was looked up."),
       {NULL, 0, 0, 0, NULL}};

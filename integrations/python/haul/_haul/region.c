@@ -330,9 +330,9 @@ PyTypeObject *region_type(void) {
       PROPERTY(address, "Its address at its place."),
       PROPERTY(place, "\"host\", \"sim:0\", \"cuda:1\"."),
       {"layout", tensor_get_layout, NULL, "The layout of its tensor; bytes by default.", NULL},
-      OBJECT_GETTERS,
       {NULL, NULL, NULL, NULL, NULL}};
   static PyMemberDef members[] = {
+      OBJECT_MEMBERS,
       MEMBER("node", T_OBJECT_EX, struct object, node, "Its node."),
       MEMBER("readonly", T_BOOL, struct region, readonly, "Whether this process can only read it."),
       {NULL, 0, 0, 0, NULL}};

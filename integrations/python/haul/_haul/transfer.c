@@ -338,8 +338,8 @@ PyTypeObject *transfer_type(void) {
       OBJECT_CLOSE,
       OBJECT_METHODS,
       {NULL, NULL, 0, NULL}};
-  static PyGetSetDef getters[] = {OBJECT_GETTERS, {NULL, NULL, NULL, NULL, NULL}};
   static PyMemberDef members[] = {
+      OBJECT_MEMBERS,
       MEMBER("region", T_OBJECT_EX, struct transfer, region, "The local end."),
       MEMBER("remote", T_OBJECT_EX, struct transfer, remote, "The remote end."),
       MEMBER("node", T_OBJECT_EX, struct object, node, "Its node."),
@@ -349,7 +349,6 @@ PyTypeObject *transfer_type(void) {
       SLOT(Py_tp_traverse, traverse),
       SLOT(Py_am_await, await),
       {Py_tp_methods, methods},
-      {Py_tp_getset, getters},
       {Py_tp_members, members},
       {Py_tp_doc, "A read, write or atomic operation in flight. Await it, in the background by "
                   "asyncio.ensure_future(transfer). It keeps its region and its remote."},
