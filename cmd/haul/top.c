@@ -19,7 +19,7 @@
 #include "common/text.h"
 
 #define INTERVAL_NS INT64_C(1000000000)
-#define HEAD_LINES  8     /* above the peers */
+#define HEAD_LINES  8     /* above the peers, at most */
 #define PEERS_MOST  65536 /* bounds memory, as the node chooses the number */
 #define NAME_WIDTH  16    /* of a peer in the table, so that it fits 80 columns */
 
@@ -122,7 +122,7 @@ static struct rates rates_of(const struct haul_peer_stats *peer, const struct sn
   return sum;
 }
 
-/* "1.2G": a power of 1000 in at most five columns. */
+/* "1.2G": scaled by a power of 1000, in at most five columns. */
 static struct unit_text short_rate(double value) {
   static const char units[] = " KMGTP";
   struct unit_text cell;

@@ -35,7 +35,7 @@ static bool fill_group(struct comm *comm, struct group *group, void **data, cons
   return true;
 }
 
-/* Of memory whose MEMORY message found no room at the registration. */
+/* Sends the MEMORY messages that found no room at the registration. */
 static int send_memories(struct comm *comm) {
   list_each(item, &comm->memories) {
     struct memory *memory = list_entry(item, struct memory, link);
@@ -68,7 +68,7 @@ static int receive_locked(struct comm *comm, int count, void **data, const size_
     return comm->failed;
   struct request *request = free_request(comm);
   if (!request)
-    return NCCL_SUCCESS; /* more than NCCL announced: it retries */
+    return NCCL_SUCCESS; /* all are in use: NCCL retries */
   *request->group = (struct group){.sequence = comm->next_sequence,
                                    .slot = (uint32_t)(request - comm->requests),
                                    .count = (unsigned)count};
@@ -255,7 +255,7 @@ static int send_start(struct comm *comm, struct request *request, struct entry *
       (request->done.size <= EAGER_MAX && entry->eager && memory->host)) {
     int code = notify_receiver(request, request->done.size ? data : NULL);
     if (code == 1)
-      request->state = REQUEST_FREE; /* the retry sends the bytes again */
+      request->state = REQUEST_FREE; /* NCCL retries the whole send */
     return code < 0 ? warn_library("cannot send") : code;
   }
   const struct target *target = target_find(comm, entry->memory);

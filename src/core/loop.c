@@ -131,7 +131,7 @@ void loop_unlock(struct loop *loop) {
   pthread_mutex_unlock(&loop->lock);
 }
 
-/* False: no memory, or `most` of them. */
+/* False: no memory, or there are `most` already. */
 static bool add_numbers(struct numbers *numbers, uint32_t most) {
   uint32_t count = numbers->count ? numbers->count * 2 : 16;
   struct number *list = count <= most ? alloc_resize(numbers->list, count * sizeof *list) : NULL;
@@ -350,8 +350,8 @@ static int run_pollers(struct loop *loop, bool *urgent) {
   return handled;
 }
 
-/* epoll_pwait2(2) needs Linux 5.11, and some sandboxes lack it. Then sleeps are rounded up to
- * milliseconds. */
+/* epoll_pwait2(2) needs Linux 5.11, and some sandboxes lack it. Without it, sleeps are rounded up
+ * to milliseconds. */
 static int wait_events(int epoll_fd, struct epoll_event *events, const struct timespec *span) {
   int count = epoll_pwait2(epoll_fd, events, EVENTS_A_ROUND, span, NULL);
   if (count >= 0 || errno != ENOSYS)
@@ -439,8 +439,8 @@ static int run_rounds(struct loop *loop, int64_t until, const uint32_t *seen) {
       handled += poll_descriptors(loop, now, woken ? now : sleep_until, seen);
     } else if (++loop->round % ROUNDS_PER_EPOLL == 0) {
       handled += poll_descriptors(loop, now, 0, NULL);
-      /* The thread that makes progress may need this CPU, as a software NIC's kernel thread or a
-       * peer on a busy host. */
+      /* The thread that makes progress may need this CPU, such as a software NIC's kernel thread or
+       * a peer on a busy host. */
       if (!handled)
         sched_yield();
     }

@@ -136,14 +136,14 @@ static json_t *put_of(const struct directory *directory, int64_t lease,
   return put;
 }
 
-/* The condition that etcd's `target` of the key, in JSON the field of this name, is the number. */
+/* The condition `target` of the key == number; `field` is the target's name in JSON. */
 static json_t *compare_of(const char *key, const char *target, const char *field, int64_t number) {
   return json_pack("[{ss, ss, so, so}]", "target", target, "result", "EQUAL", "key",
                    json_bytes(key, strlen(key)), field, json_number(number));
 }
 
 /* Sends operations as one transaction, which takes over both values. An empty `compare` is no
- * condition; NULL, as all values here, means that there was no memory. */
+ * condition. NULL, as for all values here, means that there was no memory. */
 static int transact(struct directory *directory, json_t *compare, json_t *operations, int64_t until,
                     json_t **response) {
   json_t *body = json_pack("{so, so}", "compare", compare, "success", operations);
@@ -191,7 +191,7 @@ static bool collect(const struct directory *directory, const json_t *range,
   return true;
 }
 
-/* Requests the node of this name, and then the regions of this name. NULL: no memory. */
+/* The query for the node of this name, then for the regions of this name. NULL: no memory. */
 static json_t *both_of(const struct directory *directory, const char *name) {
   struct haul_directory_entry node = {.kind = HAUL_DIRECTORY_NODE};
   char key[KEY_MAX], end[KEY_MAX], word[3 * sizeof((struct haul_directory_entry *)NULL)->name + 1];
@@ -203,7 +203,7 @@ static json_t *both_of(const struct directory *directory, const char *name) {
   }
   word_escape(name, word, sizeof word);
   snprintf(key, sizeof key, "%s/name/%s/", directory->prefix, word);
-  /* '0' is the byte behind '/'. */
+  /* '0' is the byte after '/'. */
   snprintf(end, sizeof end, "%s/name/%s0", directory->prefix, word);
   json_t *by_name = range_of(key, end);
   bool whole = json_object_set_new(by_name, "limit", json_integer(DIRECTORY_FOUND - 1)) == 0;
@@ -276,7 +276,7 @@ static int etcd_renew(struct directory *directory, int64_t number,
     return directory->library->error(HAUL_ESTALE, 0, http_member(directory->http), NULL,
                                      "the lease expired");
   code = transact_as(directory, number, node, json_array(), 0, until);
-  return code > 0 ? 0 : code; /* another try changes nothing */
+  return code > 0 ? 0 : code; /* a repeat does no harm */
 }
 
 static void etcd_end_lease(struct directory *directory, int64_t number, int64_t until) {
@@ -352,8 +352,8 @@ static int try_claim(struct directory *directory, int64_t number,
   return code;
 }
 
-/* A transaction whose response was lost has changed the entry before it is sent again. Then the
- * next try finds this node's own entry; its response may be lost, too. */
+/* A transaction whose response was lost may have changed the entry. Then the next try finds this
+ * node's own entry; its response may be lost, too. */
 static int etcd_claim(struct directory *directory, int64_t number,
                       const struct haul_directory_entry *node, int64_t until) {
   struct haul_directory_entry present;

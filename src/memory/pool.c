@@ -126,7 +126,7 @@ struct haul_region *pool_take_quickly(struct pool *pool, struct haul_place place
   return region;
 }
 
-static _Atomic unsigned paused; /* calls of pool_pause without their pool_resume */
+static _Atomic unsigned paused; /* calls of pool_pause that no pool_resume has followed yet */
 
 /* pool_give takes the shard's lock after pool_empty released it, and so sees `paused`. */
 void pool_pause(void) {

@@ -24,7 +24,7 @@ static bool is_shared(const struct haul_peer *peer) {
   return atomic_load(&peer->held) || atomic_load(&peer->holding);
 }
 
-/* With the loop's lock: a link that is not shared yet. `share` NULL: of any id. */
+/* With the loop's lock: a link that is not shared yet. A `share` of NULL matches any id. */
 static struct haul_peer *find_alike(const struct haul_peer *peer, bool initiator,
                                     const uint8_t *share) {
   struct haul_node *node = peer->node;
@@ -112,12 +112,12 @@ void share_serve_hold(struct haul_peer *peer, struct wire *in, struct wire *out)
   struct haul_node *node = peer->node;
   int code = !is_live(peer) ? HAUL_ECLOSED : atomic_load(&peer->held) ? HAUL_EEXIST : 0;
   if (code == 0 && node->peer_count > node->config.max_peers)
-    code = HAUL_ELIMIT; /* links that peers keep count, too */
+    code = HAUL_ELIMIT; /* links that only peers still use count as well */
   (void)in;
   if (code == 0) {
     peer_use(peer);
     atomic_store(&peer->held, true);
-    atomic_store(&node->sweep_due, true); /* peer_unuse may have counted this use for its own */
+    atomic_store(&node->sweep_due, true); /* peer_unuse may have seen this use as a local one */
     loop_wake(node->loop);
     message_queue_event(peer, &peer->joined);
     peer_log(peer, LOG_SHARED, 0, NULL);
@@ -131,7 +131,7 @@ static bool is_awaited(const struct haul_peer *peer, uint32_t id) {
   return false;
 }
 
-/* Called before the waiting request ends. One that timed out does not use the link any more. */
+/* Called before the waiting request ends. A request that timed out does not use the link. */
 int share_on_held(struct haul_peer *peer, struct wire in, uint32_t id) {
   int code = (int32_t)wire_get32(&in);
   if (in.failed || wire_left(&in) > 0 || peer->holds == 0 || code > 0 || code < HAUL_EAUTH)

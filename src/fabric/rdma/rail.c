@@ -2,8 +2,8 @@
  * Queue pairs, and records as messages over them: requests to the owner and responses arrive within
  * microseconds, as a fence after every write into a device's memory needs.
  *
- * Records about a work go over its rail, behind its bytes: between two NICs' writes to memory no
- * order holds. A side sends only what the peer has receives for (rail.h counts them), unless the
+ * Records about a work go over its rail, after its bytes: writes of two NICs to memory have no
+ * order. A side sends only what the peer has receives for (rail.h counts them), unless the
  * peer's rails share receives. A receive is posted again before the response is sent, as the
  * response allows the peer its next message. */
 #include "fabric/rdma/rail.h"
@@ -30,7 +30,7 @@
 #define READS       16 /* reads and atomics under way */
 #define HOPS        64
 
-/* Share of one rail in a turn of the loop: at most a millisecond, where hashing is slow. */
+/* Share of one rail in a turn of the loop: at most a millisecond, even with slow hashing. */
 #define RECORDS_A_TURN     64
 #define CHECKSUMMED_A_TURN ((uint64_t)4 << 20)
 
@@ -150,7 +150,7 @@ static int post_receive(struct rdma_rail *rail, uint32_t buffer) {
                 : 0;
 }
 
-/* While they are registered. */
+/* For the counters, while the receives of this rail alone are registered. */
 static void count_own_receives(const struct rdma_rail *rail, int change) {
   struct rdma_node *node = rail->device->node;
   if (rail->receives)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Parking: rails that are idle for the setting idle_rails are closed, by agreement, and opened
- * again on use (dial.c).
+ * Parking: rails that are idle for the time in the setting idle_rails are closed, by agreement, and
+ * opened again on use (dial.c).
  *
- * The initiator sends PARK on each rail and starts no work there from then on. The acceptor answers
- * on the same rail: PARKED if it has nothing there, and sends nothing after it; or UNPARKED. As
- * frames of a rail stay in order, a request of the acceptor that crosses PARK is followed by
- * UNPARKED. With PARKED neither side has anything on the rail, and the initiator closes it. Once
- * all are closed, their memory is freed. */
+ * The initiator sends PARK on each rail and starts no work there until the answer. The acceptor
+ * answers on the same rail: PARKED if it has nothing there, and sends nothing after it; or
+ * UNPARKED. As frames of a rail stay in order, a request of the acceptor that crosses PARK is
+ * followed by UNPARKED. With PARKED neither side has anything on the rail, and the initiator closes
+ * it. Once all are closed, their memory is freed. */
 #include "core/alloc.h"
 #include "fabric/tcp/rails.h"
 
@@ -57,7 +57,7 @@ static bool is_idle_since(const struct tcp_endpoint *endpoint, int64_t before) {
   return any;
 }
 
-/* With both locks. Without memory the rail stays as it is. */
+/* With both locks. If the frame cannot be allocated, the rail stays as it is. */
 static void ask(struct tcp_rail *rail) {
   struct tx_frame *frame = rail->stream.fd < 0 ? NULL : tx_parking(FRAME_PARK);
   if (!frame)
@@ -79,8 +79,8 @@ void tcp_park_if_idle(struct tcp_endpoint *endpoint, int64_t now) {
   combiner_unlock(&endpoint->combiner);
 }
 
-/* With both locks: an answer came, or a rail was lost before it. Once it was the last one, works
- * and the peer's question wait no longer. */
+/* With both locks: an answer came, or a rail was lost before its answer. After the last one, works
+ * that wait, and rails that the peer asked for, go on. */
 static void answered(struct tcp_endpoint *endpoint) {
   if (--endpoint->asking > 0)
     return;

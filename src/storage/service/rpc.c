@@ -112,7 +112,7 @@ static void load_forgets(struct rpc *rpc, struct protocol_request *request) {
     memcpy(request->forgets, rpc->forgets + rpc->forget_count, count * sizeof *rpc->forgets);
 }
 
-/* With the lock. Without memory the server keeps the node until the connection ends. */
+/* With the lock. If the list cannot grow, the server keeps the node until the connection ends. */
 static void add_forget(struct rpc *rpc, uint64_t node, uint64_t count) {
   if (rpc->forget_count == rpc->forget_room) {
     size_t room = rpc->forget_room ? 2 * rpc->forget_room : 256;
@@ -339,7 +339,7 @@ static int connect_now(struct rpc *rpc, int64_t until) {
 }
 
 /* With the lock, which it releases to connect. The server's own error is reported by rpc_open
- * alone; later failures are -ENOTCONN. */
+ * alone; later failures are -ENOTCONN or -ETIMEDOUT. */
 static int ensure_connected(struct rpc *rpc, int64_t until) {
   while (rpc->state == CONNECTING)
     if (!storage_wait(&rpc->changed, &rpc->lock, until))
