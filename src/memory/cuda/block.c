@@ -14,8 +14,10 @@
 
 int block_begin(unsigned device, struct block **out) {
   struct block *block = alloc_zero(1, sizeof *block);
-  if (!block)
-    return error_memory("GPU memory");
+  if (!block) {
+    error_memory("GPU memory");
+    return HAUL_ENOMEM;
+  }
   int code = cuda_enter(device);
   if (code) {
     alloc_free(block);
