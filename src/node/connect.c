@@ -208,8 +208,12 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
   code = connect_or_share(node, address, until, &peer, &link);
   if (code == 0 && peer)
     code = start_connection(peer, until);
-  if (code == 0)
-    share_settle(*out = link ? link : peer, until);
+  if (!link)
+    link = peer;
+  if (code == 0 && (code = share_settle(link, until)) != 0)
+    peer_unuse(link);
   node_put(node);
+  if (code == 0)
+    *out = link;
   return code;
 }

@@ -152,7 +152,7 @@ void share_end(struct haul_peer *peer) {
 bool share_sweep(struct haul_peer *peer) {
   unsigned uses = atomic_load(&peer->uses);
   bool ours = peer->base.initiator ? peer->ready : atomic_load(&peer->holding);
-  if (!ours || uses > atomic_load(&peer->held))
+  if (uses > atomic_load(&peer->held) || (!ours && !peer->unsettled))
     return false;
   if (peer->unsettled || peer->close_sent_at)
     return true;
@@ -164,35 +164,43 @@ bool share_sweep(struct haul_peer *peer) {
 }
 
 /* With the loop's lock: a link that this node does not use any more, while its abandoned writes may
- * land after those of `next`. */
-static struct haul_peer *find_unsettled(const struct haul_peer *next) {
-  list_each(item, &next->node->peers) {
-    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-    if (peer != next && is_live(peer) && is_alike(peer, next) && !peer->unsettled &&
-        atomic_load(&peer->uses) <= atomic_load(&peer->held) && link_has_abandoned(&peer->base))
-      return peer;
-  }
-  return NULL;
+ * land after those of `next`. It is listed until the other side has closed it, too. */
+static bool is_unsettled(const struct haul_peer *peer, const struct haul_peer *next) {
+  return peer != next && is_alike(peer, next) && link_has_abandoned(&peer->base) &&
+         atomic_load(&peer->uses) <= atomic_load(&peer->held);
 }
 
-static bool is_settled(void *user) {
+static bool are_settled(void *user) {
   const struct haul_peer *next = user;
+  bool settled = true;
   loop_lock(next->node->loop);
-  bool settled = !find_unsettled(next);
+  list_each(item, &next->node->peers) settled &=
+      !is_unsettled(list_entry(item, struct haul_peer, list), next);
   loop_unlock(next->node->loop);
-  return settled;
+  return settled || node_is_closed(next->node);
 }
 
-void share_settle(struct haul_peer *next, haul_deadline until) {
+static void close_unsettled(const struct haul_peer *next) {
   struct haul_node *node = next->node;
-  int64_t most = clock_after(clock_now(), node->config.liveness_ns);
-  if (is_settled(next) ||
-      loop_wait(node->loop, is_settled, NULL, next, until < most ? until : most))
-    return;
   loop_lock(node->loop);
-  for (struct haul_peer *peer; (peer = find_unsettled(next));)
-    peer->unsettled = true;
+  list_each(item, &node->peers) {
+    struct haul_peer *peer = list_entry(item, struct haul_peer, list);
+    peer->unsettled |= is_unsettled(peer, next);
+  }
   atomic_store(&node->sweep_due, true);
   loop_unlock(node->loop);
   loop_wake(node->loop);
+}
+
+int share_settle(struct haul_peer *next, haul_deadline until) {
+  struct haul_node *node = next->node;
+  int64_t now = clock_now(), most = clock_after(now, node->config.liveness_ns);
+  int64_t half = until > now ? now + (until - now) / 2 : until;
+  if (loop_wait(node->loop, are_settled, NULL, next, half < most ? half : most))
+    return 0;
+  close_unsettled(next);
+  if (loop_wait(node->loop, are_settled, NULL, next, until))
+    return 0;
+  return error_set(HAUL_ETIMEDOUT, 0, next->base.name, "connect again, with a longer deadline",
+                   "abandoned writes of an earlier connection may still land there");
 }

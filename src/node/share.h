@@ -42,9 +42,10 @@ void share_end(struct haul_peer *peer);
 /* With the loop's lock: releases a link of the other side that this node does not use any more.
  * Returns whether this node has to close the link. */
 bool share_sweep(struct haul_peer *peer);
-/* Without locks: waits for the abandoned writes of earlier links to the same node, which the other
- * side still uses: they must not overwrite those of `next`. Closes the links whose writes take
- * longer than the liveness timeout. */
-void share_settle(struct haul_peer *next, haul_deadline until);
+/* Without locks: waits for the abandoned writes of earlier links to the same node, as they must not
+ * overwrite those of `next`. After half of the time, or the liveness timeout, closes these links,
+ * though the other side may use them, and waits for their end. 0, or HAUL_ETIMEDOUT with the
+ * detail. */
+int share_settle(struct haul_peer *next, haul_deadline until);
 
 #endif
