@@ -247,9 +247,10 @@ static void estimate_cpu(const struct map_binding *binding, struct estimate *est
            attached ? "cross-memory attach" : "mapped");
 }
 
-static void map_estimate(struct endpoint *base, const struct remote_key *key, void *bound,
-                         const struct memory *local, enum haul_operation operation,
-                         struct estimate *estimate) {
+__attribute__((cold)) static void map_estimate(struct endpoint *base, const struct remote_key *key,
+                                               void *bound, const struct memory *local,
+                                               enum haul_operation operation,
+                                               struct estimate *estimate) {
   struct map_binding *binding = bound;
   const struct provider *engine = NULL;
   struct map_endpoint *endpoint = (struct map_endpoint *)base;

@@ -402,7 +402,7 @@ void rdma_rail_drop_receive(struct rdma_rail *rail, const struct ibv_wc *complet
 }
 
 /* Shared receives do not bound what a peer sends, so this does. */
-__attribute__((cold)) static bool exceeds_credits(struct rdma_rail *rail) {
+static bool exceeds_credits(struct rdma_rail *rail) {
   struct rdma_messages *messages = &rail->messages;
   if (messages->received - messages->handled + rail->pending_fence_count < RDMA_RECEIVES)
     return false;

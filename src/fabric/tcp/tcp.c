@@ -359,7 +359,7 @@ void tcp_start_stall_timer(struct tcp_endpoint *endpoint) {
                          wait / 8);
 }
 
-static void on_stall_timer(struct timer *timer) {
+__attribute__((cold)) static void on_stall_timer(struct timer *timer) {
   struct tcp_endpoint *endpoint = list_entry(timer, struct tcp_endpoint, stall);
   int64_t now = clock_now(), bound = endpoint->base.link->fabric->config->liveness_ns;
   /* Late by more than that, this process was stopped, and reads first what has come meanwhile. */
