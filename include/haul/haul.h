@@ -399,6 +399,8 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name);
  * makes progress meanwhile; another such node of the same thread does not, so that connecting to it
  * times out. If the other node has connected to this one before, over TCP and with the same
  * identities and encryption, both use that connection: the peer is then the one that joined.
+ * Writes that this node abandoned (canceled, or timed out) over an earlier connection to that node
+ * end first, or that connection is closed for both.
  * Release with haul_peer_close. HAUL_EADDRESS, HAUL_ECONNECT, HAUL_EVERSION, HAUL_EPROTO
  * (not a haul node), HAUL_EAUTH, HAUL_EPEER, HAUL_ELIMIT (descriptors, or max_peers there),
  * HAUL_ETIMEDOUT, HAUL_ECLOSED. */
