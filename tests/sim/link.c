@@ -589,11 +589,15 @@ static bool rests(const struct link *link) {
 
 struct moment {
   bool calm;
-  int64_t at;
+  int64_t at; /* without the time in which the other program may not respond */
 };
 
-static struct moment moment_now(void) {
-  return (struct moment){is_calm(), sim_now};
+static int64_t driven_time(const struct link *link) {
+  return sim_now - link->to->undriven;
+}
+
+static struct moment moment_now(const struct link *link) {
+  return (struct moment){is_calm(), driven_time(link)};
 }
 
 static const char *name_of(enum operation operation) {
@@ -614,9 +618,9 @@ static void check_calm(const struct link *link, enum operation operation,
                        const struct moment *begin) {
   if (!begin->calm)
     return;
-  if (sim_now - begin->at > CALM_LIMIT) /* also if the run is about to end */
+  if (driven_time(link) - begin->at > CALM_LIMIT) /* also if the run is about to end */
     sim_fail("calm", "%s took %.3f s although nothing disturbs", name_of(operation),
-             (double)(sim_now - begin->at) / S);
+             (double)(driven_time(link) - begin->at) / S);
   if (load.phase != QUIET)
     return;
   bool excused = !share_keys(link->from, link->to) || link->code == HAUL_ENOPATH ||
@@ -650,7 +654,7 @@ static void use_connection(struct link *link) {
   link->pathless = link->stale = false;
   while (goes_on(link) && !link->pathless && haul_peer_status(link->peer) == 0) {
     enum operation operation = link->stale ? LOOKUP : draw_operation(link);
-    struct moment begin = moment_now();
+    struct moment begin = moment_now(link);
     if (rests(link))
       continue;
     link->code = 0;
@@ -674,9 +678,7 @@ static void use_connection(struct link *link) {
 void *link_main(void *argument) {
   struct link *link = argument;
   while (goes_on(link)) {
-    struct moment begin = moment_now();
-    if (rests(link))
-      continue;
+    struct moment begin = moment_now(link);
     link->busy = true;
     int code = open_connection(link);
     link->busy = false;

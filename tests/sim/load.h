@@ -135,7 +135,8 @@ struct program {
   struct event restart;
   char addresses[2][64]; /* TCP, Unix */
   bool serves, ended;
-  bool leaves; /* closes its node amid the others' work, and opens another */
+  int64_t undriven; /* ns in calm without its receiver, which drives a node of its caller */
+  bool leaves;      /* closes its node amid the others' work, and opens another */
   haul_node *node;
   haul_region *region;
   uint8_t *memory;

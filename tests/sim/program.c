@@ -323,11 +323,13 @@ static void receive_messages(struct program *program) {
       withdraw(program);
     if (sim_chance(STATS))
       check_stats(program);
-    /* Nothing but its client drives the node, or keeps its loop awake. Not for longer than it acts,
-     * as a call of another program may be under way to this one. */
+    /* Nothing but its client drives the node, or keeps its loop awake. */
     bool solo = solo_link() && solo_link()->from == program;
-    if (solo && solo_until() - sim_now < S && sim_chance(50000))
+    if (solo && sim_chance(50000)) {
+      int64_t began = sim_now;
       pause_for(solo_until() - sim_now);
+      program->undriven += sim_now - began;
+    }
     struct haul_message message;
     int64_t until = own_clock() + (solo ? sim_between(0, 2 * MS) : sim_between(10 * MS, 300 * MS));
     struct limit limit = limit_begin("haul_message_receive", until);
