@@ -466,9 +466,9 @@ struct haul_piece {
 #define HAUL_REQUIRE_ZERO_COPY 1u /* one movement from source to destination, no buffer between */
 #define HAUL_CHECKSUM          2u /* XXH3 of each slice, verified at the destination */
 /* More transfers follow at once, so this one may be batched with them: until 16 slices or 64 KiB
- * are batched for the peer, a transfer comes without this flag, or 20 us have passed. While the
- * peer owes 8 responses over tcp, writes up to 8 KiB and reads below HAUL_PRIORITY_HIGH do so too.
- */
+ * (tcp: 32 slices or 512 KiB) are batched for the peer, a transfer comes without this flag, or 20
+ * us have passed. While the peer owes 8 responses over tcp, writes up to 128 KiB and reads below
+ * HAUL_PRIORITY_HIGH do so too. */
 #define HAUL_MORE     4u
 #define HAUL_CPU_TIME 8u /* measure cpu_ns of the report, which takes about a microsecond */
 

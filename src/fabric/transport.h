@@ -25,10 +25,7 @@
 #define TRANSPORTS_MAX  4
 #define WORK_BYTES_MAX  1048576u /* the same for all transports, so that a work can change path */
 #define WORK_PIECES_MAX 256u
-/* A batch of works is sent at this number of works, of bytes, or at this age. */
-#define WORK_BATCH       16u
-#define WORK_BATCH_BYTES 65536u
-#define WORK_BATCH_NS    20000
+#define WORK_BATCH_NS   20000 /* a batch of works is sent at this age */
 
 struct costs;
 struct exports;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * A batch: works that wait for following works, to be sent at once. At most WORK_BATCH works or
- * WORK_BATCH_BYTES. From any thread, without a lock. */
+ * A batch: works that wait for following works, to be sent at once. From any thread, without a
+ * lock. */
 #ifndef HAUL_FABRIC_WORK_BATCH_H
 #define HAUL_FABRIC_WORK_BATCH_H
 
-#include "core/shrinkable.h"
 #include "fabric/transport.h"
 
 /* Zeroed: empty. */
@@ -14,15 +13,16 @@ struct work_batch {
   _Atomic int64_t since; /* when the first of them was added */
 };
 
-/* Adds a work that has `more`; returns whether it may wait. The first one wakes the loop, which
- * sends the batch when it is old enough. */
+/* Adds a work that has `more`; returns whether it may wait: until the batch has so many works, or
+ * bytes. The first one wakes the loop, which sends the batch when it is old enough. */
 static inline bool work_batch_add(struct work_batch *work_batch, const struct work *work,
-                                  struct loop *loop, const struct poller *poller) {
+                                  uint32_t works_max, uint64_t bytes_max, struct loop *loop,
+                                  const struct poller *poller) {
   if (!work->more)
     return false;
   uint64_t bytes = atomic_fetch_add(&work_batch->bytes, work->bytes) + work->bytes;
   uint32_t before = atomic_fetch_add(&work_batch->works, 1);
-  if (before + 1 >= shrinkable(WORK_BATCH, 1) || bytes >= WORK_BATCH_BYTES)
+  if (before + 1 >= works_max || bytes >= bytes_max)
     return false;
   if (before == 0) {
     atomic_store(&work_batch->since, clock_now());

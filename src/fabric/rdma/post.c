@@ -4,6 +4,7 @@
 
 #include "core/alloc.h"
 #include "core/error.h"
+#include "core/shrinkable.h"
 #include "core/sys.h"
 #include "fabric/rdma/endpoint.h"
 
@@ -193,7 +194,7 @@ static bool rail_has_room(const struct rdma_rail *rail, const struct rdma_job *j
 static void fill_batch(struct rdma_rail *rail, struct batch *batch) {
   struct list *first;
   batch->count = batch->jobs = 0;
-  while (batch->jobs < WORK_BATCH && (first = backlog_first(&rail->waiting))) {
+  while (batch->jobs < RDMA_BATCH && (first = backlog_first(&rail->waiting))) {
     struct rdma_job *job = list_entry(first, struct rdma_job, link);
     uint32_t requests = count_requests(job);
     if (!rail_has_room(rail, job) || batch->count + requests > WORK_PIECES_MAX)
@@ -369,7 +370,8 @@ void rdma_post(struct endpoint *base, struct work *work) {
   work->state = NULL;
   if (!job) {
     work->done(work, haul_error_last()->code);
-  } else if (work_batch_add(&endpoint->work_batch, work, loop, &endpoint->poller)) {
+  } else if (work_batch_add(&endpoint->work_batch, work, shrinkable(RDMA_BATCH, 1),
+                            RDMA_BATCH_BYTES, loop, &endpoint->poller)) {
     /* Dekker with rdma_stop (seq_cst), which closes the endpoint and then drains: one of both
      * sees the job. */
     combiner_defer(&endpoint->combiner, &job->link);

@@ -10,6 +10,10 @@
 #include "fabric/rdma/verbs.h"
 #include "fabric/transport.h"
 
+/* A batch of works is posted at this number of works, or of bytes. */
+#define RDMA_BATCH       16u
+#define RDMA_BATCH_BYTES 65536u
+
 #define RDMA_DEPTH    512u /* work requests of a send queue; at least those of one work */
 #define RDMA_FENCES   64u  /* writes with immediate without a response, a rail and direction */
 #define RDMA_REQUESTS 64u  /* requests without a response, a direction */

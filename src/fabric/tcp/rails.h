@@ -3,6 +3,8 @@
 #ifndef HAUL_FABRIC_TCP_RAILS_H
 #define HAUL_FABRIC_TCP_RAILS_H
 
+#include <signal.h>
+
 #include "fabric/tcp/payload.h"
 #include "fabric/tcp/tcp.h"
 
@@ -52,6 +54,8 @@ struct rail_tx {
   int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;
   bool may_splice;
+  bool masked;   /* this pump blocked SIGPIPE */
+  sigset_t mask; /* before that */
   bool calm;     /* no urgent frames: a larger `share`, and no limit of the socket's unsent bytes */
   bool corked;   /* the socket may hold bytes back until more follow */
   int64_t moved; /* when the socket last took bytes */

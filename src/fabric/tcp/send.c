@@ -348,20 +348,23 @@ static void open_pipe(struct tcp_rail *rail) {
 }
 
 /* splice(2) to a socket that the peer closed raises SIGPIPE and has no MSG_NOSIGNAL. So this thread
- * blocks the signal, and consumes it unless the application blocks it itself. */
+ * blocks the signal until the end of the pump, and consumes it unless the application blocks it
+ * itself. */
 static ssize_t splice_quietly(struct tcp_rail *rail) {
-  sigset_t broken, before;
-  size_t bytes = rail->tx.in_pipe < rail->tx.share ? rail->tx.in_pipe : rail->tx.share;
+  struct rail_tx *tx = &rail->tx;
+  size_t bytes = tx->in_pipe < tx->share ? tx->in_pipe : tx->share;
+  sigset_t broken;
   sigemptyset(&broken);
   sigaddset(&broken, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &broken, &before);
-  ssize_t put = splice(rail->tx.pipe[0], NULL, rail->stream.fd, NULL, bytes,
-                       SPLICE_F_NONBLOCK | SPLICE_F_MORE);
+  if (!tx->masked)
+    pthread_sigmask(SIG_BLOCK, &broken, &tx->mask);
+  tx->masked = true;
+  ssize_t put =
+      splice(tx->pipe[0], NULL, rail->stream.fd, NULL, bytes, SPLICE_F_NONBLOCK | SPLICE_F_MORE);
   int system = errno;
   /* The connection may end in the middle of a splice. */
-  if (put < (ssize_t)bytes && !sigismember(&before, SIGPIPE))
+  if (put < (ssize_t)bytes && !sigismember(&tx->mask, SIGPIPE))
     sigtimedwait(&broken, NULL, &(struct timespec){0, 0});
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
   errno = system;
   return put;
 }
@@ -479,6 +482,9 @@ void rail_pump(struct tcp_rail *rail) {
   while (rail_is_open(rail) && !list_empty(&tx->queue) && tx->turn < tx->share &&
          pump_once(rail, &alone))
     ;
+  if (tx->masked)
+    pthread_sigmask(SIG_SETMASK, &tx->mask, NULL);
+  tx->masked = false;
   bool left = (!list_empty(&tx->queue) || stream_owes(&rail->stream)) && !rail->broken;
   atomic_store_explicit(&tx->unsent, left, memory_order_relaxed);
   if (rail->stream.fd >= 0)

@@ -168,7 +168,7 @@ static bool may_start(const struct tcp_endpoint *endpoint, const struct work *wo
   return rail->tx.queued < shrinkable(TCP_QUEUE, 1) && staged < 2 * TCP_BOUNCES;
 }
 
-/* Starts at most WORK_BATCH works, and returns their number. */
+/* Starts at most TCP_WINDOW works, and returns their number. */
 static unsigned start_works(struct tcp_endpoint *endpoint) {
   struct list *first;
   unsigned count = 0;
@@ -243,10 +243,10 @@ static void tcp_admit(struct combiner *combiner, struct list *works) {
 
 /* The table: works */
 
-/* A small work behind TCP_BUSY unanswered ones waits for following works, to share their call: it
- * is sent with the batch, or with the next response. Urgent works are sent at once. */
+/* A work behind TCP_BUSY unanswered ones waits for following works, to share their call: it is sent
+ * with the batch, or with the next response. Urgent and large works are sent at once. */
 static bool may_wait(const struct tcp_endpoint *endpoint, const struct work *work) {
-  return (work->bytes <= TCP_SMALL || work->operation == HAUL_OP_READ) && work->rank > 0 &&
+  return (work->bytes <= TCP_SHARED || work->operation == HAUL_OP_READ) && work->rank > 0 &&
          atomic_load_explicit(&endpoint->busy_slots, memory_order_relaxed) >= TCP_BUSY;
 }
 
@@ -254,7 +254,8 @@ static void tcp_post(struct endpoint *base, struct work *work) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   work->state = NULL;
   work->more |= may_wait(endpoint, work);
-  if (!work_batch_add(&endpoint->work_batch, work, base->link->fabric->loop, &endpoint->poller)) {
+  if (!work_batch_add(&endpoint->work_batch, work, shrinkable(TCP_BATCH, 1), TCP_BATCH_BYTES,
+                      base->link->fabric->loop, &endpoint->poller)) {
     combiner_submit(&endpoint->combiner, &work->link);
     return;
   }

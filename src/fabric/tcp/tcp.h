@@ -41,9 +41,16 @@
 #define TCP_CALM     8u
 #define TCP_CALM_NS  INT64_C(100000000)
 
-/* Works of at most TCP_SMALL bytes share a call while TCP_BUSY others are unanswered. */
-#define TCP_SMALL 8192u
-#define TCP_BUSY  8u
+/* A batch is sent at this number of works, or of bytes: 16 works of 4 KiB, or 64 KiB, make calls
+ * that cost more than their bytes (docs/measured.md). */
+#define TCP_BATCH       32u
+#define TCP_BATCH_BYTES 524288u
+/* Reads, and works of at most TCP_SHARED bytes, share a call while TCP_BUSY others are unanswered:
+ * a work of 64 KiB alone would end with a segment of a few bytes. The receiver takes several frames
+ * of at most TCP_SMALL bytes with one call. */
+#define TCP_SHARED 131072u
+#define TCP_SMALL  8192u
+#define TCP_BUSY   8u
 
 struct tcp_rail;
 struct tx_frame;
