@@ -22,6 +22,8 @@ static double once(haul_node *node, haul_region *region, int argc, char **argv) 
   haul_remote_release(remote);
   haul_peer_close(peer);
   end_child(child);
+  while (haul_node_progress(node, HAUL_NO_WAIT) > 0)
+    ; /* the connection ends */
   return took;
 }
 

@@ -40,6 +40,12 @@ int fabric_open(struct fabric *fabric) {
   return code;
 }
 
+void fabric_prepare(struct fabric *fabric) {
+  for (size_t i = 0; i < TRANSPORTS; i++)
+    if (transports[i]->prepare)
+      transports[i]->prepare(fabric);
+}
+
 void fabric_close(struct fabric *fabric) {
   for (size_t i = 0; i < TRANSPORTS; i++)
     if (transports[i]->close)

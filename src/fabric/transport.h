@@ -237,6 +237,9 @@ struct transport {
   /* Once per node. Fails for lack of memory alone, and the node with it: else the path would stay
    * closed for the node's life. What the host lacks closes endpoints instead (`create`). */
   int (*open)(struct fabric *fabric);
+  /* The node listens: opens the drivers that the first peer would wait for. Without locks. Where
+   * that fails, each link tries again and keeps the reason. */
+  void (*prepare)(struct fabric *fabric);
   /* Ends its threads; works posted later end with HAUL_EPATH. */
   void (*close)(struct fabric *fabric);
   /* After close, when no references to the node remain: frees its memory. */
@@ -337,6 +340,7 @@ const struct transport *transport_named(const char *name);
 /* These call the callback of every transport. After a failed fabric_open, fabric_close and
  * fabric_release are due, too. */
 int fabric_open(struct fabric *fabric);
+void fabric_prepare(struct fabric *fabric);
 void fabric_close(struct fabric *fabric);
 void fabric_release(struct fabric *fabric);
 bool fabric_help(struct fabric *fabric);

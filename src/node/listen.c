@@ -112,9 +112,11 @@ HAUL_API int haul_node_listen(haul_node *node, const char *text) {
   if (code == 0 && !address.local)
     listen_companion(node);
   loop_unlock(node->loop);
-  if (code == 0)
-    exports_note_change(node->exports);
-  return code;
+  if (code)
+    return code;
+  fabric_prepare(&node->fabric);
+  exports_note_change(node->exports);
+  return 0;
 }
 
 bool listener_address(struct haul_node *node, size_t index, char *text, size_t size) {

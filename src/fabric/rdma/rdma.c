@@ -311,6 +311,10 @@ static int rdma_open_node(struct fabric *fabric) {
   return 0;
 }
 
+static void prepare(struct fabric *fabric) {
+  rdma_devices_open(fabric->shared[rdma_transport.index]);
+}
+
 static void close_node(struct fabric *fabric) {
   struct rdma_node *node = fabric->shared[rdma_transport.index];
   if (node)
@@ -354,6 +358,7 @@ const struct transport rdma_transport = {
     .name = "rdma",
     .index = 1,
     .open = rdma_open_node,
+    .prepare = prepare,
     .close = close_node,
     .release = release_node,
     .abandon = abandon,
