@@ -675,6 +675,9 @@ struct haul_port {
   char interface[16];       /* network interface: "eth2", or "" */
   char address[48];         /* for peers: a GID "::ffff:10.0.0.2", or "lid 12" */
   char reason[128];
+  /* Of its connections, as the settings rdma_… of haul.conf(5) have it; 0 if it is not usable. */
+  unsigned mtu; /* bytes of payload a packet */
+  unsigned gid_index, pkey, traffic_class, service_level;
 };
 
 /* Lists, for each path, the usable ports, best first for memory at `from`, then the others. Opens

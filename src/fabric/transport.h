@@ -20,6 +20,7 @@
 #include "core/sys.h"
 #include "core/trace.h"
 #include "fabric/operation.h"
+#include "fabric/rdma_settings.h"
 #include "memory/region.h"
 
 #define TRANSPORTS_MAX  4
@@ -42,7 +43,8 @@ struct fabric {
   struct heap *heap;
   struct exports *exports;
   uint8_t node_id[16], boot[16];
-  const struct haul_node_config *config;                 /* complete: defaults are filled in */
+  const struct haul_node_config *config; /* complete: defaults are filled in */
+  const struct rdma_settings *rdma;
   void *shared[TRANSPORTS_MAX];                          /* each transport's own, from its `open` */
   struct endpoint_counters disconnected[TRANSPORTS_MAX]; /* sums over disconnected peers */
   struct trace trace;
@@ -234,8 +236,9 @@ struct transport {
 
   /* NULL means: nothing to do, none, or false. */
 
-  /* Once per node. Fails for lack of memory alone, and the node with it: else the path would stay
-   * closed for the node's life. What the host lacks closes endpoints instead (`create`). */
+  /* Once per node. Fails for lack of memory, as the path would stay closed for the node's life, and
+   * for settings that do not fit the host; the node fails with it. What the host lacks closes
+   * endpoints instead (`create`). */
   int (*open)(struct fabric *fabric);
   /* The node listens: opens the drivers that the first peer would wait for. Without locks. Where
    * that fails, each link tries again and keeps the reason. */
@@ -255,7 +258,8 @@ struct transport {
 
   /* The ports that it uses, as in haul_port_list, seen from `device`: writes at most `room`
    * entries; returns the total. */
-  size_t (*ports)(const struct haul_device *device, struct haul_port *ports, size_t room);
+  size_t (*ports)(const struct fabric *fabric, const struct haul_device *device,
+                  struct haul_port *ports, size_t room);
 
   /* One end of a link, on both sides, before any channel; not open yet. With the lock. */
   int (*create)(struct link *link, struct endpoint **endpoint);

@@ -7,13 +7,14 @@
 #ifndef HAUL_NODE_CONFIG_H
 #define HAUL_NODE_CONFIG_H
 
+#include "fabric/rdma_settings.h"
 #include "haul/haul.h"
 #include "memory/settings.h"
 #include "transfer/rules.h"
 
 #define CONFIG_FILE      "/etc/haul/haul.conf"
 #define CONFIG_MAX       65536u /* bytes of a file */
-#define SETTINGS_COUNT   36u
+#define SETTINGS_COUNT   41u
 #define CONFIG_FILENAMES 5 /* settings whose value is the name of a file */
 
 enum origin { FROM_DEFAULT, FROM_CALL, FROM_ENVIRONMENT, FROM_FILE };
@@ -21,6 +22,7 @@ enum origin { FROM_DEFAULT, FROM_CALL, FROM_ENVIRONMENT, FROM_FILE };
 struct config {
   struct haul_node_config values; /* complete: no 0 stands for a default; `paths` is NULL */
   struct memory_settings memory;
+  struct rdma_settings rdma;
   struct path_rules rules;               /* the setting `paths` */
   char name[64];                         /* `values.name` */
   char path[256];                        /* of the configuration file; "": none was read */

@@ -52,7 +52,7 @@ HAUL_API int haul_port_list(haul_node *node, struct haul_place from, struct haul
   describe_device(provider, from.device, &device);
   for (size_t i = 0; transport_at(i); i++)
     if (transport_at(i)->ports)
-      all += transport_at(i)->ports(&device, all < *count ? ports + all : NULL,
+      all += transport_at(i)->ports(&node->fabric, &device, all < *count ? ports + all : NULL,
                                     all < *count ? *count - all : 0);
   *count = all;
   return 0;

@@ -39,6 +39,7 @@ static int read_config(struct haul_node *node, const struct haul_node_config *gi
   node->config.name = node->name;
   node->transfers.rules = config.rules;
   memory_settings_set(&config.memory);
+  node->rdma = config.rdma;
   struct haul_node_config *values = &node->config;
   const struct tls_settings settings = {.key = values->key,
                                         .certificate = values->certificate,
@@ -165,6 +166,7 @@ static int open_parts(struct haul_node *node) {
   node->fabric.heap = node->heap;
   node->fabric.exports = node->exports;
   node->fabric.config = &node->config;
+  node->fabric.rdma = &node->rdma;
   random_bytes(node->fabric.node_id, sizeof node->fabric.node_id);
   boot_id(node->fabric.boot);
   transfers_open(&node->fabric, &node->transfers);

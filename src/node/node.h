@@ -28,6 +28,7 @@
 struct haul_node {
   _Atomic uint32_t refs; /* of the opener, of peers and of calls that wait */
   _Atomic bool closing;
+  struct rdma_settings rdma;
   struct haul_node_config config; /* completed; names of files are NULL once they are read */
   char name[64];
   struct tls_context *tls; /* NULL: the node has neither a key nor a certificate */

@@ -22,7 +22,7 @@
 /* A slower connection would look like a peer that does not read (peer.c). */
 #define TCP_RATE_MIN MIB
 
-enum form { NAME, SWITCH, TIME, COUNT, BYTES, EAL, POOLS, PATHS, FILENAME };
+enum form { NAME, SWITCH, TIME, COUNT, BYTES, EAL, POOLS, PATHS, FILENAME, NICS };
 
 struct setting {
   const char *name; /* HAUL_ and the name in capitals is its variable */
@@ -34,7 +34,7 @@ struct setting {
   uint64_t meaning;
   const char *zero; /* stands for 0; or NULL */
   bool clamps;      /* a number of the call that is out of range is clamped */
-  unsigned index;   /* in config->filenames */
+  unsigned index;   /* in config->filenames or rdma.texts */
 };
 
 #define VALUE(name)  offsetof(struct config, values.name)
@@ -45,6 +45,8 @@ struct setting {
   { .name = #title, .form = FILENAME, .field = VALUE(title), .index = i }
 #define NUMBER(title, kind, offset, least, most, ...)                                              \
   { .name = title, .form = kind, .field = offset, .min = least, .max = most, __VA_ARGS__ }
+#define BY_NIC(title, which, least, most)                                                          \
+  { .name = title, .form = NICS, .min = least, .max = most, .index = which }
 #define WORD(text, number) .word = text, .meaning = number
 
 /* Not in the table, because programs rely on them: `progress`, `peer_events`. */
@@ -96,6 +98,11 @@ static const struct setting settings[] = {
            .zero = "none"),
     NUMBER("dpdk_pool", POOLS, MEMORY(dpdk_pool), 0, 1048576, .initial = 0),
     NUMBER("dpdk_wait", TIME, MEMORY(dpdk_wait_ns), 0, INT64_MAX, .initial = 0),
+    BY_NIC("rdma_traffic_class", RDMA_TRAFFIC_CLASS, 0, 255),
+    BY_NIC("rdma_service_level", RDMA_SERVICE_LEVEL, 0, 15),
+    BY_NIC("rdma_gid", RDMA_GID, 0, 255),
+    BY_NIC("rdma_pkey", RDMA_PKEY, 1, 65535),
+    BY_NIC("rdma_mtu", RDMA_MTU, 256, 4096),
 };
 _Static_assert(sizeof settings / sizeof settings[0] == SETTINGS_COUNT, "one origin a setting");
 
@@ -229,6 +236,7 @@ static int bad_value(const struct setting *setting, const char *object, const ch
       [FILENAME] = "a path of 1 to 255 bytes or none, for example /etc/haul/keys",
   };
   char range[128], example[32];
+  unsigned min = (unsigned)setting->min, max = (unsigned)setting->max;
   const char *hint = "man haul.conf describes the settings; haul info --config prints their values";
   if (is_number(setting) && setting->form != SWITCH) {
     describe_range(setting, range, sizeof range);
@@ -237,6 +245,12 @@ static int bad_value(const struct setting *setting, const char *object, const ch
                      "invalid %s '%.40s': expected %s, for example %s", setting->name, value, range,
                      example);
   }
+  if (setting->form == NICS)
+    return error_set(HAUL_EINVAL, 0, object, hint,
+                     "invalid %s '%.40s': expected auto, %s from %u to %u, or such numbers by NIC, "
+                     "for example mlx5_0:%u,mlx5_1:%u",
+                     setting->name, value, min == 256 ? "a power of 2" : "a number", min, max, min,
+                     max);
   return error_set(HAUL_EINVAL, 0, object, hint, "invalid %s '%.40s': expected %s", setting->name,
                    value, expected[setting->form]);
 }
@@ -290,6 +304,8 @@ static bool assign(const struct setting *setting, const char *text, struct confi
     return assign_pools(text, setting->max, config->memory.dpdk_pool);
   case PATHS:
     return rules_parse(text, &config->rules);
+  case NICS:
+    return rdma_setting_assign(&config->rdma, setting->index, text, setting->min, setting->max);
   default:
     if (!parse_number(setting, text, &number))
       return false;
@@ -381,6 +397,10 @@ void setting_format(unsigned i, const struct config *config, struct haul_setting
     break;
   case PATHS:
     rules_format(&config->rules, text, size);
+    break;
+  case NICS:
+    snprintf(text, size, "%.*s", (int)size - 1,
+             *config->rdma.texts[setting->index] ? config->rdma.texts[setting->index] : "auto");
     break;
   default:
     format_number(setting, load(setting, config), text, size);

@@ -3,6 +3,7 @@
  * registrations. An object that is in use is not released (EBUSY), as by the kernel. */
 #include "verbs.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,6 +134,7 @@ static int query_port(struct ibv_context *seen, uint8_t number, struct ibv_port_
   attributes->max_mtu = IBV_MTU_4096;
   attributes->active_mtu = IBV_MTU_1024;
   attributes->gid_tbl_len = GID_ENTRIES;
+  attributes->pkey_tbl_len = 1;
   attributes->max_msg_sz = 1u << 31;
   attributes->active_width = 2;
   attributes->active_speed = 32;
@@ -243,6 +245,14 @@ static int query_gid_ex(struct ibv_context *seen, uint32_t number, uint32_t inde
                                   .gid_type = index == GID_INDEX ? IBV_GID_TYPE_ROCE_V2
                                                                  : IBV_GID_TYPE_ROCE_V1};
   card_gid(context->card, entry->gid.raw);
+  return 0;
+}
+
+static int query_pkey(struct ibv_context *seen, uint8_t number, int index, __be16 *pkey) {
+  const struct context *context = context_of(seen);
+  if (number != 1 || index != 0 || context->removal != PRESENT)
+    return -1;
+  *pkey = htobe16(0xffff);
   return 0;
 }
 
@@ -468,6 +478,7 @@ static const struct {
     SYMBOL("ibv_query_port", query_port_short),
     SYMBOL("ibv_query_gid", query_gid),
     SYMBOL("_ibv_query_gid_ex", query_gid_ex),
+    SYMBOL("ibv_query_pkey", query_pkey),
     SYMBOL("ibv_get_async_event", model_get_async_event),
     SYMBOL("ibv_ack_async_event", model_ack_async_event),
     SYMBOL("ibv_alloc_pd", alloc_pd),

@@ -67,7 +67,7 @@ static void mode_off_refuses(void **state) {
   (void)state;
   struct nics *nics;
   assert_int_equal(setenv("HAUL_DMABUF_NIC", "off", 1), 0);
-  int code = nics_open(&nics);
+  int code = nics_open(NULL, &nics);
   assert_null(register_all());
   int system = errno;
   unsetenv("HAUL_DMABUF_NIC");
@@ -81,7 +81,7 @@ static void mode_full_refuses(void **state) {
   (void)state;
   struct nics *nics;
   assert_int_equal(setenv("HAUL_DMABUF_NIC", "full", 1), 0);
-  int code = nics_open(&nics);
+  int code = nics_open(NULL, &nics);
   assert_null(register_all());
   int system = errno;
   unsetenv("HAUL_DMABUF_NIC");
@@ -202,7 +202,7 @@ static int open_all(void **state) {
   size_t count = 1;
   uint64_t offset;
   assert_works(providers_start());
-  assert_works(nics_open(&t.nics));
+  assert_works(nics_open(NULL, &t.nics));
   assert_works(nics_rank(t.nics, NULL, &t.rail, &count));
   assert_works(memory_alloc((struct haul_place){HAUL_SIM, 0}, LENGTH, 0, &t.sim));
   assert_works(memory_alloc((struct haul_place){HAUL_HOST, 0}, LENGTH, 0, &t.host));
@@ -229,7 +229,7 @@ static const char *obstacle(void) {
     return "the mock is not preloaded";
   if (access("/dev/udmabuf", R_OK | W_OK) != 0)
     return "the kernel has no /dev/udmabuf";
-  if (nics_open(&nics) != 0)
+  if (nics_open(NULL, &nics) != 0)
     return "there is no RDMA device";
   nics_close(nics);
   return NULL;

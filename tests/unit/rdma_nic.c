@@ -19,7 +19,7 @@
 
 static struct nics *open_nics(void) {
   struct nics *nics = NULL;
-  assert_works(nics_open(&nics));
+  assert_works(nics_open(NULL, &nics));
   assert_non_null(nics);
   return nics;
 }
@@ -36,16 +36,16 @@ static void no_library_means_no_nics(void **state) {
   (void)state;
   struct nics *nics;
   rdma_host_library(NULL);
-  assert_fails(HAUL_ENOTSUP, nics_open(&nics));
+  assert_fails(HAUL_ENOTSUP, nics_open(NULL, &nics));
   assert_non_null(strstr(haul_error_last()->hint, "libibverbs1"));
 }
 
 static void no_devices_is_not_supported(void **state) {
   (void)state;
   struct nics *nics;
-  assert_fails(HAUL_ENOTSUP, nics_open(&nics));
+  assert_fails(HAUL_ENOTSUP, nics_open(NULL, &nics));
   rdma_double()->list_error = ENOSYS; /* a kernel without RDMA */
-  assert_fails(HAUL_ENOTSUP, nics_open(&nics));
+  assert_fails(HAUL_ENOTSUP, nics_open(NULL, &nics));
   assert_non_null(strstr(haul_error_last()->hint, "haul doctor rdma"));
 }
 
@@ -118,7 +118,7 @@ static void no_failure_leaks(void **state) {
   for (unsigned n = 1;; n++) {
     struct nics *nics = NULL;
     seams_refuse(n);
-    int code = nics_open(&nics);
+    int code = nics_open(NULL, &nics);
     bool refused = seams_restore();
     if (code == 0)
       nics_close(nics);
@@ -375,6 +375,135 @@ static void the_interface_is_named(void **state) {
   nics_close(nics);
 }
 
+static struct nics *open_with(enum rdma_setting which, const char *text) {
+  struct rdma_settings settings = {0};
+  struct nics *nics = NULL;
+  assert_true(rdma_setting_assign(&settings, which, text, 0, 65535));
+  assert_works(nics_open(&settings, &nics));
+  return nics;
+}
+
+static void check_setting(const char *text, int first, int second) {
+  struct nics *nics = open_with(RDMA_SERVICE_LEVEL, text);
+  assert_int_equal(nics->list[0].settings[RDMA_SERVICE_LEVEL], first);
+  assert_int_equal(nics->list[1].settings[RDMA_SERVICE_LEVEL], second);
+  assert_int_equal(nics->list[0].settings[RDMA_TRAFFIC_CLASS], 0);
+  nics_close(nics);
+}
+
+static void settings_are_for_all_nics_or_by_nic(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0");
+  rdma_add_roce("mlx5_1");
+  check_setting("auto", 0, 0);
+  check_setting("3", 3, 3);
+  check_setting("mlx5_0:3,mlx5_1:5", 3, 5);
+  check_setting("mlx5_1:5", 0, 5);
+  check_setting("7,mlx5_1:5", 7, 5);
+  check_setting("mlx5_1:5,7", 7, 5);
+}
+
+static void a_setting_for_an_unknown_nic_is_refused(void **state) {
+  (void)state;
+  struct rdma_settings settings = {0};
+  struct nics *nics;
+  rdma_add_roce("mlx5_0");
+  rdma_add_roce("mlx5_1");
+  assert_true(rdma_setting_assign(&settings, RDMA_GID, "mlx5_0:3,mlx5:5", 0, 255));
+  assert_fails(HAUL_EINVAL, nics_open(&settings, &nics));
+  assert_string_equal(haul_error_last()->object, "rdma_gid");
+  assert_string_equal(haul_error_last()->text, "there is no NIC mlx5");
+  assert_string_equal(haul_error_last()->hint, "list them: ls /sys/class/infiniband");
+}
+
+/* The only NIC does not fit. */
+static void check_wrong(enum rdma_setting which, const char *value, const char *object,
+                        const char *hint) {
+  struct nics *nics = open_with(which, value);
+  struct nic_rail rail;
+  size_t count = 1;
+  assert_int_equal(port_of(nics, 0).status, NIC_PORT_WRONG);
+  assert_fails(HAUL_EINVAL, nics_rank(nics, NULL, &rail, &count));
+  assert_string_equal(haul_error_last()->object, object);
+  assert_non_null(strstr(haul_error_last()->text, "port mlx5_0/1: "));
+  assert_string_equal(haul_error_last()->hint, hint);
+  assert_int_equal(count, 0);
+  nics_close(nics);
+}
+
+static void a_set_gid_is_taken_though_another_is_better(void **state) {
+  (void)state;
+  struct double_port *port = rdma_add_roce("mlx5_0")->port;
+  rdma_gid(port, 5, IBV_GID_TYPE_ROCE_V2, "fe80::5", 2);
+  struct nics *nics = open_with(RDMA_GID, "5");
+  check_choice(nics, 5, NIC_GID_LINK_LOCAL);
+  nics_close(nics);
+}
+
+static void a_missing_gid_is_refused_with_those_that_there_are(void **state) {
+  (void)state;
+  struct double_port *port = rdma_add_roce("mlx5_0")->port;
+  rdma_gid(port, 0, IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1", 2);
+  rdma_gid(port, 5, IBV_GID_TYPE_ROCE_V2, "fd00::5", 2);
+  const char *hint = "its GIDs: 3 (::ffff:10.0.0.1) 5 (fd00::5)";
+  check_wrong(RDMA_GID, "4", "rdma_gid", hint);
+  check_wrong(RDMA_GID, "0", "rdma_gid", hint); /* RoCE v1 */
+  check_wrong(RDMA_GID, "255", "rdma_gid", hint);
+}
+
+static void a_port_that_is_down_refuses_no_gid(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0")->port[0].state = IBV_PORT_DOWN;
+  struct nics *nics = open_with(RDMA_GID, "4");
+  assert_int_equal(port_of(nics, 0).status, NIC_PORT_DOWN);
+  nics_close(nics);
+}
+
+static void infiniband_takes_a_set_gid(void **state) {
+  (void)state;
+  struct double_port *port = rdma_add_infiniband("mlx5_0")->port;
+  rdma_gid(port, 1, IBV_GID_TYPE_IB, "fec0:0:0:7::1", 0);
+  struct nics *nics = open_with(RDMA_GID, "1");
+  struct nic_port found = port_of(nics, 0);
+  assert_int_equal(found.gid_index, 1);
+  assert_memory_equal(found.gid, port->gids[1].raw, 16);
+  assert_false(found.foreign);
+  nics_close(nics);
+  check_wrong(RDMA_GID, "2", "rdma_gid", "its GIDs: 0 (fe80::2:c903:0:1) 1 (fec0:0:0:7::1)");
+}
+
+static void a_partition_key_is_found_whatever_its_membership(void **state) {
+  (void)state;
+  struct double_port *port = rdma_add_infiniband("mlx5_0")->port;
+  port->pkeys[1] = 0x8001;
+  port->pkeys[3] = 0x0002;
+  static const struct {
+    const char *text;
+    unsigned index, key;
+  } cases[] = {{"auto", 0, 0xffff},   {"32767", 0, 0xffff}, {"1", 1, 0x8001},
+               {"0x8001", 1, 0x8001}, {"0x8002", 3, 2},     {"2", 3, 2}};
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    struct nics *nics = open_with(RDMA_PKEY, cases[i].text);
+    struct nic_port found = port_of(nics, 0);
+    assert_int_equal(found.pkey_index, cases[i].index);
+    assert_int_equal(found.pkey, cases[i].key);
+    nics_close(nics);
+  }
+  check_wrong(RDMA_PKEY, "3", "rdma_pkey", "its partition keys: 0xffff 0x8001 0x2");
+}
+
+static void a_set_mtu_is_at_most_the_ports(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0"); /* 1024 */
+  struct nics *nics = open_with(RDMA_MTU, "512");
+  assert_int_equal(port_of(nics, 0).mtu, IBV_MTU_512);
+  nics_close(nics);
+  nics = open_with(RDMA_MTU, "1024");
+  assert_int_equal(port_of(nics, 0).mtu, IBV_MTU_1024);
+  nics_close(nics);
+  check_wrong(RDMA_MTU, "2048", "rdma_mtu", "at most 1024, or raise the MTU of the interface");
+}
+
 #define ROOT_0   "devices/pci0000:00/0000:00:01.0"
 #define SWITCH_0 ROOT_0 "/0000:01:00.0"
 #define ROOT_8   "devices/pci0000:80/0000:80:01.0"
@@ -583,6 +712,14 @@ int main(void) {
       TEST(roce_v1_is_refused),
       TEST(the_best_gid_is_chosen),
       TEST(the_interface_is_named),
+      TEST(settings_are_for_all_nics_or_by_nic),
+      TEST(a_setting_for_an_unknown_nic_is_refused),
+      TEST(a_set_gid_is_taken_though_another_is_better),
+      TEST(a_missing_gid_is_refused_with_those_that_there_are),
+      TEST(a_port_that_is_down_refuses_no_gid),
+      TEST(infiniband_takes_a_set_gid),
+      TEST(a_partition_key_is_found_whatever_its_membership),
+      TEST(a_set_mtu_is_at_most_the_ports),
       TEST(pci_address_and_numa_node_are_read),
       TEST(shared_bridges_are_counted),
       TEST(the_nearest_port_is_first),

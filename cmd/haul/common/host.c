@@ -163,6 +163,21 @@ static void print_ports(const struct ports *ports) {
   table_end(&table);
 }
 
+static void print_connections(const struct ports *ports) {
+  struct table table =
+      table_begin("lrrrrr", "PORT", "GID", "PKEY", "MTU", "TRAFFIC CLASS", "SERVICE LEVEL");
+  for (size_t i = 0; i < ports->count; i++) {
+    const struct haul_port *port = &ports->seen[0][i];
+    char pkey[16];
+    snprintf(pkey, sizeof(pkey), "0x%04x", port->pkey);
+    if (port->usable)
+      table_row(&table, port->name, number_text((int)port->gid_index).text, pkey,
+                number_text((int)port->mtu).text, number_text((int)port->traffic_class).text,
+                number_text((int)port->service_level).text);
+  }
+  table_end(&table);
+}
+
 static void distance_text(const struct haul_port *port, char *text, size_t size) {
   char bridges[32] = "";
   if (port && port->bridges > 0)
@@ -192,6 +207,8 @@ void ports_print(const struct ports *ports) {
   if (ports->count == 0)
     return;
   print_ports(ports);
+  printf("\n");
+  print_connections(ports);
   printf("\n");
   print_distances(ports);
   printf("\n");
@@ -226,6 +243,11 @@ void ports_to_json(const struct ports *ports, struct json *json, const char *nam
     json_text(json, "interface", port->interface);
     json_text(json, "address", port->address);
     json_text(json, "reason", port->reason);
+    json_number(json, "mtu", port->mtu);
+    json_number(json, "gid_index", port->gid_index);
+    json_number(json, "pkey", port->pkey);
+    json_number(json, "traffic_class", port->traffic_class);
+    json_number(json, "service_level", port->service_level);
     distances_to_json(ports, port, json);
     json_end_object(json);
   }

@@ -14,6 +14,7 @@
 #include "core/sys.h"
 #include "fabric/rdma/nic.h"
 #include "fabric/rdma/sysfs.h"
+#include "fabric/transport.h"
 
 /* Facts about this host, gathered before the checks run. */
 struct host {
@@ -406,7 +407,7 @@ size_t rdma_checks(struct haul_check *checks, size_t room) {
   if (room == 0)
     return count;
   struct host host = {.library = verbs_open() != NULL};
-  if (!host.library || nics_open(&host.nics) != 0)
+  if (!host.library || nics_open(NULL, &host.nics) != 0)
     error_save(&host.error);
   for (size_t i = 0; host.nics && i < host.nics->count; i++)
     host.usable |= host.nics->list[i].context != NULL;
@@ -447,6 +448,13 @@ static void add_port(struct port_list *list, const struct nic_rail *rail, bool r
     snprintf(out->address, sizeof out->address, "lid %u", port->lid);
   else if (port->status == NIC_PORT_USABLE)
     inet_ntop(AF_INET6, port->gid, out->address, sizeof out->address);
+  if (port->status == NIC_PORT_USABLE) {
+    out->mtu = 128u << port->mtu;
+    out->gid_index = port->gid_index;
+    out->pkey = port->pkey;
+    out->traffic_class = (unsigned)nic->settings[RDMA_TRAFFIC_CLASS];
+    out->service_level = (unsigned)nic->settings[RDMA_SERVICE_LEVEL];
+  }
   snprintf(out->reason, sizeof out->reason, "%s",
            !ranked && port->foreign ? "its address belongs to another network namespace"
                                     : port->reason);
@@ -472,12 +480,13 @@ static void add_unusable(struct port_list *list, const struct nic *nic,
   }
 }
 
-size_t rdma_ports(const struct haul_device *device, struct haul_port *ports, size_t room) {
+size_t rdma_ports(const struct fabric *fabric, const struct haul_device *device,
+                  struct haul_port *ports, size_t room) {
   struct port_list list = {.ports = ports, .room = room, .device = device};
   struct nic_rail rails[RANKED_MAX];
   size_t count = RANKED_MAX;
   struct nics *nics;
-  if (nics_open(&nics) != 0)
+  if (nics_open(fabric->rdma, &nics) != 0)
     return 0;
   nics_rank(nics, device, rails, &count);
   if (count > RANKED_MAX)

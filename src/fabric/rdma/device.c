@@ -123,7 +123,7 @@ static int open_devices(struct rdma_node *node) {
   struct nic_rail rails[RDMA_RAILS_MAX];
   size_t count = RDMA_RAILS_MAX;
   struct nics *nics;
-  int code = nics_open(&nics);
+  int code = nics_open(node->fabric->rdma, &nics);
   if (code)
     return code;
   node->nics = nics;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/rdma/nic.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -138,9 +139,20 @@ static bool open_context(struct nic *nic, struct ibv_device *device) {
   return unusable(nic, system, "it cannot be opened: %s", strerror(system));
 }
 
-static void open_nic(struct nic *nic, struct ibv_device *device) {
+static void read_settings(struct nic *nic, const struct rdma_settings *settings) {
+  static const int defaults[RDMA_SETTINGS] = {
+      [RDMA_GID] = RDMA_AUTO, [RDMA_PKEY] = RDMA_AUTO, [RDMA_MTU] = RDMA_AUTO};
+  for (unsigned i = 0; i < RDMA_SETTINGS; i++) {
+    int set = rdma_setting_of(settings, i, nic->name);
+    nic->settings[i] = set == RDMA_AUTO ? defaults[i] : set;
+  }
+}
+
+static void open_nic(struct nic *nic, struct ibv_device *device,
+                     const struct rdma_settings *settings) {
   const struct verbs *verbs = nic->verbs;
   snprintf(nic->name, sizeof nic->name, "%s", verbs->get_device_name(device));
+  read_settings(nic, settings);
   locate_nic(nic);
   if (!open_context(nic, device))
     return;
@@ -168,8 +180,25 @@ void nic_close(struct nic *nic) {
   nic->context = NULL;
 }
 
-static int open_all(const struct verbs *verbs, struct ibv_device **devices, size_t count,
-                    struct nics **out) {
+static bool is_nic(const void *user, const char *name) {
+  const struct nics *nics = user;
+  for (size_t i = 0; i < nics->count; i++)
+    if (strcmp(nics->list[i].name, name) == 0)
+      return true;
+  return false;
+}
+
+static int check_names(const struct nics *nics, const struct rdma_settings *settings) {
+  char stranger[64];
+  for (unsigned i = 0; i < RDMA_SETTINGS; i++)
+    if (rdma_setting_finds_stranger(settings, i, is_nic, nics, stranger))
+      return error_set(HAUL_EINVAL, 0, rdma_setting_name(i), "list them: ls /sys/class/infiniband",
+                       "there is no NIC %s", stranger);
+  return 0;
+}
+
+static int open_all(const struct verbs *verbs, const struct rdma_settings *settings,
+                    struct ibv_device **devices, size_t count, struct nics **out) {
   if (count == 0)
     return error_set(HAUL_ENOTSUP, 0, NULL, "haul doctor rdma", "no RDMA device on this host");
   struct nics *nics = alloc_zero(1, sizeof *nics + count * sizeof nics->list[0]);
@@ -178,20 +207,24 @@ static int open_all(const struct verbs *verbs, struct ibv_device **devices, size
   nics->count = count;
   for (size_t i = 0; i < count; i++) {
     nics->list[i].verbs = verbs;
-    open_nic(&nics->list[i], devices[i]);
+    open_nic(&nics->list[i], devices[i], settings);
   }
-  *out = nics;
-  return 0;
+  int code = check_names(nics, settings);
+  if (code)
+    nics_close(nics);
+  else
+    *out = nics;
+  return code;
 }
 
 /* A kernel without RDMA fails with ENOSYS: that counts as no device. */
-int nics_open(struct nics **nics) {
+int nics_open(const struct rdma_settings *settings, struct nics **nics) {
   const struct verbs *verbs = verbs_open();
   int count = 0;
   if (!verbs)
     return haul_error_last()->code;
   struct ibv_device **devices = verbs->get_device_list(&count);
-  int code = open_all(verbs, devices, devices && count > 0 ? (size_t)count : 0, nics);
+  int code = open_all(verbs, settings, devices, devices && count > 0 ? (size_t)count : 0, nics);
   if (devices)
     verbs->free_device_list(devices);
   return code;
@@ -217,6 +250,20 @@ port_is(struct nic_port *port, enum nic_port_status status, const char *format, 
   va_list arguments;
   va_start(arguments, format);
   port->status = status;
+  vsnprintf(port->reason, sizeof port->reason, format, arguments);
+  va_end(arguments);
+}
+
+/* `hint`: what would fit. */
+static __attribute__((format(printf, 4, 5))) void setting_is_wrong(struct nic_port *port,
+                                                                   enum rdma_setting setting,
+                                                                   const char *hint,
+                                                                   const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  port->status = NIC_PORT_WRONG;
+  port->setting = setting;
+  snprintf(port->hint, sizeof port->hint, "%s", hint);
   vsnprintf(port->reason, sizeof port->reason, format, arguments);
   va_end(arguments);
 }
@@ -285,12 +332,38 @@ static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entr
   memcpy(port->gid, entry->gid.raw, sizeof port->gid);
 }
 
+/* The GID that is set, if the table has it and the link can use it. */
+static void take_set_gid(const struct nic *nic, int entries, const struct ifaddrs *addresses,
+                         struct nic_port *port) {
+  unsigned set = (unsigned)nic->settings[RDMA_GID];
+  unsigned type = port->infiniband ? IBV_GID_TYPE_IB : IBV_GID_TYPE_ROCE_V2;
+  char hint[sizeof port->hint] = "its GIDs:", text[INET6_ADDRSTRLEN];
+  size_t used = strlen(hint);
+  for (unsigned i = 0; i < (unsigned)entries; i++) {
+    struct ibv_gid_entry entry = {0};
+    if (nic->verbs->query_gid_ex(nic->context, port->number, i, &entry, 0, sizeof entry) != 0 ||
+        entry.gid_type != type || gid_kind(entry.gid.raw) == NIC_GID_NONE)
+      continue;
+    if (i == set) {
+      consider_gid(port, &entry, addresses);
+      return;
+    }
+    inet_ntop(AF_INET6, entry.gid.raw, text, sizeof text);
+    if (used < sizeof hint)
+      used += (size_t)snprintf(hint + used, sizeof hint - used, " %u (%s)", i, text);
+  }
+  setting_is_wrong(port, RDMA_GID, hint, "it has no %sGID %u", port->infiniband ? "" : "RoCE v2 ",
+                   set);
+}
+
 static void choose_gid(const struct nic *nic, int entries, struct nic_port *port) {
-  bool other_types = false;
+  bool other_types = false, set = nic->settings[RDMA_GID] != RDMA_AUTO;
   struct ifaddrs *addresses;
   if (addresses_get(&addresses) != 0)
     addresses = NULL;
-  for (int i = 0; i < entries; i++) {
+  if (set)
+    take_set_gid(nic, entries, addresses, port);
+  for (int i = 0; i < entries && !set; i++) {
     struct ibv_gid_entry entry = {0};
     if (nic->verbs->query_gid_ex(nic->context, port->number, (uint32_t)i, &entry, 0,
                                  sizeof entry) != 0)
@@ -301,7 +374,7 @@ static void choose_gid(const struct nic *nic, int entries, struct nic_port *port
       consider_gid(port, &entry, addresses);
   }
   freeifaddrs(addresses);
-  if (port->gid_kind != NIC_GID_NONE)
+  if (set || port->gid_kind != NIC_GID_NONE)
     return;
   if (other_types)
     port_is(port, NIC_PORT_OLD_GID, "it has only RoCE v1 GIDs, which routers do not forward");
@@ -320,8 +393,49 @@ static void address_infiniband(const struct nic *nic, const struct ibv_port_attr
     return;
   }
   port->lid = attributes->lid;
+  if (nic->settings[RDMA_GID] != RDMA_AUTO) {
+    take_set_gid(nic, attributes->gid_tbl_len, NULL, port);
+    port->foreign = false; /* its GIDs are no IP addresses */
+    return;
+  }
   if (nic->verbs->query_gid(nic->context, (uint8_t)port->number, 0, &gid) == 0)
     memcpy(port->gid, gid.raw, sizeof port->gid);
+}
+
+/* The upper bit is the membership, full or limited. */
+#define PKEY_BITS 0x7fff
+
+static void choose_pkey(const struct nic *nic, int entries, struct nic_port *port) {
+  int set = nic->settings[RDMA_PKEY];
+  char hint[sizeof port->hint] = "its partition keys:";
+  size_t used = strlen(hint);
+  for (int i = 0; i < entries; i++) {
+    __be16 key;
+    if (nic->verbs->query_pkey(nic->context, (uint8_t)port->number, i, &key) != 0 || key == 0)
+      continue;
+    port->pkey = ntohs(key);
+    port->pkey_index = (uint16_t)i;
+    if (set == RDMA_AUTO || ((port->pkey ^ set) & PKEY_BITS) == 0)
+      return;
+    if (used < sizeof hint)
+      used += (size_t)snprintf(hint + used, sizeof hint - used, " 0x%x", port->pkey);
+  }
+  if (set != RDMA_AUTO)
+    setting_is_wrong(port, RDMA_PKEY, hint, "it has no partition key 0x%x", (unsigned)set);
+}
+
+/* 256 bytes are 1. */
+static void limit_mtu(const struct nic *nic, struct nic_port *port) {
+  int set = nic->settings[RDMA_MTU];
+  char hint[64];
+  if (set == RDMA_AUTO)
+    return;
+  if (set <= 128 << port->mtu) {
+    port->mtu = (enum ibv_mtu)(ffs(set) - 8);
+    return;
+  }
+  snprintf(hint, sizeof hint, "at most %d, or raise the MTU of the interface", 128 << port->mtu);
+  setting_is_wrong(port, RDMA_MTU, hint, "its MTU is less than %d", set);
 }
 
 void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
@@ -346,13 +460,16 @@ void nic_port(const struct nic *nic, unsigned number, struct nic_port *port) {
     port_is(port, NIC_PORT_WAITING, "no subnet manager has activated it");
   else
     port_is(port, NIC_PORT_DOWN, "its link is down");
-  if (port->infiniband) {
+  if (port->infiniband)
     address_infiniband(nic, &attributes, port);
-    return;
-  }
-  if (port->status == NIC_PORT_USABLE)
+  else if (port->status == NIC_PORT_USABLE)
     choose_gid(nic, attributes.gid_tbl_len, port);
-  name_interface(nic, port);
+  if (!port->infiniband)
+    name_interface(nic, port);
+  if (port->status == NIC_PORT_USABLE)
+    choose_pkey(nic, attributes.pkey_tbl_len, port);
+  if (port->status == NIC_PORT_USABLE)
+    limit_mtu(nic, port);
 }
 
 /* Leading components that both paths ("devices/pci0000:00/0000:00:01.0/…") have in common, without
@@ -460,6 +577,12 @@ static int none_usable(const struct nics *nics) {
                    object, port.reason);
 }
 
+static int wrong_setting(const struct nic_rail *rail) {
+  const struct nic_port *port = &rail->port;
+  return error_set(HAUL_EINVAL, 0, rdma_setting_name(port->setting), port->hint,
+                   "port %.40s/%u: %s", rail->nic->name, port->number, port->reason);
+}
+
 int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,
               size_t *count) {
   size_t found = 0, own = 0, room = *count;
@@ -468,6 +591,10 @@ int nics_rank(const struct nics *nics, const struct haul_device *device, struct 
     rail.distance = nic_distance(rail.nic, device);
     for (unsigned number = 1; rail.nic->context && number <= rail.nic->ports; number++) {
       nic_port(rail.nic, number, &rail.port);
+      if (rail.port.status == NIC_PORT_WRONG) {
+        *count = 0;
+        return wrong_setting(&rail);
+      }
       if (rail.port.status != NIC_PORT_USABLE)
         continue;
       insert(rails, room, found++, &rail);

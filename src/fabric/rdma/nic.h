@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "fabric/rdma/verbs.h"
+#include "fabric/rdma_settings.h"
 #include "haul/haul.h"
 
 struct nic_limits {
@@ -31,7 +32,8 @@ struct nic {
   struct ibv_context *context;   /* NULL: it cannot be used */
   struct ibv_pd *pd;             /* of all registrations of the set's holder */
   struct nic_limits limits;
-  int system;      /* errno of the failure, or 0 */
+  int settings[RDMA_SETTINGS]; /* RDMA_AUTO: GID, partition key, MTU are chosen by port */
+  int system;                  /* errno of the failure, or 0 */
   int dmabuf;      /* 0: it takes dma-bufs; ENOSYS: libibverbs is too old; else an errno */
   char reason[96]; /* why it cannot be used; else empty */
 };
@@ -44,8 +46,9 @@ struct nics {
 };
 
 /* Opens every NIC of the host. NICs that cannot be opened are listed with their reason. Blocks for
- * the drivers. HAUL_ENOTSUP: no libibverbs, or no NIC; HAUL_ENOMEM. */
-int nics_open(struct nics **nics);
+ * the drivers. `settings` may be NULL. HAUL_ENOTSUP: no libibverbs, or no NIC; HAUL_EINVAL: a
+ * setting names another NIC; HAUL_ENOMEM. */
+int nics_open(const struct rdma_settings *settings, struct nics **nics);
 /* Closes the NICs, which must be unused. Safe on NULL. */
 void nics_close(struct nics *nics);
 /* Closes the context; the description stays. */
@@ -59,6 +62,7 @@ enum nic_port_status {
   NIC_PORT_WAITING, /* InfiniBand: without an address of a subnet manager yet */
   NIC_PORT_NO_GID,  /* Ethernet: no IP address, so no GID */
   NIC_PORT_OLD_GID, /* Ethernet: only GIDs of RoCE v1 */
+  NIC_PORT_WRONG,   /* a setting does not fit it: see `setting` */
   NIC_PORT_FAILED   /* the query failed */
 };
 
@@ -72,16 +76,20 @@ struct nic_port {
   uint16_t lid;
   uint8_t gid[16];
   unsigned gid_index;
+  uint16_t pkey, pkey_index;
   enum nic_gid_kind gid_kind; /* Ethernet */
   bool foreign;               /* Ethernet: the GID is an address of another network namespace */
   char interface_name[16];    /* the port's own; empty: unknown */
-  enum ibv_mtu mtu;           /* the link's */
+  enum ibv_mtu mtu;           /* the link's, or the setting's */
   double bytes_per_ns;        /* the link's, in one direction */
   char reason[128];           /* why it is not usable; else empty */
+  enum rdma_setting setting;  /* NIC_PORT_WRONG: which one, */
+  char hint[160];             /* and what would fit */
 };
 
-/* Queries a port's current state into `port`. On Ethernet it chooses a RoCE v2 GID: addresses of
- * this network namespace go first, then the order of nic_gid_kind, then the lowest index. */
+/* Queries a port's current state into `port`. On Ethernet it takes the RoCE v2 GID that is set, or
+ * chooses one: addresses of this network namespace go first, then the order of nic_gid_kind, then
+ * the lowest index. */
 void nic_port(const struct nic *nic, unsigned number, struct nic_port *port);
 
 /* The nearer NIC shares more bridges with the device; between equals the NUMA distance decides. */
@@ -101,7 +109,8 @@ struct nic_rail {
 /* The usable ports, best first for a device (NULL: for none). Fills up to *count and sets it to the
  * number of usable ports. The order: hardware, software, loopback; then near, fast, name and port.
  * Ports whose GID is another network namespace's are left out, unless there are no others.
- * HAUL_ENOTSUP with the detail of the first port when none is usable. */
+ * HAUL_ENOTSUP with the detail of the first port when none is usable; HAUL_EINVAL when a setting
+ * does not fit a port. */
 int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,
               size_t *count);
 

@@ -85,7 +85,7 @@ __attribute__((cold)) static int to_init(struct rdma_rail *rail) {
   bool atomics = rail->device->nic->limits.atomics != IBV_ATOMIC_NONE;
   struct ibv_qp_attr attributes = {
       .qp_state = IBV_QPS_INIT,
-      .pkey_index = 0,
+      .pkey_index = rail->device->port.pkey_index,
       .port_num = (uint8_t)rail->device->port.number,
       .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                          (atomics ? (unsigned)IBV_ACCESS_REMOTE_ATOMIC : 0),
@@ -196,8 +196,14 @@ __attribute__((cold)) int rdma_rail_open(struct rdma_rail *rail) {
   return code;
 }
 
+/* InfiniBand needs the global header only where routers are on the way. */
+static bool needs_gid(const struct rdma_end *own, const struct rdma_end *peer) {
+  return peer->ethernet || memcmp(own->gid, peer->gid, 8) != 0;
+}
+
 __attribute__((cold)) static int to_receive(struct rdma_rail *rail, const struct rdma_end *peer) {
   const struct nic_port *port = &rail->device->port;
+  const int *settings = rail->device->nic->settings;
   struct ibv_qp_attr attributes = {
       .qp_state = IBV_QPS_RTR,
       .path_mtu = peer->mtu < rail->end.mtu ? peer->mtu : rail->end.mtu,
@@ -206,13 +212,15 @@ __attribute__((cold)) static int to_receive(struct rdma_rail *rail, const struct
       .max_dest_rd_atomic = rail->end.reads,
       .min_rnr_timer = RNR_TIMER,
       .ah_attr = {.dlid = peer->lid,
+                  .sl = (uint8_t)settings[RDMA_SERVICE_LEVEL],
                   .port_num = (uint8_t)port->number,
-                  .is_global = peer->ethernet},
+                  .is_global = needs_gid(&rail->end, peer)},
   };
-  if (peer->ethernet) {
+  if (attributes.ah_attr.is_global) {
     memcpy(attributes.ah_attr.grh.dgid.raw, peer->gid, 16);
     attributes.ah_attr.grh.sgid_index = (uint8_t)port->gid_index;
     attributes.ah_attr.grh.hop_limit = HOPS;
+    attributes.ah_attr.grh.traffic_class = (uint8_t)settings[RDMA_TRAFFIC_CLASS];
   }
   return modify(rail, &attributes,
                 IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

@@ -308,7 +308,9 @@ static int rdma_open_node(struct fabric *fabric) {
   list_init(&node->endpoints);
   pthread_mutex_init(&node->lock, NULL);
   fabric->shared[rdma_transport.index] = node;
-  return 0;
+  /* Other hosts may have opened it by the same file: without a NIC it has no effect. */
+  int code = rdma_settings_need_nic(fabric->rdma) ? rdma_devices_open(node) : 0;
+  return code == HAUL_EINVAL || code == HAUL_ENOMEM ? code : 0;
 }
 
 static void prepare(struct fabric *fabric) {

@@ -23,6 +23,7 @@
   X(query_device, ibv_query_device)                                                                \
   X(query_port_short, ibv_query_port)                                                              \
   X(query_gid, ibv_query_gid)                                                                      \
+  X(query_pkey, ibv_query_pkey)                                                                    \
   X(query_gid_ex, _ibv_query_gid_ex)                                                               \
   X(get_async_event, ibv_get_async_event)                                                          \
   X(ack_async_event, ibv_ack_async_event)                                                          \

@@ -20,6 +20,8 @@
  *   slow:US    each 256 KiB of a work request take US microseconds longer
  *   late:US    a completion comes US microseconds after its bytes
  *   nogid      the port has no GID
+ *   second     the port has the same GID again at index 2, and partition key 0x8002 there
+ *   subnet:N   the port is InfiniBand with LID 1, in the subnet with the prefix N
  *   noatomics  the device has no atomics (IBV_ATOMIC_NONE)
  *   srq:N      a shared receive queue of the device has N receives at most
  *   global     the device reports IBV_ATOMIC_GLOB; without it IBV_ATOMIC_HCA, which is the truth

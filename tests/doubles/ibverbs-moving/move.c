@@ -102,9 +102,14 @@ static enum ibv_wc_status copy_piece(const struct side *here, const struct side 
   return status;
 }
 
-static bool is_reachable(const struct sender *sender) {
-  const struct ibv_global_route *route = &sender->qp->attributes.ah_attr.grh;
+/* With the peer's lock. Packets leave an InfiniBand subnet with a global header only. */
+static bool is_reachable(const struct sender *sender, const struct fabric_qp *peer) {
+  const struct ibv_ah_attr *to = &sender->qp->attributes.ah_attr;
+  const struct ibv_global_route *route = &to->grh;
   const struct double_port *port = &ibverbs_double.devices[0].port[0];
+  if (port->link_layer == IBV_LINK_LAYER_INFINIBAND)
+    return to->dlid == port->lid &&
+           peer->subnet == (to->is_global ? route->dgid.raw : port->gids[0].raw)[7];
   return memcmp(route->dgid.raw, port->gids[route->sgid_index].raw, sizeof route->dgid.raw) == 0;
 }
 
@@ -114,9 +119,9 @@ static struct fabric_qp *lock_peer(const struct sender *sender) {
   struct fabric_qp *to = fabric_qp_of(number);
   fabric_lock(&to->lock);
   int state = atomic_load(&to->state);
-  if (is_reachable(sender) && atomic_load(&to->pid) != 0 && atomic_load(&to->number) == number &&
-      (state == IBV_QPS_RTR || state == IBV_QPS_RTS) && to->peer == sender->qp->seen.qp_num &&
-      to->packet_in == sender->qp->attributes.sq_psn)
+  if (is_reachable(sender, to) && atomic_load(&to->pid) != 0 &&
+      atomic_load(&to->number) == number && (state == IBV_QPS_RTR || state == IBV_QPS_RTS) &&
+      to->peer == sender->qp->seen.qp_num && to->packet_in == sender->qp->attributes.sq_psn)
     return to;
   fabric_unlock(&to->lock);
   return NULL;

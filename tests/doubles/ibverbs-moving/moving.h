@@ -69,6 +69,7 @@ struct fabric_qp {
   uint32_t srq; /* the number of its shared receive queue; 0: it has its own */
   uint32_t peer, packet_out, packet_in;
   unsigned access;
+  uint8_t subnet; /* InfiniBand */
   uint8_t reads_served, not_ready_timer;
   _Atomic uint32_t bell; /* a futex that wakes the owner's thread */
   /* Totals; the entries between two of them lie in the array below. */

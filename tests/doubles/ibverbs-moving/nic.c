@@ -60,15 +60,17 @@ enum fault {
   SLOW,
   LATE,
   NOGID,
+  SUBNET,
+  SECOND,
   NOATOMICS,
   GLOBAL,
   SRQ,
   FAULTS
 };
 
-static const char *const names[FAULTS] = {"retry",  "rnr",     "access",    "refuse", "remove",
-                                          "vanish", "overrun", "memlock",   "pin",    "slow",
-                                          "late",   "nogid",   "noatomics", "global", "srq"};
+static const char *const names[FAULTS] = {
+    "retry", "rnr",  "access", "refuse", "remove", "vanish",    "overrun", "memlock", "pin",
+    "slow",  "late", "nogid",  "subnet", "second", "noatomics", "global",  "srq"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -156,6 +158,16 @@ int ibverbs_double_fault(const char *words) {
   if (!*words) {
     atomic_store(&gone, PRESENT);
     *port = device.port[0];
+  }
+  if (wanted[SECOND]) {
+    port->gids[2] = port->gids[1];
+    port->pkeys[2] = 0x8002;
+  }
+  if (wanted[SUBNET]) {
+    port->link_layer = IBV_LINK_LAYER_INFINIBAND;
+    port->lid = 1;
+    port->gids[0] = (struct double_gid){.raw = {[7] = (uint8_t)wanted[SUBNET], [15] = 1},
+                                        .type = IBV_GID_TYPE_IB};
   }
   if (wanted[NOGID])
     memset(port->gids, 0, sizeof port->gids);

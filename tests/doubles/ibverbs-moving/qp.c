@@ -291,6 +291,7 @@ static void begin_slot(const struct qp *qp, struct fabric_qp *slot) {
   atomic_store(&slot->state, IBV_QPS_RESET);
   slot->pd = (uintptr_t)qp->seen.pd;
   slot->peer = 0;
+  slot->subnet = ibverbs_double.devices[0].port[0].gids[0].raw[7];
   slot->srq = qp->seen.srq ? fabric_srq_number(double_srq_of(qp->seen.srq)->emulator) : 0;
   slot->faulted = slot->flushed = false;
   slot->received = slot->receives = slot->arrived = slot->arrivals = slot->completed = 0;

@@ -105,6 +105,7 @@ static int fill_port(struct ibv_context *context, unsigned number,
       .active_mtu = port->mtu,
       .gid_tbl_len = DOUBLE_GIDS,
       .max_msg_sz = 1u << 31,
+      .pkey_tbl_len = DOUBLE_PKEYS,
       .lid = port->lid,
       .active_width = port->width,
       .active_speed = port->speed,
@@ -200,6 +201,24 @@ int ibv_query_gid(struct ibv_context *context, uint8_t number, int index, union 
   }
   memcpy(gid->raw, port->gids[index].raw, sizeof gid->raw);
   return 0;
+}
+
+uint16_t double_pkey(const struct double_port *port, int index) {
+  return port->pkeys[index] ? port->pkeys[index] : index == 0 ? 0xffff : 0;
+}
+
+int ibv_query_pkey(struct ibv_context *context, uint8_t number, int index, __be16 *pkey) {
+  struct double_port *port = port_of(context, number);
+  if (!port || port->error || index < 0 || index >= DOUBLE_PKEYS) {
+    errno = EINVAL;
+    return -1;
+  }
+  *pkey = htobe16(double_pkey(port, index));
+  return 0;
+}
+
+bool double_has_gid(const struct double_port *port, unsigned index) {
+  return index < DOUBLE_GIDS && gid_is_valid(&port->gids[index]);
 }
 
 int _ibv_query_gid_ex(struct ibv_context *context, uint32_t number, uint32_t index,

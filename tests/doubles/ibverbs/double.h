@@ -14,6 +14,7 @@
 #define DOUBLE_DEVICES 4
 #define DOUBLE_PORTS   2
 #define DOUBLE_GIDS    8
+#define DOUBLE_PKEYS   4
 
 struct double_gid {
   uint8_t raw[16];    /* all zero: an empty index, unless `zero` */
@@ -29,6 +30,7 @@ struct double_port {
   uint16_t lid;
   enum ibv_mtu mtu;
   struct double_gid gids[DOUBLE_GIDS];
+  uint16_t pkeys[DOUBLE_PKEYS]; /* 0: an empty entry; the first is the default key unless set */
 };
 
 /* errno of each call; 0: it succeeds. */
@@ -60,7 +62,8 @@ struct ibverbs_double {
   size_t count;
   struct double_device devices[DOUBLE_DEVICES];
   struct double_live live;
-  unsigned forks; /* calls of ibv_fork_init */
+  unsigned forks;               /* calls of ibv_fork_init */
+  struct ibv_qp_attr connected; /* of the queue pair that was the last to be able to send */
 };
 
 /* The test's controls, found by dlsym(3). */

@@ -74,6 +74,10 @@ struct qp {
   uint32_t mark;
 };
 
+/* The partition key at an index below DOUBLE_PKEYS; 0: none. */
+uint16_t double_pkey(const struct double_port *port, int index);
+bool double_has_gid(const struct double_port *port, unsigned index);
+
 /* Check that the object lives. */
 struct double_context *double_context_of(struct ibv_context *context);
 struct channel *double_channel_of(struct ibv_comp_channel *seen);

@@ -315,17 +315,21 @@ int ibv_destroy_qp(struct ibv_qp *seen) {
 static bool is_route(const struct qp *qp, const struct ibv_ah_attr *to) {
   struct double_device *device = device_of(qp->seen.context);
   const struct double_port *port = &device->port[qp->attributes.port_num - 1];
-  if (to->port_num != qp->attributes.port_num)
+  if (to->port_num != qp->attributes.port_num || to->sl > 15)
     return false;
   if (port->link_layer != IBV_LINK_LAYER_ETHERNET && !to->is_global)
     return to->dlid != 0;
-  return to->is_global && to->grh.sgid_index < DOUBLE_GIDS && to->grh.hop_limit > 0;
+  return to->is_global && double_has_gid(port, to->grh.sgid_index) && to->grh.hop_limit > 0;
 }
 
 static bool are_values(const struct qp *qp, const struct ibv_qp_attr *wanted, int mask) {
   struct double_device *device = device_of(qp->seen.context);
   const struct ibv_device_attr *limits = &device->limits;
   if ((mask & IBV_QP_PORT) && (wanted->port_num < 1 || wanted->port_num > device->ports))
+    return false;
+  if ((mask & IBV_QP_PKEY_INDEX) &&
+      (wanted->pkey_index >= DOUBLE_PKEYS ||
+       double_pkey(&device->port[wanted->port_num - 1], wanted->pkey_index) == 0))
     return false;
   if ((mask & IBV_QP_AV) && !is_route(qp, &wanted->ah_attr))
     return false;
@@ -350,6 +354,8 @@ int ibv_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
   int system = emulator_to_state(qp, wanted->qp_state);
   if (system == 0)
     seen->state = wanted->qp_state;
+  if (system == 0 && wanted->qp_state == IBV_QPS_RTS)
+    ibverbs_double.connected = qp->attributes;
   return system;
 }
 

@@ -23,6 +23,8 @@ static inline int attributes_needed(enum ibv_qp_state from, enum ibv_qp_state to
 
 static inline void attributes_take(struct ibv_qp_attr *into, const struct ibv_qp_attr *from,
                                    int mask) {
+  if (mask & IBV_QP_PKEY_INDEX)
+    into->pkey_index = from->pkey_index;
   if (mask & IBV_QP_PORT)
     into->port_num = from->port_num;
   if (mask & IBV_QP_ACCESS_FLAGS)

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT
+ * Settings of queue pairs, for all NICs of the host or by NIC: "3", or "mlx5_0:3,mlx5_1:5,0", where
+ * 0 is for the others. A build without the transport `rdma` reads them too: hosts share files. */
+#ifndef HAUL_FABRIC_RDMA_SETTINGS_H
+#define HAUL_FABRIC_RDMA_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum rdma_setting {
+  RDMA_TRAFFIC_CLASS,
+  RDMA_SERVICE_LEVEL,
+  RDMA_GID,
+  RDMA_PKEY,
+  RDMA_MTU, /* in bytes */
+  RDMA_SETTINGS
+};
+
+#define RDMA_AUTO (-1) /* no value is set */
+
+struct rdma_settings {
+  char texts[RDMA_SETTINGS][256]; /* "": the default for all NICs */
+};
+
+/* Stores a text, "auto" as the default. False, and nothing is stored, for an invalid one. */
+bool rdma_setting_assign(struct rdma_settings *settings, enum rdma_setting which, const char *text,
+                         uint64_t min, uint64_t max);
+/* The NIC's value, or RDMA_AUTO. `settings` may be NULL. */
+int rdma_setting_of(const struct rdma_settings *settings, enum rdma_setting which, const char *nic);
+/* A name that the setting has and for which is_nic() is false; false: there is none. */
+bool rdma_setting_finds_stranger(const struct rdma_settings *settings, enum rdma_setting which,
+                                 bool (*is_nic)(const void *user, const char *name),
+                                 const void *user, char name[64]);
+/* Whether only the host's NICs show that they are valid. */
+bool rdma_settings_need_nic(const struct rdma_settings *settings);
+/* "rdma_gid" */
+const char *rdma_setting_name(enum rdma_setting which);
+
+#endif
