@@ -678,6 +678,7 @@ struct haul_port {
   /* Of its connections, as the settings rdma_… of haul.conf(5) have it; 0 if it is not usable. */
   unsigned mtu; /* bytes of payload a packet */
   unsigned gid_index, pkey, traffic_class, service_level;
+  unsigned timeout, retry_count; /* of packets: 4.096 us times 2^timeout, as often */
 };
 
 /* Lists, for each path, the usable ports, best first for memory at `from`, then the others. Opens

@@ -78,13 +78,14 @@ bool rdma_setting_finds_stranger(const struct rdma_settings *settings, enum rdma
 
 bool rdma_settings_need_nic(const struct rdma_settings *settings) {
   for (unsigned i = 0; i < RDMA_SETTINGS; i++)
-    if ((i >= RDMA_GID && *settings->texts[i]) || strchr(settings->texts[i], ':'))
+    if ((i >= RDMA_GID && i <= RDMA_MTU && *settings->texts[i]) || strchr(settings->texts[i], ':'))
       return true;
   return false;
 }
 
 const char *rdma_setting_name(enum rdma_setting which) {
   static const char *const names[] = {"rdma_traffic_class", "rdma_service_level", "rdma_gid",
-                                      "rdma_pkey", "rdma_mtu"};
+                                      "rdma_pkey",          "rdma_mtu",           "rdma_timeout",
+                                      "rdma_retry_count"};
   return names[which];
 }

@@ -13,6 +13,8 @@ enum rdma_setting {
   RDMA_GID,
   RDMA_PKEY,
   RDMA_MTU, /* in bytes */
+  RDMA_TIMEOUT,
+  RDMA_RETRY_COUNT,
   RDMA_SETTINGS
 };
 

@@ -103,6 +103,8 @@ static const struct setting settings[] = {
     BY_NIC("rdma_gid", RDMA_GID, 0, 255),
     BY_NIC("rdma_pkey", RDMA_PKEY, 1, 65535),
     BY_NIC("rdma_mtu", RDMA_MTU, 256, 4096),
+    BY_NIC("rdma_timeout", RDMA_TIMEOUT, 1, 31),
+    BY_NIC("rdma_retry_count", RDMA_RETRY_COUNT, 0, 7),
 };
 _Static_assert(sizeof settings / sizeof settings[0] == SETTINGS_COUNT, "one origin a setting");
 

@@ -15,8 +15,9 @@
 
 static struct pair t;
 
-static const char *const variables[] = {"HAUL_RDMA_TRAFFIC_CLASS", "HAUL_RDMA_SERVICE_LEVEL",
-                                        "HAUL_RDMA_GID", "HAUL_RDMA_PKEY", "HAUL_RDMA_MTU"};
+static const char *const variables[] = {
+    "HAUL_RDMA_TRAFFIC_CLASS", "HAUL_RDMA_SERVICE_LEVEL", "HAUL_RDMA_GID",        "HAUL_RDMA_PKEY",
+    "HAUL_RDMA_MTU",           "HAUL_RDMA_TIMEOUT",       "HAUL_RDMA_RETRY_COUNT"};
 
 static int set_up(void **state) {
   (void)state;
@@ -60,6 +61,8 @@ static void defaults_are_those_of_the_port(void **state) {
   assert_int_equal(attributes.ah_attr.grh.sgid_index, 1);
   assert_int_equal(attributes.pkey_index, 0);
   assert_int_equal(attributes.path_mtu, IBV_MTU_4096);
+  assert_int_equal(attributes.timeout, 18);
+  assert_int_equal(attributes.retry_cnt, 7);
 }
 
 static void each_setting_reaches_the_queue_pair(void **state) {
@@ -71,18 +74,59 @@ static void each_setting_reaches_the_queue_pair(void **state) {
   setenv("HAUL_RDMA_GID", "2", 1);
   setenv("HAUL_RDMA_PKEY", "0x8002", 1);
   setenv("HAUL_RDMA_MTU", "1024", 1);
+  setenv("HAUL_RDMA_TIMEOUT", "14", 1);
+  setenv("HAUL_RDMA_RETRY_COUNT", "double0:3,2", 1);
   struct ibv_qp_attr attributes = connect_pair();
   assert_int_equal(attributes.ah_attr.grh.traffic_class, 104);
   assert_int_equal(attributes.ah_attr.sl, 3);
   assert_int_equal(attributes.ah_attr.grh.sgid_index, 2);
   assert_int_equal(attributes.pkey_index, 2);
   assert_int_equal(attributes.path_mtu, IBV_MTU_1024);
+  assert_int_equal(attributes.timeout, 14);
+  assert_int_equal(attributes.retry_cnt, 3);
   struct haul_port used = port_of(t.node);
   assert_int_equal(used.traffic_class, 104);
   assert_int_equal(used.service_level, 3);
   assert_int_equal(used.gid_index, 2);
   assert_int_equal(used.pkey, 0x8002);
   assert_int_equal(used.mtu, 1024);
+  assert_int_equal(used.timeout, 14);
+  assert_int_equal(used.retry_count, 3);
+}
+
+/* A write while the wire is cut for this time. Returns how long it took. */
+static int64_t write_while_cut(int64_t ns, struct haul_report *report) {
+  struct haul_transfer *transfer;
+  haul_deadline from = haul_deadline_in(0);
+  pair_open(&t, NULL, LENGTH);
+  nic_fault("cut");
+  assert_works(
+      haul_write(t.remote, t.region, &(struct haul_piece){0, 0, LENGTH}, 1, NULL, &transfer));
+  haul_transfer_wait(transfer, haul_deadline_in(ns));
+  nic_fault("");
+  assert_works(haul_transfer_wait(transfer, haul_deadline_in(60 * S)));
+  *report = (struct haul_report)HAUL_REPORT_INIT;
+  assert_works(haul_transfer_report(transfer, report));
+  haul_transfer_release(transfer);
+  return haul_deadline_in(0) - from;
+}
+
+static void a_wire_may_be_cut_for_less_than_all_retries(void **state) {
+  (void)state;
+  struct haul_report report;
+  assert_true(write_while_cut(2 * S, &report) >= 2 * S);
+  assert_string_equal(report.paths[0].name, "rdma");
+  assert_int_equal(report.retries, 0);
+}
+
+static void fewer_retries_end_sooner(void **state) {
+  (void)state;
+  struct haul_report report;
+  setenv("HAUL_RDMA_TIMEOUT", "14", 1);
+  setenv("HAUL_RDMA_RETRY_COUNT", "1", 1);
+  assert_true(write_while_cut(2 * S, &report) < 2 * S);
+  assert_string_equal(report.paths[0].name, "tcp");
+  assert_true(report.retries > 0);
 }
 
 static void refuses(const char *variable, const char *value, const char *object,
@@ -106,6 +150,7 @@ static void a_node_with_a_wrong_setting_does_not_open(void **state) {
   refuses("HAUL_RDMA_PKEY", "5", "rdma_pkey", "its partition keys: 0xffff");
   nic_double()->devices[0].port[0].mtu = IBV_MTU_1024;
   refuses("HAUL_RDMA_MTU", "2048", "rdma_mtu", "at most 1024");
+  refuses("HAUL_RDMA_TIMEOUT", "32", "HAUL_RDMA_TIMEOUT", "from 1 to 31");
   refuses("HAUL_RDMA_TRAFFIC_CLASS", "256", "HAUL_RDMA_TRAFFIC_CLASS", "from 0 to 255");
 }
 
@@ -148,6 +193,8 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       TEST(defaults_are_those_of_the_port),
       TEST(each_setting_reaches_the_queue_pair),
+      TEST(a_wire_may_be_cut_for_less_than_all_retries),
+      TEST(fewer_retries_end_sooner),
       TEST(a_node_with_a_wrong_setting_does_not_open),
       TEST(without_nics_they_have_no_effect),
       TEST(infiniband_within_a_subnet_needs_no_global_header),

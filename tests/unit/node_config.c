@@ -131,6 +131,8 @@ static const struct {
     {"rdma_service_level = 16", 1, "from 0 to 15"},
     {"rdma_pkey = 0", 1, "from 1 to 65535"},
     {"rdma_pkey = 0x10000", 1, "from 1 to 65535"},
+    {"rdma_timeout = 0", 1, "from 1 to 31"},
+    {"rdma_retry_count = 8", 1, "from 0 to 7"},
     {"rdma_mtu = 1500", 1, "expected auto, a power of 2 from 256 to 4096"},
     {"insecure = maybe", 1, "invalid insecure '"},
     {"insecure = ", 1, "invalid insecure '"},

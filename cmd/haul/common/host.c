@@ -164,8 +164,8 @@ static void print_ports(const struct ports *ports) {
 }
 
 static void print_connections(const struct ports *ports) {
-  struct table table =
-      table_begin("lrrrrr", "PORT", "GID", "PKEY", "MTU", "TRAFFIC CLASS", "SERVICE LEVEL");
+  struct table table = table_begin("lrrrrrrr", "PORT", "GID", "PKEY", "MTU", "TRAFFIC CLASS",
+                                   "SERVICE LEVEL", "TIMEOUT", "RETRIES");
   for (size_t i = 0; i < ports->count; i++) {
     const struct haul_port *port = &ports->seen[0][i];
     char pkey[16];
@@ -173,7 +173,8 @@ static void print_connections(const struct ports *ports) {
     if (port->usable)
       table_row(&table, port->name, number_text((int)port->gid_index).text, pkey,
                 number_text((int)port->mtu).text, number_text((int)port->traffic_class).text,
-                number_text((int)port->service_level).text);
+                number_text((int)port->service_level).text, number_text((int)port->timeout).text,
+                number_text((int)port->retry_count).text);
   }
   table_end(&table);
 }
@@ -248,6 +249,8 @@ void ports_to_json(const struct ports *ports, struct json *json, const char *nam
     json_number(json, "pkey", port->pkey);
     json_number(json, "traffic_class", port->traffic_class);
     json_number(json, "service_level", port->service_level);
+    json_number(json, "timeout", port->timeout);
+    json_number(json, "retry_count", port->retry_count);
     distances_to_json(ports, port, json);
     json_end_object(json);
   }

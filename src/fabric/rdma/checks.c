@@ -454,6 +454,8 @@ static void add_port(struct port_list *list, const struct nic_rail *rail, bool r
     out->pkey = port->pkey;
     out->traffic_class = (unsigned)nic->settings[RDMA_TRAFFIC_CLASS];
     out->service_level = (unsigned)nic->settings[RDMA_SERVICE_LEVEL];
+    out->timeout = (unsigned)nic->settings[RDMA_TIMEOUT];
+    out->retry_count = (unsigned)nic->settings[RDMA_RETRY_COUNT];
   }
   snprintf(out->reason, sizeof out->reason, "%s",
            !ranked && port->foreign ? "its address belongs to another network namespace"

@@ -236,6 +236,14 @@ static void end_canceled(struct rdma_endpoint *endpoint) {
   jobs_end(&ended);
 }
 
+/* What all retries take: by the InfiniBand specification a time-out may last four times its nominal
+ * value, 4.096 us times a power of 2. */
+static int64_t stall_ns(const struct nic *nic) {
+  int64_t tries = nic->settings[RDMA_RETRY_COUNT] + 1;
+  int64_t bound = (4 * INT64_C(4096) * tries) << nic->settings[RDMA_TIMEOUT];
+  return bound > RDMA_STALL_NS ? bound : RDMA_STALL_NS;
+}
+
 /* A working NIC completes every work request, or fails it once the retries are exhausted. One that
  * exceeds that time loses its queue pair, and with it all access. */
 void rdma_check_stuck(struct timer *timer) {
@@ -248,7 +256,7 @@ void rdma_check_stuck(struct timer *timer) {
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
-    int64_t bound = any_canceled(&rail->posted) ? RDMA_CANCEL_NS : RDMA_STALL_NS;
+    int64_t bound = any_canceled(&rail->posted) ? RDMA_CANCEL_NS : stall_ns(rail->device->nic);
     if (rdma_rail_is_busy(rail) && clock_now() - rail->progress_at >= bound)
       stuck = rail;
   }

@@ -18,9 +18,9 @@ struct registration;
 struct timer;
 struct work;
 
-/* ns without a completion after which a NIC that holds a canceled work counts as dead: twice what
- * its retries take (rail.c). For a NIC without canceled works it is RDMA_STALL_NS: by the
- * InfiniBand specification a time-out may last four times its nominal value. */
+/* ns without a completion after which a NIC that holds a canceled work counts as dead, though it
+ * may still retry. For a NIC without canceled works it is what its retries take, at least
+ * RDMA_STALL_NS. */
 #define RDMA_CANCEL_NS 1000000000
 #define RDMA_STALL_NS  5000000000
 

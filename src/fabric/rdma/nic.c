@@ -139,9 +139,14 @@ static bool open_context(struct nic *nic, struct ibv_device *device) {
   return unusable(nic, system, "it cannot be opened: %s", strerror(system));
 }
 
+/* The time-out and the number of retries are UCX's: UCX_RC_TIMEOUT=1s, which rounds to 4.096 us
+ * times 2^18, and UCX_RC_RETRY_COUNT=7 (rc_iface.c). NCCL 2.23 has 20 and 7 (NCCL_IB_TIMEOUT,
+ * NCCL_IB_RETRY_CNT). A bond takes a second or two to use its other link. */
 static void read_settings(struct nic *nic, const struct rdma_settings *settings) {
   static const int defaults[RDMA_SETTINGS] = {
-      [RDMA_GID] = RDMA_AUTO, [RDMA_PKEY] = RDMA_AUTO, [RDMA_MTU] = RDMA_AUTO};
+      [RDMA_GID] = RDMA_AUTO, [RDMA_PKEY] = RDMA_AUTO, [RDMA_MTU] = RDMA_AUTO,
+      [RDMA_TIMEOUT] = 18,    [RDMA_RETRY_COUNT] = 7,
+  };
   for (unsigned i = 0; i < RDMA_SETTINGS; i++) {
     int set = rdma_setting_of(settings, i, nic->name);
     nic->settings[i] = set == RDMA_AUTO ? defaults[i] : set;

@@ -19,12 +19,9 @@
 #include "fabric/rdma/endpoint.h"
 #include "fabric/rdma/receives.h"
 
-/* Codes of the InfiniBand specification. An acknowledgement is awaited for 4.096 us times 2^14
- * (67 ms) and requested seven times. A receiver that is not ready is asked again after 0.64 ms, and
- * without end (7): where rails share receives, they may run out for a while. rdma_check_stuck ends
- * a rail whose peer never becomes ready. */
-#define TIMEOUT     14
-#define RETRIES     7
+/* Codes of the InfiniBand specification. A receiver that is not ready is asked again after 0.64 ms,
+ * and without end (7): where rails share receives, they may run out for a while. rdma_check_stuck
+ * ends a rail whose peer never becomes ready. */
 #define RNR_TIMER   12
 #define RNR_RETRIES 7
 #define READS       16 /* reads and atomics under way */
@@ -230,11 +227,12 @@ __attribute__((cold)) static int to_receive(struct rdma_rail *rail, const struct
 
 __attribute__((cold)) static int to_send(struct rdma_rail *rail, const struct rdma_end *peer) {
   int starts = rail->device->nic->limits.reads_started;
+  const int *settings = rail->device->nic->settings;
   struct ibv_qp_attr attributes = {
       .qp_state = IBV_QPS_RTS,
       .sq_psn = rail->end.packet,
-      .timeout = TIMEOUT,
-      .retry_cnt = RETRIES,
+      .timeout = (uint8_t)settings[RDMA_TIMEOUT],
+      .retry_cnt = (uint8_t)settings[RDMA_RETRY_COUNT],
       .rnr_retry = RNR_RETRIES,
       .max_rd_atomic = peer->reads < starts ? peer->reads : (uint8_t)starts,
   };

@@ -9,6 +9,7 @@
  * HAUL_DOUBLE_FAULT does the same from the start on. N counts from 1.
  *
  *   retry:N    the N-th work request is never acknowledged (RETRY_EXC_ERR)
+ *   cut        no work request is acknowledged until this fault is cleared
  *   rnr:N      the N-th work request finds no receive (RNR_RETRY_EXC_ERR)
  *   access:N   the N-th work request is refused by the peer's NIC (REM_ACCESS_ERR)
  *   refuse:N   ibv_post_send refuses the N-th work request and those behind it (ENOMEM)

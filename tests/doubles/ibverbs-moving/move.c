@@ -119,7 +119,7 @@ static struct fabric_qp *lock_peer(const struct sender *sender) {
   struct fabric_qp *to = fabric_qp_of(number);
   fabric_lock(&to->lock);
   int state = atomic_load(&to->state);
-  if (is_reachable(sender, to) && atomic_load(&to->pid) != 0 &&
+  if (!fault_cut() && is_reachable(sender, to) && atomic_load(&to->pid) != 0 &&
       atomic_load(&to->number) == number && (state == IBV_QPS_RTR || state == IBV_QPS_RTS) &&
       to->peer == sender->qp->seen.qp_num && to->packet_in == sender->qp->attributes.sq_psn)
     return to;

@@ -170,6 +170,7 @@ enum ibv_wc_status move_request(struct sender *sender, struct request *request);
 
 /* The injected fault of the next posted request: an enum ibv_wc_status or 0. */
 int fault_of_request(void);
+bool fault_cut(void);     /* nothing is acknowledged */
 bool fault_of_post(void); /* the queue refuses it */
 bool fault_of_registration(void);
 bool fault_of_completion(void); /* its queue is full */

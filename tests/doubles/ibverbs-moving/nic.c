@@ -49,6 +49,7 @@ static const struct double_device device = {
 
 enum fault {
   RETRY,
+  CUT,
   RNR,
   ACCESS,
   REFUSE,
@@ -69,8 +70,8 @@ enum fault {
 };
 
 static const char *const names[FAULTS] = {
-    "retry", "rnr",  "access", "refuse", "remove", "vanish",    "overrun", "memlock", "pin",
-    "slow",  "late", "nogid",  "subnet", "second", "noatomics", "global",  "srq"};
+    "retry", "cut",  "rnr",  "access", "refuse", "remove", "vanish",    "overrun", "memlock",
+    "pin",   "slow", "late", "nogid",  "subnet", "second", "noatomics", "global",  "srq"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -93,6 +94,10 @@ int fault_of_request(void) {
   if (comes_due(RNR))
     return IBV_WC_RNR_RETRY_EXC_ERR;
   return comes_due(ACCESS) ? IBV_WC_REM_ACCESS_ERR : 0;
+}
+
+bool fault_cut(void) {
+  return atomic_load(&left[CUT]) > 0;
 }
 
 bool fault_of_post(void) {
