@@ -29,6 +29,7 @@ static const struct {
     [LOG_PATH_CLOSED] = {"path_closed", "a path is unavailable for this peer", HAUL_LOG_DEBUG},
     [LOG_PATH_FAILED] = {"path_failed", "a path could not be opened", HAUL_LOG_WARNING},
     [LOG_PATH_LOST] = {"path_lost", "a path failed", HAUL_LOG_WARNING},
+    [LOG_PATH_RESTORED] = {"path_restored", "a path works again", HAUL_LOG_INFO},
     [LOG_RAIL_LOST] = {"rail_lost", "a data connection ended", HAUL_LOG_WARNING},
     [LOG_UNREGISTERED] = {"unregistered", "the directory is not up to date", HAUL_LOG_WARNING},
     [LOG_REGISTERED] = {"registered", "the directory is up to date again", HAUL_LOG_INFO},

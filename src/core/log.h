@@ -23,6 +23,7 @@ enum log_event {
   LOG_PATH_CLOSED, /* unavailable for this peer */
   LOG_PATH_FAILED, /* opening it failed */
   LOG_PATH_LOST,   /* it failed after it was open */
+  LOG_PATH_RESTORED,
   LOG_RAIL_LOST,
   LOG_UNREGISTERED,
   LOG_REGISTERED,

@@ -140,17 +140,33 @@ void link_log_lost(const struct link *link) {
   }
 }
 
+static pthread_mutex_t reasons = PTHREAD_MUTEX_INITIALIZER; /* of all endpoints; taken last */
+
+/* With that lock: whether the endpoint was open. */
+static bool end(struct endpoint *endpoint, _Atomic bool *how) {
+  atomic_store(how, true);
+  bool was_open = atomic_exchange(&endpoint->open, false);
+  atomic_store(&endpoint->lost, was_open || atomic_load(&endpoint->lost));
+  return was_open;
+}
+
+const char *endpoint_reason(const struct endpoint *endpoint) {
+  static _Thread_local char text[sizeof endpoint->close_reason];
+  bool any = endpoint_is_closed(endpoint) || atomic_load(&endpoint->interrupted);
+  pthread_mutex_lock(&reasons);
+  snprintf(text, sizeof text, "%s", any ? endpoint->close_reason : "");
+  pthread_mutex_unlock(&reasons);
+  return text;
+}
+
 static void close_endpoint(struct endpoint *endpoint, enum log_event event, const char *format,
                            va_list arguments) {
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&reasons);
   bool first = !endpoint->closed;
   if (first)
     vsnprintf(endpoint->close_reason, sizeof endpoint->close_reason, format, arguments);
-  atomic_store(&endpoint->closed, true);
-  bool was_open = atomic_exchange(&endpoint->open, false);
-  atomic_store(&endpoint->lost, was_open || atomic_load(&endpoint->lost));
-  pthread_mutex_unlock(&lock);
+  bool was_open = end(endpoint, &endpoint->closed);
+  pthread_mutex_unlock(&reasons);
   if (link_has_abandoned(endpoint->link)) /* waiting works see the change */
     loop_wake(endpoint->link->fabric->loop);
   if (first && !was_open && !atomic_load(&endpoint->link->ended))
@@ -162,6 +178,24 @@ void endpoint_close(struct endpoint *endpoint, const char *format, ...) {
   va_start(arguments, format);
   close_endpoint(endpoint, LOG_PATH_CLOSED, format, arguments);
   va_end(arguments);
+}
+
+void endpoint_interrupt(struct endpoint *endpoint, const char *reason) {
+  pthread_mutex_lock(&reasons);
+  if (!endpoint->closed && !endpoint->interrupted)
+    snprintf(endpoint->close_reason, sizeof endpoint->close_reason, "%.150s; connecting again",
+             reason);
+  end(endpoint, &endpoint->interrupted);
+  pthread_mutex_unlock(&reasons);
+}
+
+void endpoint_resume(struct endpoint *endpoint) {
+  if (endpoint_is_closed(endpoint))
+    return;
+  link_log_lost(endpoint->link); /* first */
+  atomic_store(&endpoint->interrupted, false);
+  atomic_store(&endpoint->open, true);
+  link_log(endpoint->link, LOG_PATH_RESTORED, endpoint->transport->name, NULL);
 }
 
 void endpoint_failed(struct endpoint *endpoint, const char *format, ...) {

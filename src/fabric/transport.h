@@ -123,9 +123,10 @@ struct endpoint {
   struct link *link;
   _Atomic bool open; /* works may be posted */
   unsigned channels; /* initiator: that it opens on demand. The acceptor gets them by `expect` */
-  /* Set once, by endpoint_close, after `close_reason` and before `open` becomes false. This release
-   * pairs with the acquire in endpoint_reason: any thread reads the text without a lock. */
-  _Atomic bool closed;
+  /* By endpoint_close and endpoint_interrupt, after `close_reason` and before `open` becomes false.
+   * The text has a lock of its own. */
+  _Atomic bool closed;      /* for good */
+  _Atomic bool interrupted; /* the transport connects it again */
   char close_reason[192];
   _Atomic bool no_zero_copy;   /* unavailable here: large transfers are copied */
   _Atomic bool lost;           /* closed after it was open; not logged yet (link_log_lost) */
@@ -293,15 +294,16 @@ struct transport {
    * From any thread; may block for the kernel. */
   void (*invalidate)(struct fabric *fabric, const struct memory *memory);
 
-  /* Requests access to a remote region from the peer; blocks until `until`, without the lock. On
+  /* Requests access to a remote region from the peer; blocks until `until`, without the lock. The
+   * endpoint is open or interrupted. On
    * failure the path is closed for this region, for the reason in the thread's error detail. */
   int (*bind)(struct endpoint *endpoint, const struct remote_key *key, haul_deadline until,
               void **binding);
   /* No work uses the binding. From any thread, with or without the lock. */
   void (*unbind)(struct endpoint *endpoint, void *binding);
 
-  /* Sets all fields. The endpoint is open. May block in the kernel to try whether a device's memory
-   * `local` can be registered; nothing else blocks. */
+  /* Sets all fields. The endpoint is open or interrupted. May block in the kernel to try whether a
+   * device's memory `local` can be registered; nothing else blocks. */
   void (*estimate)(struct endpoint *endpoint, const struct remote_key *key, void *binding,
                    const struct memory *local, enum haul_operation operation,
                    struct estimate *estimate);
@@ -409,7 +411,11 @@ static inline bool endpoint_is_traced(const struct endpoint *endpoint) {
 /* Closes an endpoint; the first reason stays. From any thread. */
 void endpoint_close(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* The same with a warning, for an endpoint that could not open. */
+/* The same for an endpoint that was open and may open again; the first reason stays until then. */
+void endpoint_interrupt(struct endpoint *endpoint, const char *reason);
+/* Opens an interrupted endpoint, unless it was closed meanwhile. With the lock. */
+void endpoint_resume(struct endpoint *endpoint);
+/* The same as endpoint_close with a warning, for an endpoint that could not open. */
 void endpoint_failed(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -417,10 +423,9 @@ static inline bool endpoint_is_closed(const struct endpoint *endpoint) {
   return atomic_load_explicit(&endpoint->closed, memory_order_acquire);
 }
 
-/* Why the endpoint closed, "" before; valid as long as the endpoint. From any thread. */
-static inline const char *endpoint_reason(const struct endpoint *endpoint) {
-  return endpoint_is_closed(endpoint) ? endpoint->close_reason : "";
-}
+/* Why the endpoint is closed or interrupted, else ""; valid until the thread's next call. From any
+ * thread. */
+const char *endpoint_reason(const struct endpoint *endpoint);
 
 /* Sets or clears this endpoint's bit in the link's `abandoned`. From any thread, with the
  * endpoint's lock; never blocks. */

@@ -98,8 +98,10 @@ const char *route_refusal(const struct haul_remote *remote, const struct route *
   const struct endpoint *endpoint = remote->link->endpoints[i];
   if (!estimate->open)
     return estimate->reason[0] ? estimate->reason : "closed";
-  if (!atomic_load(&endpoint->open))
-    return endpoint_is_closed(endpoint) ? endpoint_reason(endpoint) : "closed";
+  if (!atomic_load(&endpoint->open)) {
+    const char *reason = endpoint_reason(endpoint);
+    return *reason ? reason : "closed";
+  }
   if (constraints->avoided & 1u << i)
     return constraints->reason;
   if (constraints->only && constraints->only != endpoint->transport->name)
@@ -229,7 +231,7 @@ struct tune *route_slices(struct route *route, size_t index) {
 static void bind_transport(struct haul_remote *remote, const struct transport *transport,
                            haul_deadline until) {
   struct endpoint *endpoint = remote->link->endpoints[transport->index];
-  if (!atomic_load(&endpoint->open))
+  if (!atomic_load(&endpoint->open) && !atomic_load(&endpoint->interrupted))
     return; /* endpoint_reason tells why */
   if (!transport->bind ||
       transport->bind(endpoint, &remote->key, until, &remote->bindings[transport->index]) == 0)

@@ -271,6 +271,60 @@ static void a_hello_after_broken_connects_nothing(void **state) {
   close_client(&client);
 }
 
+/* A peer whose path was open, and that connects broken rails again. */
+static struct client open_restoring_client(void) {
+  struct client client = open_client();
+  struct rdma_record hello = hello_record();
+  hello.restores = true;
+  send_hello(&client, &hello);
+  assert_int_equal(attach(&client, client.host).status, 0);
+  return client;
+}
+
+static void break_rails(const struct client *client) {
+  send_plain(client->channel, RDMA_BROKEN, 0, 0);
+  receive_record(client->channel, RDMA_BROKEN_ACK);
+  send_plain(client->channel, RDMA_BROKEN_ACK, 0, 0);
+}
+
+static void rails_are_renewed_after_broken(void **state) {
+  (void)state;
+  struct client client = open_restoring_client();
+  struct rdma_record hello = hello_record();
+  hello.restores = true;
+  for (unsigned i = 0; i < 3; i++) {
+    break_rails(&client);
+    send_record(client.channel, &hello);
+    assert_int_equal(receive_record(client.channel, RDMA_HELLO).rails, 1);
+    receive_record(client.channel, RDMA_READY);
+    assert_int_equal(attach(&client, client.host).status, 0);
+  }
+  assert_serves();
+  close_client(&client);
+}
+
+static void an_acknowledgement_that_nothing_needs_breaks_nothing(void **state) {
+  (void)state;
+  struct client client = open_restoring_client();
+  struct rdma_record hello = hello_record();
+  send_plain(client.channel, RDMA_BROKEN_ACK, 0, 0);
+  assert_int_equal(attach(&client, client.host).status, 0);
+  send_record(client.channel, &hello);
+  assert_dropped(&client);
+}
+
+static void renewed_rails_have_the_same_number(void **state) {
+  (void)state;
+  struct client client = open_restoring_client();
+  struct rdma_record hello = hello_record();
+  hello.restores = true;
+  hello.rails = 2;
+  hello.ends[1] = hello.ends[0];
+  break_rails(&client);
+  send_record(client.channel, &hello);
+  assert_dropped(&client);
+}
+
 /* The staging area is freed with the channel, and the peer stays. */
 static void staged_copies_end_with_the_rails(void **state) {
   (void)state;
@@ -649,6 +703,9 @@ int main(int argc, char **argv) {
       OWNER_TEST(a_hello_with_unknown_atomics_ends_the_peer),
       OWNER_TEST(a_second_detach_ends_the_peer),
       OWNER_TEST(a_hello_after_broken_connects_nothing),
+      OWNER_TEST(rails_are_renewed_after_broken),
+      OWNER_TEST(an_acknowledgement_that_nothing_needs_breaks_nothing),
+      OWNER_TEST(renewed_rails_have_the_same_number),
       OWNER_TEST(staged_copies_end_with_the_rails),
       OWNER_TEST(checksums_do_not_starve_others),
       OWNER_TEST(checksums_require_the_right_to_read),

@@ -114,31 +114,53 @@ void rdma_reject(struct rdma_endpoint *endpoint, struct stream stream) {
 }
 
 static void open_when_ready(struct rdma_endpoint *endpoint) {
-  if (endpoint->ready_sent && endpoint->ready_received && !endpoint_is_closed(&endpoint->base)) {
-    atomic_store(&endpoint->base.open, true);
-    loop_notify(endpoint->base.link->fabric->loop);
-  }
+  if (endpoint->ready_sent && endpoint->ready_received && !endpoint_is_closed(&endpoint->base))
+    rdma_connected(endpoint);
+}
+
+void rdma_send_hello(struct rdma_endpoint *endpoint) {
+  struct rdma_record hello = {
+      .type = RDMA_HELLO, .rails = (uint8_t)endpoint->rail_count, .restores = true};
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    hello.ends[i] = endpoint->rails[i].end;
+  rdma_send_record(endpoint, &hello);
+}
+
+/* Bindings have a key for each rail, so that their number stays. */
+static int connect_rails(struct rdma_endpoint *endpoint, const struct rdma_record *hello) {
+  int code = 0;
+  if (endpoint->restore.possible && hello->rails != endpoint->rail_count)
+    return HAUL_EPROTO;
+  for (unsigned i = hello->rails; i < endpoint->rail_count; i++)
+    rdma_close_rail(&endpoint->rails[i]);
+  if (hello->rails < endpoint->rail_count)
+    endpoint->rail_count = hello->rails;
+  combiner_lock(&endpoint->combiner);
+  for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
+    code = rdma_rail_connect(&endpoint->rails[i], &hello->ends[i]);
+  combiner_unlock(&endpoint->combiner);
+  return code;
 }
 
 static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *hello) {
-  if (endpoint->hello_received)
+  bool again = endpoint->restore.quiet && !endpoint->base.link->initiator && hello->rails > 0;
+  if (again && !rdma_restore_answer(endpoint))
+    return 0;
+  if (endpoint->hello_received && !again)
     return HAUL_EPROTO;
   endpoint->hello_received = true;
+  endpoint->restore.peer_does = hello->restores;
   if (hello->rails == 0)
     return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s", error_quote(hello->reason));
   if (endpoint->broken) /* meanwhile: there is nothing to connect */
     return 0;
-  for (unsigned i = hello->rails; i < endpoint->rail_count; i++) {
-    loop_unwatch(endpoint->base.link->fabric->loop, &endpoint->rails[i].watch);
-    rdma_rail_close(&endpoint->rails[i]);
+  int code = connect_rails(endpoint, hello);
+  if (code && code != HAUL_EPROTO && endpoint->restore.possible) {
+    rdma_break(endpoint, haul_error_last()->text); /* the next attempt follows */
+    return 0;
   }
-  if (hello->rails < endpoint->rail_count)
-    endpoint->rail_count = hello->rails;
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    int code = rdma_rail_connect(&endpoint->rails[i], &hello->ends[i]);
-    if (code)
-      return code;
-  }
+  if (code)
+    return code;
   endpoint->ready_sent = true;
   rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_READY});
   open_when_ready(endpoint);
@@ -298,6 +320,8 @@ int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECO
     break;
   }
   rdma_end_stranded(endpoint, HAUL_EPATH); /* the peer receives none of it any more */
+  if (record.type == RDMA_BROKEN_ACK)
+    rdma_restore_later(endpoint);
   return 0;
 }
 
@@ -361,10 +385,7 @@ int rdma_channel_start(struct rdma_endpoint *endpoint, struct stream stream) {
     rdma_channel_stop(endpoint, HAUL_EPATH);
     return code;
   }
-  struct rdma_record hello = {.type = RDMA_HELLO, .rails = (uint8_t)endpoint->rail_count};
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    hello.ends[i] = endpoint->rails[i].end;
-  rdma_send_record(endpoint, &hello);
+  rdma_send_hello(endpoint);
   return 0;
 }
 
@@ -376,6 +397,7 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
     endpoint_close(&endpoint->base, "the rdma channel to the peer ended");
   rdma_break(endpoint, "the peer left");
   rdma_end_stranded(endpoint, code);
+  loop_timer_stop(&endpoint->restore.timer);
   loop_unwatch(loop, &endpoint->watch);
   stream_close(&endpoint->channel);
   drop_unsent(&endpoint->unsent);

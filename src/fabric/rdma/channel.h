@@ -19,6 +19,8 @@ void rdma_channel_fail(struct rdma_endpoint *endpoint, int code);
 void rdma_reject(struct rdma_endpoint *endpoint, struct stream stream);
 /* Over the rail that the record's type and `rails` name, or on the channel. */
 void rdma_send_record(struct rdma_endpoint *endpoint, const struct rdma_record *record);
+/* Tells the peer this side's ends. */
+void rdma_send_hello(struct rdma_endpoint *endpoint);
 /* A record that came over a rail, or on the channel (NULL): 0, HAUL_EPROTO, or a code with the
  * detail of what this side lacks. */
 int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECORD],

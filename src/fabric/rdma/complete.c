@@ -134,6 +134,8 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   endpoint->poller.urgent = urgent;
   if (broken)
     rdma_break(endpoint, broken->broken_reason);
+  else if (endpoint->restore.probing)
+    rdma_restore_poll(endpoint);
   return any;
 }
 
@@ -290,9 +292,12 @@ static void strand_all(struct rdma_endpoint *endpoint) {
   strand(&endpoint->acquiring, &endpoint->stranded);
 }
 
-/* Closes the endpoint first: a thread that finds it broken reads the reason. */
+/* Closes or interrupts the endpoint first: a thread that finds it broken reads the reason. */
 void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
-  endpoint_close(&endpoint->base, "%s", reason);
+  if (endpoint->restore.possible)
+    endpoint_interrupt(&endpoint->base, reason);
+  else
+    endpoint_close(&endpoint->base, "%s", reason);
   combiner_lock(&endpoint->combiner);
   bool first = !endpoint->broken;
   endpoint->broken = true;
@@ -301,6 +306,7 @@ void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
   combiner_unlock(&endpoint->combiner);
   if (!first)
     return;
+  endpoint->restore.probing = false;
   list_each(item, &endpoint->stranded) step_cancel(list_entry(item, struct rdma_job, link));
   if (any_canceled(&endpoint->stranded))
     start_timer(endpoint);

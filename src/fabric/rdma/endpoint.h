@@ -12,6 +12,7 @@
  *   owner.c     attachments, and the owner's part of a work
  *   post.c      works become jobs and work requests
  *   complete.c  completions, cancellation, failure
+ *   restore.c   connecting a broken path again
  *   step.c      steps of a job before and after the NIC's part
  *   rdma.c      the transport table
  *   absent.c    the table in a build without the verbs' header
@@ -56,6 +57,17 @@ struct rdma_unsent {
   bool lost; /* one found no memory: no later one may be sent, and the link ends */
 };
 
+/* A path that was open and broke is connected again; the loop's lock. */
+struct rdma_restore {
+  struct timer timer; /* initiator */
+  int64_t pause;
+  int64_t opened_at; /* 0: not since the pause was set */
+  bool possible;     /* the path was open, and the peer supports it */
+  bool peer_does;    /* the peer's HELLO */
+  bool quiet;        /* after BROKEN_ACK: neither side has queue pairs */
+  bool probing;      /* the new rails carry a message each */
+};
+
 struct rdma_endpoint {
   struct endpoint base;
   struct rdma_node *node;
@@ -74,6 +86,7 @@ struct rdma_endpoint {
   struct list bindings;          /* lock */
   _Atomic bool bindings_changed; /* rdma_release_bindings has something to do */
   bool hello_received, ready_sent, ready_received;
+  struct rdma_restore restore;
   unsigned rail_count;
   struct rdma_rail *rails; /* RDMA_RAILS_MAX, from open_rails until the endpoint is destroyed */
   struct poller poller;
@@ -95,6 +108,21 @@ struct rdma_endpoint {
   uint64_t checksummed;      /* bytes, for the peer, in this turn */
   uint32_t next_number;      /* of an attachment */
 };
+
+/* rdma.c: creates a rail at its device. */
+int rdma_open_rail(struct rdma_rail *rail);
+void rdma_close_rail(struct rdma_rail *rail);
+
+/* restore.c; with the loop's lock */
+void rdma_restore_init(struct rdma_endpoint *endpoint);
+/* Both sides sent and received READY. */
+void rdma_connected(struct rdma_endpoint *endpoint);
+/* The peer acknowledged BROKEN. */
+void rdma_restore_later(struct rdma_endpoint *endpoint);
+/* Acceptor, on HELLO while quiet: whether new rails are there. */
+bool rdma_restore_answer(struct rdma_endpoint *endpoint);
+/* Opens the path once the probes are acknowledged. */
+void rdma_restore_poll(struct rdma_endpoint *endpoint);
 
 /* Whether this local memory goes through bounce buffers, as no NIC takes its kind (rdma.c). */
 bool rdma_is_staged(const struct rdma_binding *binding, const struct memory *memory);

@@ -86,6 +86,7 @@ size_t rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
       put_end(&wire, &record->ends[i]);
     if (record->rails == 0)
       wire_put_string(&wire, record->reason);
+    wire_put8(&wire, record->restores);
   } else if (record->type == RDMA_ATTACHED) {
     wire_put32(&wire, (uint32_t)record->status);
     wire_put64(&wire, record->address);
@@ -137,6 +138,7 @@ int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
       get_end(&wire, &record->ends[i]);
     if (record->rails == 0)
       wire_get_string(&wire, record->reason, sizeof record->reason);
+    record->restores = wire_get8(&wire) == 1; /* of older peers 0 */
   } else if (record->type == RDMA_ATTACHED) {
     get_attached(&wire, record);
   } else if (has_spans(record->type)) {

@@ -3,6 +3,7 @@
 #ifndef HAUL_FABRIC_RDMA_FRAME_H
 #define HAUL_FABRIC_RDMA_FRAME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -64,6 +65,7 @@ struct rdma_record {
   uint8_t flags, slots;
   uint32_t number; /* ATTACHED: its name in immediates */
   struct rdma_end ends[RDMA_RAILS_MAX];
+  bool restores; /* HELLO: the sender connects broken rails again */
   uint32_t keys[RDMA_RAILS_MAX];
   char reason[128];
   uint64_t sum; /* CHECKSUM: XXH3-64 of the spans' XXH3-64 checksums */

@@ -327,7 +327,7 @@ static bool is_import(struct rdma_endpoint *endpoint, uint64_t handle) {
 int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *record) {
   unsigned count = 0;
   list_each(item, &endpoint->attach_queue) count++;
-  if (!endpoint->ready_sent || count >= ATTACHES_MAX)
+  if (!(endpoint->ready_sent || endpoint->restore.possible) || count >= ATTACHES_MAX)
     return HAUL_EPROTO;
   if (is_import(endpoint, record->handle)) {
     respond_to_attach(endpoint, record, HAUL_ENOTSUP,

@@ -31,34 +31,40 @@ static void on_completion_event(struct watch *watch, uint32_t events) {
   poll_endpoint(&rail->endpoint->poller);
 }
 
+int rdma_open_rail(struct rdma_rail *rail) {
+  int code = rdma_rail_open(rail);
+  if (code == 0)
+    code = rdma_rail_open_messages(rail);
+  return code ? code
+              : loop_watch(rail->endpoint->node->fabric->loop, &rail->watch, rail->events->fd,
+                           EPOLLIN, on_completion_event);
+}
+
+void rdma_close_rail(struct rdma_rail *rail) {
+  loop_unwatch(rail->endpoint->node->fabric->loop, &rail->watch);
+  rdma_rail_close(rail);
+}
+
 /* Most links of a host without a NIC never need rails. */
 static int open_rails(struct rdma_endpoint *endpoint) {
   struct rdma_node *node = endpoint->node;
   endpoint->rails = alloc_zero(RDMA_RAILS_MAX, sizeof *endpoint->rails);
   if (!endpoint->rails)
     return error_memory("rdma rails");
-  for (unsigned i = 0; i < node->count; i++) {
+  int code = 0;
+  for (unsigned i = 0; i < node->count && code == 0; i++) {
     struct rdma_rail *rail = &endpoint->rails[i];
     rail->endpoint = endpoint;
     rail->device = &node->devices[i];
     endpoint->rail_count++;
-    int code = rdma_rail_open(rail);
-    if (code == 0)
-      code = rdma_rail_open_messages(rail);
-    if (code == 0)
-      code = loop_watch(node->fabric->loop, &rail->watch, rail->events->fd, EPOLLIN,
-                        on_completion_event);
-    if (code)
-      return code;
+    code = rdma_open_rail(rail);
   }
-  return 0;
+  return code;
 }
 
 static void close_rails(struct rdma_endpoint *endpoint) {
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    loop_unwatch(endpoint->node->fabric->loop, &endpoint->rails[i].watch);
-    rdma_rail_close(&endpoint->rails[i]);
-  }
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    rdma_close_rail(&endpoint->rails[i]);
 }
 
 static int create(struct link *link, struct endpoint **out) {
@@ -71,6 +77,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->channel = STREAM_NONE;
   list_init(&endpoint->peer);
   timer_init(&endpoint->timer, rdma_check_stuck);
+  rdma_restore_init(endpoint);
   list_init(&endpoint->attach_requests);
   list_init(&endpoint->bindings);
   list_init(&endpoint->attachments);
@@ -262,23 +269,13 @@ static void estimate_atomic(const struct rdma_endpoint *endpoint,
              endpoint->rails[0].end.nic);
 }
 
-static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
-                     const struct memory *local, enum haul_operation operation,
-                     struct estimate *estimate) {
-  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  struct rdma_binding *binding = bound;
-  unsigned rails = operation_is_atomic(operation) ? 1 : endpoint->rail_count;
+/* With the endpoint's lock, as rails may be renewed. */
+static void estimate_rails(const struct rdma_endpoint *endpoint, const struct rdma_binding *binding,
+                           bool local_staged, bool inlines, enum haul_operation operation,
+                           struct estimate *estimate) {
+  bool remote_staged = binding->staged;
+  unsigned rails = estimate->rails;
   double bytes_per_ns = 0;
-  (void)key;
-  bool local_staged = !try_register(endpoint, binding, local), remote_staged = binding->staged;
-  *estimate = (struct estimate){.open = !local_staged || copy_stages(local),
-                                .zero_copy = !local_staged && !remote_staged,
-                                .rails = rails,
-                                .copies_dma = 1u + local_staged + remote_staged};
-  if (!estimate->open) {
-    snprintf(estimate->reason, sizeof estimate->reason, "%s", haul_error_last()->text);
-    return;
-  }
   for (unsigned i = 0; i < rails; i++)
     bytes_per_ns += endpoint->rails[i].device->port.bytes_per_ns;
   /* Starting values, corrected by measurement: twice the latency that NICs since 2020 show
@@ -288,7 +285,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   double ns_per_byte = bytes_per_ns > 0 ? 1 / bytes_per_ns : 1;
   estimate->lines[local_staged ? SEND_BUFFERED : SEND_ZERO_COPY] =
       (struct line){UINT64_MAX, latency_ns, ns_per_byte};
-  if (operation == HAUL_OP_WRITE && !local_staged && local->view)
+  if (inlines)
     estimate->lines[SEND_SHORT] =
         (struct line){endpoint->rails[0].inlined, latency_ns, ns_per_byte};
   static const char *const staged[2][2] = {{"", ", staged remotely"},
@@ -298,6 +295,27 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
            staged[local_staged][remote_staged]);
   if (operation_is_atomic(operation))
     estimate_atomic(endpoint, binding, local_staged, estimate);
+}
+
+static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
+                     const struct memory *local, enum haul_operation operation,
+                     struct estimate *estimate) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  struct rdma_binding *binding = bound;
+  (void)key;
+  bool local_staged = !try_register(endpoint, binding, local);
+  bool inlines = operation == HAUL_OP_WRITE && !local_staged && local->view;
+  *estimate = (struct estimate){.open = !local_staged || copy_stages(local),
+                                .zero_copy = !local_staged && !binding->staged,
+                                .rails = operation_is_atomic(operation) ? 1 : endpoint->rail_count,
+                                .copies_dma = 1u + local_staged + binding->staged};
+  if (!estimate->open) {
+    snprintf(estimate->reason, sizeof estimate->reason, "%s", haul_error_last()->text);
+    return;
+  }
+  combiner_lock(&endpoint->combiner);
+  estimate_rails(endpoint, binding, local_staged, inlines, operation, estimate);
+  combiner_unlock(&endpoint->combiner);
 }
 
 static int rdma_open_node(struct fabric *fabric) {

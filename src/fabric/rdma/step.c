@@ -394,6 +394,8 @@ static struct rdma_job *find_job_of_request(struct rdma_endpoint *endpoint, uint
 }
 
 void rdma_on_response(struct rdma_endpoint *endpoint, const struct rdma_record *response) {
+  if (response->request == 0) /* a probe (restore.c) */
+    return;
   if (endpoint->outstanding > 0)
     endpoint->outstanding--;
   combiner_lock(&endpoint->combiner);

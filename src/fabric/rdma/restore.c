@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT
+ * A path that was open and broke is connected again, over the same channel. The initiator begins,
+ * with a HELLO, when both sides have destroyed their queue pairs, after a pause that doubles while
+ * the path breaks at once. Regions stay attached: their keys belong to NICs, not to queue pairs.
+ *
+ * The queue pairs connect even while no packet arrives. So each rail carries a message, and the
+ * path opens when the peer's NICs have acknowledged all: before that no work waits for them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/sys.h"
+#include "fabric/rdma/channel.h"
+#include "fabric/rdma/endpoint.h"
+
+#define PAUSE_NS      INT64_C(100000000)
+#define PAUSE_MOST_NS INT64_C(30000000000)
+
+/* With the endpoint's lock, on which readers of the fields that stay rely. */
+static int renew_rail(struct rdma_rail *rail) {
+  rdma_close_rail(rail);
+  *rail = (struct rdma_rail){.endpoint = rail->endpoint,
+                             .device = rail->device,
+                             .end = rail->end,
+                             .inlined = rail->inlined,
+                             .peer_atomics = rail->peer_atomics,
+                             .broken = true};
+  int code = rdma_open_rail(rail);
+  rail->broken = code != 0;
+  return code;
+}
+
+/* All jobs have ended, and no response to them comes any more. */
+static int renew_rails(struct rdma_endpoint *endpoint) {
+  int code = 0;
+  combiner_lock(&endpoint->combiner);
+  memset(endpoint->slots, 0, sizeof endpoint->slots);
+  for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
+    code = renew_rail(&endpoint->rails[i]);
+  endpoint->broken = code != 0;
+  combiner_unlock(&endpoint->combiner);
+  endpoint->outstanding = 0;
+  endpoint->hello_received = endpoint->ready_sent = endpoint->ready_received = false;
+  endpoint->restore.quiet = code != 0;
+  return code;
+}
+
+static void pause_first(struct rdma_endpoint *endpoint) {
+  struct rdma_restore *restore = &endpoint->restore;
+  int64_t now = clock_now();
+  bool lasted = restore->opened_at && now - restore->opened_at >= PAUSE_MOST_NS;
+  int64_t longer = restore->pause && !lasted ? 2 * restore->pause : PAUSE_NS;
+  restore->pause = longer < PAUSE_MOST_NS ? longer : PAUSE_MOST_NS;
+  restore->opened_at = 0;
+  loop_timer_start(endpoint->base.link->fabric->loop, &restore->timer,
+                   clock_after(now, restore->pause));
+}
+
+static void on_timer(struct timer *timer) {
+  struct rdma_endpoint *endpoint = list_entry(timer, struct rdma_endpoint, restore.timer);
+  if (renew_rails(endpoint) == 0)
+    rdma_send_hello(endpoint);
+  else
+    pause_first(endpoint);
+}
+
+void rdma_restore_init(struct rdma_endpoint *endpoint) {
+  timer_init(&endpoint->restore.timer, on_timer);
+}
+
+void rdma_restore_later(struct rdma_endpoint *endpoint) {
+  struct rdma_restore *restore = &endpoint->restore;
+  if (!restore->peer_does || !endpoint->broken || restore->quiet)
+    return;
+  restore->quiet = true;
+  if (endpoint->base.link->initiator && restore->possible)
+    pause_first(endpoint);
+}
+
+bool rdma_restore_answer(struct rdma_endpoint *endpoint) {
+  struct rdma_record none = {.type = RDMA_HELLO};
+  if (!endpoint->restore.possible) { /* it never opened here */
+    snprintf(none.reason, sizeof none.reason, "%.127s", endpoint_reason(&endpoint->base));
+    rdma_send_record(endpoint, &none);
+    return false;
+  }
+  if (renew_rails(endpoint) != 0) {
+    endpoint->restore.quiet = false; /* until the peer has acknowledged again */
+    rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
+    return false;
+  }
+  rdma_send_hello(endpoint);
+  return true;
+}
+
+/* A response without a request has no effect. */
+static void probe(struct rdma_endpoint *endpoint) {
+  endpoint->restore.probing = true;
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_RESPONSE, .rails = (uint8_t)i});
+}
+
+void rdma_connected(struct rdma_endpoint *endpoint) {
+  struct rdma_restore *restore = &endpoint->restore;
+  if (restore->possible) {
+    if (!endpoint->broken)
+      probe(endpoint);
+    return;
+  }
+  restore->possible = restore->peer_does;
+  restore->opened_at = clock_now();
+  atomic_store(&endpoint->base.open, true);
+  loop_notify(endpoint->base.link->fabric->loop);
+}
+
+void rdma_restore_poll(struct rdma_endpoint *endpoint) {
+  bool all = true;
+  combiner_lock(&endpoint->combiner);
+  for (unsigned i = 0; i < endpoint->rail_count; i++)
+    all &= endpoint->rails[i].messages.completed > 0 && !endpoint->rails[i].broken;
+  combiner_unlock(&endpoint->combiner);
+  if (!all)
+    return;
+  endpoint->restore.probing = false;
+  endpoint->restore.opened_at = clock_now();
+  endpoint_resume(&endpoint->base);
+}
