@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Devices of NCCL: the network interfaces that are up and have an address. NCCL_SOCKET_IFNAME
- * selects them as for NCCL's sockets: prefixes separated by commas, '=' before full names, '^'
- * before a list to exclude. By default docker* is excluded, and loopback unless it is the only one.
- */
+ * Devices of NCCL: HCAs (hcas.c), and the network interfaces that are up and have an address.
+ * NCCL_SOCKET_IFNAME selects interfaces as for NCCL's sockets: prefixes separated by commas, '='
+ * before full names, '^' before a list to exclude. By default docker* is excluded, and loopback
+ * unless it is the only one. */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <limits.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -14,7 +13,11 @@
 
 #include "plugin.h"
 
-static bool is_chosen(const char *name, const char *rule) {
+static bool matches(const char *name, const char *rule, size_t length, bool whole) {
+  return length > 0 && strncmp(name, rule, length) == 0 && (!whole || strlen(name) == length);
+}
+
+bool is_chosen(const char *name, const char *other, const char *rule) {
   bool out = *rule == '^';
   rule += out;
   bool whole = *rule == '=';
@@ -22,7 +25,7 @@ static bool is_chosen(const char *name, const char *rule) {
   bool found = false;
   while (*rule && !found) {
     size_t length = strcspn(rule, ",");
-    found = length > 0 && strncmp(name, rule, length) == 0 && (!whole || strlen(name) == length);
+    found = matches(name, rule, length, whole) || matches(other, rule, length, whole);
     rule += length + (rule[length] == ',');
   }
   return found != out;
@@ -34,7 +37,8 @@ static bool is_wanted(const struct ifaddrs *found, bool loopback) {
   if (!found->ifa_addr || !(found->ifa_flags & IFF_UP))
     return false;
   if (rule && *rule)
-    return is_chosen(found->ifa_name, rule) && (*rule != '^' || is_loopback == loopback);
+    return is_chosen(found->ifa_name, found->ifa_name, rule) &&
+           (*rule != '^' || is_loopback == loopback);
   return is_loopback == loopback && strncmp(found->ifa_name, "docker", 6) != 0;
 }
 
@@ -55,23 +59,9 @@ static bool write_address(const struct sockaddr *address, char text[64]) {
 
 /* In Mbit/s; 10 Gbit/s without a known speed, as with loopback, like NCCL. */
 static int speed_of(const char *name) {
-  char path[96];
-  int speed = -1;
-  snprintf(path, sizeof path, "/sys/class/net/%s/speed", name);
-  FILE *file = fopen(path, "re");
-  if (file && fscanf(file, "%d", &speed) != 1)
-    speed = -1;
-  if (file)
-    fclose(file);
+  char text[64];
+  int speed = read_interface(name, "speed", text) ? atoi(text) : -1;
   return speed > 0 ? speed : 10000;
-}
-
-/* The sysfs folder of its PCI device, or "". */
-static void write_pci(const char *name, char pci[64]) {
-  char path[96], whole[PATH_MAX];
-  snprintf(path, sizeof path, "/sys/class/net/%s/device", name);
-  bool fits = realpath(path, whole) && strlen(whole) < 64 && strstr(whole, "/pci");
-  snprintf(pci, 64, "%.63s", fits ? whole : "");
 }
 
 static bool is_known(const struct device *devices, unsigned count, const char *name) {
@@ -93,7 +83,8 @@ static unsigned devices_add(const struct ifaddrs *all, int family, bool loopback
     strcpy(device->name, at->ifa_name);
     device->speed = speed_of(device->name);
     device->guid = if_nametoindex(device->name);
-    write_pci(device->name, device->pci);
+    device->port = 0;
+    write_pci("net", device->name, device->pci);
     count++;
   }
   return count;
@@ -107,6 +98,8 @@ unsigned devices_find(struct device *devices, unsigned room) {
   for (int loopback = 0; loopback < 2 && count == 0; loopback++) {
     count = devices_add(all, AF_INET, loopback, devices, 0, room);
     count = devices_add(all, AF_INET6, loopback, devices, count, room);
+    if (count > 0 && !loopback)
+      count = hcas_add(devices, count, room);
   }
   freeifaddrs(all);
   return count;

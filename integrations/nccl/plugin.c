@@ -115,6 +115,7 @@ int plugin_properties(int number, struct nccl_properties_12 *properties) {
       .guid = device->guid,
       .pointers = NCCL_POINTER_HOST | (has_gpu() ? NCCL_POINTER_CUDA | NCCL_POINTER_DMABUF : 0),
       .speed = device->speed,
+      .port = device->port,
       .max_comms = 65536,
       .max_receives = GROUP_MAX,
       .virtual_count = 1,

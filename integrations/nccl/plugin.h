@@ -19,6 +19,7 @@
 #define HAUL_NCCL_PLUGIN_H
 
 #include <haul/haul.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -35,8 +36,9 @@
 #define SET_UP_NS    INT64_C(20000000000)
 
 struct device {
-  char name[16], pci[64], address[64];
-  int speed;
+  char name[64], address[64];
+  char pci[PATH_MAX]; /* the folder of its PCI device in sysfs, or "" */
+  int speed, port;    /* port 0: a network interface */
   uint64_t guid;
 };
 
@@ -166,6 +168,18 @@ int plugin_properties(int device, struct nccl_properties_12 *properties);
 
 /* The interfaces to listen on. */
 unsigned devices_find(struct device *devices, unsigned room);
+/* Whether the rule of NCCL's variables selects something with these two names. */
+bool is_chosen(const char *name, const char *other, const char *rule);
+
+/* hcas.c */
+
+extern const char *devices_sysfs; /* a seam for tests: "/sys" */
+/* The first line of a file of the network interface; false and "" where it cannot be read. */
+bool read_interface(const char *name, const char *file, char text[64]);
+/* The folder of the PCI device of an entry of a class, "net" or "infiniband", or "". */
+void write_pci(const char *class_name, const char *name, char pci[PATH_MAX]);
+/* Puts HCAs in the place of their interfaces and adds others; returns the number of devices. */
+unsigned hcas_add(struct device *devices, unsigned count, unsigned room);
 
 /* workers.c: blocking calls */
 
