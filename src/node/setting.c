@@ -26,15 +26,15 @@ enum form { NAME, SWITCH, TIME, COUNT, BYTES, EAL, POOLS, PATHS, FILENAME, NICS 
 
 struct setting {
   const char *name; /* HAUL_ and the name in capitals is its variable */
-  enum form form;
-  size_t field; /* offset in struct config */
+  uint32_t field;   /* offset in struct config */
+  uint8_t form;     /* enum form */
+  uint8_t index;    /* in config->filenames or rdma.texts */
+  bool clamps;      /* a number of the call that is out of range is clamped */
   uint64_t min, max;
   uint64_t initial; /* default; 0: none, or settings_complete computes it */
   const char *word; /* stands for the number `meaning`; or NULL */
   uint64_t meaning;
   const char *zero; /* stands for 0; or NULL */
-  bool clamps;      /* a number of the call that is out of range is clamped */
-  unsigned index;   /* in config->filenames or rdma.texts */
 };
 
 #define VALUE(name)  offsetof(struct config, values.name)
