@@ -45,6 +45,16 @@ section "zero copy"
 expect 0 "put" on a "$HAUL" put "$work/file" $v4_b/a --require-zero-copy
 says "path rdma"
 
+section "the traffic class"
+rdma_dscp eth1 >"$work/packets" &
+processes+=($!)
+await has_lines 1 "^listening" "$work/packets" || failed "packets are watched"
+expect 0 "put" on a env HAUL_RDMA_TRAFFIC_CLASS=104 "$HAUL" put "$work/file" $v4_b/a
+says "path rdma"
+await has_lines 1 "^dscp 26$" "$work/packets" || failed "its packets have DSCP 26"
+expect 0 "the port" on a env HAUL_RDMA_TRAFFIC_CLASS=104 "$HAUL" info
+says "^rxe0/1  *[0-9]* .* 104 "
+
 section "the wire breaks"
 begin "$work/long" $v4_b/large
 impair loss 100%
