@@ -70,7 +70,7 @@ static void on_wake(struct watch *watch, uint32_t events) {
   (void)got; /* EAGAIN: another round read it */
 }
 
-static int open_descriptors(struct loop *loop) {
+static __attribute__((cold)) int open_descriptors(struct loop *loop) {
   loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   loop->notify_fd = loop->own_thread ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;

@@ -239,7 +239,8 @@ void regcache_invalidate(struct regcache *cache, const struct regcache_range *ra
   removed_finish(cache, &removed);
 }
 
-void regcache_counters(struct regcache *cache, struct regcache_counters *counters) {
+__attribute__((cold)) void regcache_counters(struct regcache *cache,
+                                             struct regcache_counters *counters) {
   spin_lock(&cache->lock);
   *counters = cache->counters;
   for (struct block *block = cache->blocks; block; block = block->next) {
@@ -250,8 +251,9 @@ void regcache_counters(struct regcache *cache, struct regcache_counters *counter
   spin_unlock(&cache->lock);
 }
 
-int regcache_open(const struct regcache_ops *ops, void *user, const struct regcache_limits *limits,
-                  struct regcache **out) {
+__attribute__((cold)) int regcache_open(const struct regcache_ops *ops, void *user,
+                                        const struct regcache_limits *limits,
+                                        struct regcache **out) {
   size_t sets = SETS_MIN; /* one for each entry, so that collisions are rare */
   while (sets < SETS_MAX && sets < limits->entries)
     sets *= 2;
@@ -278,7 +280,7 @@ int regcache_open(const struct regcache_ops *ops, void *user, const struct regca
   return 0;
 }
 
-void regcache_close(struct regcache *cache) {
+__attribute__((cold)) void regcache_close(struct regcache *cache) {
   if (!cache)
     return;
   regcache_empty(cache);

@@ -31,7 +31,7 @@ struct heap {
 
 static const struct heap_watcher nobody = {NULL, NULL, NULL, NULL};
 
-int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
+__attribute__((cold)) int heap_open(void *node, size_t pool_bytes, struct heap **heap) {
   struct heap *made = alloc_zero(1, sizeof *made);
   if (!made)
     return error_memory("the heap of regions");
@@ -62,13 +62,13 @@ static void heap_drop(struct heap *heap) {
   alloc_free(heap);
 }
 
-void heap_watch(struct heap *heap, const struct heap_watcher *watcher) {
+__attribute__((cold)) void heap_watch(struct heap *heap, const struct heap_watcher *watcher) {
   pthread_mutex_lock(&heap->watch_lock);
   heap->watcher = watcher ? watcher : &nobody;
   pthread_mutex_unlock(&heap->watch_lock);
 }
 
-void heap_report_wrapped(struct heap *heap) {
+__attribute__((cold)) void heap_report_wrapped(struct heap *heap) {
   pthread_mutex_lock(&heap->watch_lock);
   list_each(item, &heap->wrapped) {
     const struct haul_region *region = list_entry(item, struct haul_region, wrapped);
@@ -78,7 +78,7 @@ void heap_report_wrapped(struct heap *heap) {
   pthread_mutex_unlock(&heap->watch_lock);
 }
 
-static void note_wrapped(struct haul_region *region) {
+static __attribute__((cold)) void note_wrapped(struct haul_region *region) {
   struct heap *heap = region->heap;
   pthread_mutex_lock(&heap->watch_lock);
   list_append(&heap->wrapped, &region->wrapped);
@@ -88,7 +88,8 @@ static void note_wrapped(struct haul_region *region) {
 }
 
 /* `wrapped`: NULL, or the region's link in heap->wrapped. */
-static void end_memory(struct heap *heap, struct memory *memory, struct list *wrapped) {
+static __attribute__((cold)) void end_memory(struct heap *heap, struct memory *memory,
+                                             struct list *wrapped) {
   if (!fork_is_child()) { /* in a child another thread's lock may stay locked */
     pthread_mutex_lock(&heap->watch_lock);
     if (wrapped)
@@ -108,7 +109,7 @@ static void end_imports(struct heap *heap, struct list *dead) {
   }
 }
 
-void heap_keeps(struct heap *heap) {
+__attribute__((cold)) void heap_keeps(struct heap *heap) {
   pthread_mutex_lock(&heap->watch_lock);
   if (heap->watcher->keeps)
     heap->watcher->keeps(heap->node);
@@ -126,7 +127,7 @@ static void leave_import(struct heap *heap, struct import *import) {
     heap_keeps(heap);
 }
 
-int64_t heap_expire(struct heap *heap, int64_t now) {
+__attribute__((cold)) int64_t heap_expire(struct heap *heap, int64_t now) {
   struct list dead = LIST_INIT(dead);
   int64_t next = imports_expire(&heap->imports, now, &dead);
   int64_t other = staging_expire(&heap->staging, now);
@@ -138,7 +139,7 @@ struct staging *heap_staging(struct heap *heap) {
   return &heap->staging;
 }
 
-static __attribute__((noinline)) void region_destroy(struct haul_region *region) {
+static __attribute__((noinline, cold)) void region_destroy(struct haul_region *region) {
   struct heap *heap = region->heap;
   if (region->memory.enrolled_by && !fork_is_child())
     memory_dismiss(&region->memory);
@@ -158,7 +159,7 @@ static void region_destroy_all(struct haul_region *list) {
   }
 }
 
-void heap_close(struct heap *heap) {
+__attribute__((cold)) void heap_close(struct heap *heap) {
   if (!heap)
     return;
   struct list dead = LIST_INIT(dead);
@@ -171,7 +172,7 @@ void heap_close(struct heap *heap) {
   heap_drop(heap);
 }
 
-void heap_counters(struct heap *heap, struct heap_counters *counters) {
+__attribute__((cold)) void heap_counters(struct heap *heap, struct heap_counters *counters) {
   pool_counters(&heap->pool, counters);
   counters->imports_shared = atomic_load(&heap->imports.shared);
   counters->imports_expired = atomic_load(&heap->imports.expired);
@@ -204,8 +205,8 @@ static int region_finish(struct haul_region *made, int status, struct haul_regio
 }
 
 /* Allocates a whole size class; only `length` when memory is short. */
-static int fresh_memory(struct haul_region *region, struct haul_place place, size_t length,
-                        unsigned flags, uint8_t size_class) {
+static __attribute__((cold)) int fresh_memory(struct haul_region *region, struct haul_place place,
+                                              size_t length, unsigned flags, uint8_t size_class) {
   size_t bytes = size_class == REGION_EXACT ? length : pool_class_bytes(size_class);
   int status = memory_alloc(place, bytes, flags, &region->memory);
   region->size_class = size_class;
@@ -240,9 +241,9 @@ static inline uint8_t class_for(const struct heap *heap, struct haul_place place
                                                        : REGION_EXACT;
 }
 
-static __attribute__((noinline)) int alloc_slowly(struct heap *heap, struct haul_place place,
-                                                  size_t length, unsigned flags,
-                                                  struct haul_region **region) {
+static __attribute__((noinline, cold)) int alloc_slowly(struct heap *heap, struct haul_place place,
+                                                        size_t length, unsigned flags,
+                                                        struct haul_region **region) {
   uint8_t size_class = class_for(heap, place, length, flags);
   struct haul_region *made = NULL;
   if (size_class != REGION_EXACT)
@@ -259,9 +260,10 @@ static __attribute__((noinline)) int alloc_slowly(struct heap *heap, struct haul
 }
 
 /* Checks that the memory of a pooled region still exists. */
-static __attribute__((noinline)) int alloc_checked(struct heap *heap, struct haul_region *kept,
-                                                   size_t length, unsigned flags,
-                                                   struct haul_region **region) {
+static __attribute__((noinline, cold)) int alloc_checked(struct heap *heap,
+                                                         struct haul_region *kept, size_t length,
+                                                         unsigned flags,
+                                                         struct haul_region **region) {
   struct haul_place place = kept->memory.place;
   if (memory_check(&kept->memory) == 0) {
     kept->memory.length = length;
@@ -291,7 +293,7 @@ int heap_alloc(struct heap *heap, struct haul_place place, size_t length, unsign
 }
 
 /* Linux before 5.14 does not know the advice. */
-static int populate(const struct memory *memory) {
+static __attribute__((cold)) int populate(const struct memory *memory) {
   if (madvise(memory->view, memory->length, MADV_POPULATE_WRITE) == 0)
     return 0;
   if (errno != EINVAL)
@@ -300,7 +302,7 @@ static int populate(const struct memory *memory) {
   return 0;
 }
 
-int heap_warm(struct heap *heap, size_t bytes) {
+__attribute__((cold)) int heap_warm(struct heap *heap, size_t bytes) {
   struct haul_region *list = NULL, *region;
   int code = 0;
   for (size_t done = 0; code == 0 && bytes - done >= WARM_OBJECT; done += WARM_OBJECT) {
@@ -318,7 +320,8 @@ int heap_warm(struct heap *heap, size_t bytes) {
   return code;
 }
 
-int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_region **region) {
+__attribute__((cold)) int heap_wrap(struct heap *heap, void *address, size_t length,
+                                    struct haul_region **region) {
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
@@ -328,8 +331,8 @@ int heap_wrap(struct heap *heap, void *address, size_t length, struct haul_regio
   return status;
 }
 
-int heap_wrap_file(struct heap *heap, int descriptor, uint64_t offset, size_t length,
-                   struct haul_region **region) {
+__attribute__((cold)) int heap_wrap_file(struct heap *heap, int descriptor, uint64_t offset,
+                                         size_t length, struct haul_region **region) {
   struct haul_region *made = new_region(heap);
   if (!made)
     return HAUL_ENOMEM;
@@ -363,8 +366,8 @@ static int import_again(struct haul_region *made, const struct ticket *ticket) {
   return 0;
 }
 
-int heap_import(struct heap *heap, const struct haul_ticket *packed, int descriptor,
-                struct haul_region **region) {
+__attribute__((cold)) int heap_import(struct heap *heap, const struct haul_ticket *packed,
+                                      int descriptor, struct haul_region **region) {
   struct ticket ticket;
   int status = ticket_unpack(packed, &ticket);
   if (status != 0)
@@ -379,7 +382,7 @@ int heap_import(struct heap *heap, const struct haul_ticket *packed, int descrip
   return region_finish(made, status, region);
 }
 
-void *region_hold_node(struct haul_region *region) {
+__attribute__((cold)) void *region_hold_node(struct haul_region *region) {
   struct heap *heap = region->heap;
   pthread_mutex_lock(&heap->watch_lock);
   bool held = heap->watcher->hold && heap->watcher->hold(heap->node);
@@ -388,7 +391,7 @@ void *region_hold_node(struct haul_region *region) {
 }
 
 /* A random identity: knowing it permits the use of an import without descriptor. */
-static void identify(struct haul_region *region, uint8_t identity[16]) {
+static __attribute__((cold)) void identify(struct haul_region *region, uint8_t identity[16]) {
   static const uint8_t unknown[sizeof region->identity];
   pthread_mutex_lock(&region->heap->watch_lock);
   if (memcmp(region->identity, unknown, sizeof unknown) == 0)
@@ -423,7 +426,7 @@ __attribute__((cold)) int region_export(struct haul_region *region, unsigned rig
   return 0;
 }
 
-int region_enroll(struct haul_region *region, uint16_t kind, bool wanted) {
+__attribute__((cold)) int region_enroll(struct haul_region *region, uint16_t kind, bool wanted) {
   if (atomic_load(&region->released))
     return error_set(HAUL_ESTALE, 0, NULL, NULL, "the region was released");
   pthread_mutex_lock(&region->heap->enroll_lock);
@@ -463,7 +466,7 @@ static void region_wipe(struct haul_region *region) {
 }
 
 /* Without references. */
-static __attribute__((noinline)) void region_end(struct haul_region *region) {
+static __attribute__((noinline, cold)) void region_end(struct haul_region *region) {
   struct pool *pool = &region->heap->pool;
   if (fork_is_child()) { /* another thread's lock may stay locked */
     region_destroy(region);

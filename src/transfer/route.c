@@ -37,8 +37,8 @@ static void prefer_within_host(struct route *route) {
       raise_line(&route->estimates[i].lines[send], &within->lines[lines_mode(within->lines, 1)]);
 }
 
-static void init_route(struct haul_remote *remote, const struct memory *local,
-                       enum haul_operation operation, struct route *route) {
+static __attribute__((cold)) void init_route(struct haul_remote *remote, const struct memory *local,
+                                             enum haul_operation operation, struct route *route) {
   for (size_t i = 0; transport_at(i); i++)
     estimate_one(remote, i, local, operation, &route->estimates[i]);
   prefer_within_host(route);
@@ -241,8 +241,9 @@ static void bind_transport(struct haul_remote *remote, const struct transport *t
              haul_error_last()->text);
 }
 
-int remote_open(struct transfers *transfers, struct link *link, const struct remote_key *key,
-                const char *name, haul_deadline until, struct haul_remote **out) {
+__attribute__((cold)) int remote_open(struct transfers *transfers, struct link *link,
+                                      const struct remote_key *key, const char *name,
+                                      haul_deadline until, struct haul_remote **out) {
   struct haul_remote *remote = alloc_zero(1, sizeof *remote);
   if (!remote)
     return error_memory("remote region");

@@ -471,7 +471,7 @@ HAUL_API void haul_transfer_release(haul_transfer *transfer) {
     transfer_put(transfer);
 }
 
-void transfers_open(struct fabric *fabric, struct transfers *transfers) {
+__attribute__((cold)) void transfers_open(struct fabric *fabric, struct transfers *transfers) {
   transfers->fabric = fabric;
   transfers->default_ns = fabric->config->transfer_ns;
   transfers->estimates_only = fabric->config->estimates_only;
@@ -501,7 +501,7 @@ __attribute__((cold)) void transfers_end(struct transfers *transfers) {
   }
 }
 
-void transfers_close(struct transfers *transfers) {
+__attribute__((cold)) void transfers_close(struct transfers *transfers) {
   loop_lock(transfers->fabric->loop);
   loop_poller_stop(transfers->fabric->loop, &transfers->poller);
   loop_timer_stop(&transfers->timer);

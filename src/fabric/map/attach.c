@@ -23,7 +23,7 @@
 #include "core/sys.h"
 #include "fabric/map/map.h"
 
-static void refuse_attach(struct map_endpoint *endpoint, int system) {
+static __attribute__((cold)) void refuse_attach(struct map_endpoint *endpoint, int system) {
   const char *why = system == EPERM
                         ? "not permitted (ptrace_scope, another user, no CAP_SYS_PTRACE)"
                     : system == ESRCH  ? "the peer's process is not visible (another PID namespace)"

@@ -349,7 +349,7 @@ __attribute__((cold)) static void map_forked(struct endpoint *base) {
     close(endpoint->inbox_descriptors[i]);
 }
 
-static void map_destroy(struct endpoint *base) {
+static __attribute__((cold)) void map_destroy(struct endpoint *base) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   channel_release(endpoint);
   attach_release(endpoint);
@@ -416,7 +416,7 @@ __attribute__((cold)) static int map_open(struct fabric *fabric) {
   return 0;
 }
 
-static void map_close(struct fabric *fabric) {
+static __attribute__((cold)) void map_close(struct fabric *fabric) {
   struct map_node *node = fabric->shared[map_transport.index];
   if (!node)
     return;

@@ -335,7 +335,7 @@ static void fill_pipe(struct tcp_rail *rail, struct tx_frame *frame) {
 }
 
 /* A larger pipe is no faster. */
-static void open_pipe(struct tcp_rail *rail) {
+static __attribute__((cold)) void open_pipe(struct tcp_rail *rail) {
   if (rail->tx.pipe[0] >= 0)
     return;
   if (pipe2(rail->tx.pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
