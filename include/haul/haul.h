@@ -270,9 +270,10 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until);
 
 /* Allocates `length` bytes at `place`, page-aligned, with undefined contents; the system provides
  * host pages at their first access. `flags` are HAUL_REGION_…. A pool of freed regions serves up to
- * 64 KiB, and over a quarter of 1, 16 or 256 MiB up to that. At HAUL_DPDK it may block for
- * dpdk_wait (haul.conf(5)). Release with haul_region_release. HAUL_EINVAL (also HAUL_REGION_PINNED
- * for a device), HAUL_EPLACE, HAUL_ELIMIT (descriptors: see HAUL_REGION_PRIVATE). */
+ * 64 KiB, and over 256 KiB up to 256 MiB, rounded up to 1 MiB or a multiple of 2 MiB. At HAUL_DPDK
+ * it may block for dpdk_wait (haul.conf(5)). Release with haul_region_release. HAUL_EINVAL (also
+ * HAUL_REGION_PINNED for a device), HAUL_EPLACE, HAUL_ELIMIT (descriptors: see
+ * HAUL_REGION_PRIVATE). */
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region);
 

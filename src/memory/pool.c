@@ -2,33 +2,37 @@
 #include "memory/pool.h"
 
 #include "core/fork.h"
+#include "core/sys.h"
 
-static const size_t class_bytes[POOL_CLASSES] = {64u << 10, 1u << 20, 16u << 20, 256u << 20};
+#define SMALL  ((size_t)64 << 10)
+#define MEDIUM ((size_t)1 << 20)
+#define STEP   ((size_t)2 << 20)
 
 /* Bytes of the pool's limit that a shard takes at a time, so that it seldom touches `spare`. */
 #define BUDGET_STEP ((uint64_t)4 << 20)
 
-void pool_open(struct pool *pool, size_t limit) {
-  while (pool->classes < POOL_CLASSES && class_bytes[pool->classes] <= limit)
+#define SWEEP_NS  INT64_C(1000000000) /* at least between two sweeps of a full pool */
+#define LOOK_DEEP 8u                  /* regions of other slots that a take passes */
+
+size_t pool_class_bytes(uint8_t size_class) {
+  return size_class == 0 ? SMALL : size_class == 1 ? MEDIUM : (size_class - 1) * STEP;
+}
+
+__attribute__((cold)) void pool_open(struct pool *pool, size_t limit) {
+  while (pool->classes < POOL_CLASSES && pool_class_bytes(pool->classes) <= limit)
     pool->classes++;
   atomic_store(&pool->spare, limit);
   for (unsigned i = 0; i < POOL_SHARDS; i++)
     atomic_store(&pool->shards[i].life, i);
 }
 
-size_t pool_class_bytes(uint8_t size_class) {
-  return class_bytes[size_class];
-}
-
 static inline uint8_t class_of(size_t length) {
-  for (uint8_t i = 0; i < POOL_CLASSES; i++)
-    if (length <= class_bytes[i])
-      return i == 0 || length > class_bytes[i] / 4 ? i : REGION_EXACT;
-  return REGION_EXACT;
-}
-
-uint8_t pool_class_of(size_t length) {
-  return class_of(length);
+  if (length <= SMALL)
+    return 0;
+  if (length <= MEDIUM)
+    return length > MEDIUM / 4 ? 1 : REGION_EXACT;
+  size_t size_class = (length - 1) / STEP + 2;
+  return size_class < POOL_CLASSES ? (uint8_t)size_class : REGION_EXACT;
 }
 
 uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t length) {
@@ -38,9 +42,9 @@ uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t leng
   return size_class < pool->classes ? size_class : REGION_EXACT;
 }
 
-static size_t slot_of(struct haul_place place, bool private, uint8_t size_class) {
-  size_t slot = (size_t)place.kind * POOL_DEVICES + place.device;
-  return (slot * 2 + private) * POOL_CLASSES + size_class;
+static inline size_t slot_of(struct haul_place place, bool private, uint8_t size_class) {
+  size_t slot = (size_t)place.device * POOL_KINDS + place.kind;
+  return (slot * 2 + private) * POOL_STRIDE + size_class;
 }
 
 /* With the lock. There is one writer, so a plain load and store are enough. */
@@ -72,17 +76,39 @@ static inline uint64_t next_life(struct pool_shard *shard) {
 }
 
 void pool_mark(struct haul_region *region) {
-  size_t bytes = class_bytes[region->size_class];
+  size_t bytes = pool_class_bytes(region->size_class);
   region->pool_slot =
       (uint16_t)slot_of(region->memory.place, region->memory.private, region->size_class);
   region->pool_bytes = region->memory.footprint > bytes ? region->memory.footprint : bytes;
 }
 
+/* One size at two devices gets two stacks. */
+static inline struct haul_region *_Atomic *stack_of(struct pool_shard *shard, size_t slot) {
+  return &shard->stacks[(slot ^ slot / POOL_STRIDE) % POOL_STACKS];
+}
+
+/* With the lock: unlinks the first region of the slot that lies under regions of others. */
+static __attribute__((noinline)) struct haul_region *pop_below(struct haul_region *above,
+                                                               size_t slot) {
+  for (unsigned i = 0; i < LOOK_DEEP && above && above->next; i++, above = above->next) {
+    struct haul_region *region = above->next;
+    if (region->pool_slot != slot)
+      continue;
+    above->next = region->next;
+    return region;
+  }
+  return NULL;
+}
+
 /* With the lock. */
 static inline struct haul_region *pop(struct pool_shard *shard, size_t slot) {
-  struct haul_region *region = atomic_load_explicit(&shard->stacks[slot], memory_order_relaxed);
+  struct haul_region *_Atomic *stack = stack_of(shard, slot);
+  struct haul_region *region = atomic_load_explicit(stack, memory_order_relaxed);
+  if (__builtin_expect(region && region->pool_slot == slot, 1))
+    atomic_store_explicit(stack, region->next, memory_order_relaxed);
+  else
+    region = pop_below(region, slot);
   if (__builtin_expect(region != NULL, 1)) {
-    atomic_store_explicit(&shard->stacks[slot], region->next, memory_order_relaxed);
     region->generation = next_life(shard);
     count(&shard->room, region->pool_bytes);
   }
@@ -91,7 +117,7 @@ static inline struct haul_region *pop(struct pool_shard *shard, size_t slot) {
 
 static struct haul_region *shard_take(struct pool_shard *shard, size_t slot) {
   /* Read without the lock: a stale value costs a miss at most. */
-  if (!atomic_load_explicit(&shard->stacks[slot], memory_order_relaxed))
+  if (!atomic_load_explicit(stack_of(shard, slot), memory_order_relaxed))
     return NULL;
   spin_lock(&shard->lock);
   struct haul_region *region = pop(shard, slot);
@@ -99,8 +125,8 @@ static struct haul_region *shard_take(struct pool_shard *shard, size_t slot) {
   return region;
 }
 
-struct haul_region *pool_take(struct pool *pool, struct haul_place place, bool private,
-                              uint8_t size_class) {
+__attribute__((cold)) struct haul_region *pool_take(struct pool *pool, struct haul_place place,
+                                                    bool private, uint8_t size_class) {
   size_t slot = slot_of(place, private, size_class);
   uint32_t number = thread_number();
   for (unsigned i = 0; i < POOL_SHARDS; i++) {
@@ -142,7 +168,8 @@ static inline bool keeps_regions(void) {
 }
 
 /* With the shard's lock: grows the shard's budget until `bytes` more fit. */
-static bool grow_budget(struct pool *pool, struct pool_shard *shard, uint64_t bytes) {
+static __attribute__((cold)) bool grow_budget(struct pool *pool, struct pool_shard *shard,
+                                              uint64_t bytes) {
   uint64_t room = atomic_load_explicit(&shard->room, memory_order_relaxed);
   uint64_t need = bytes - room, want = need > BUDGET_STEP ? need : BUDGET_STEP, taken;
   uint64_t spare = atomic_load_explicit(&pool->spare, memory_order_relaxed);
@@ -161,22 +188,9 @@ static inline bool shard_has_room(const struct pool_shard *shard, uint64_t bytes
   return atomic_load_explicit(&shard->room, memory_order_relaxed) >= bytes;
 }
 
-/* Returns the unused part of each shard's budget to the pool. */
-static void reclaim_budgets(struct pool *pool) {
-  for (unsigned i = 0; i < POOL_SHARDS; i++) {
-    struct pool_shard *shard = &pool->shards[i];
-    spin_lock(&shard->lock);
-    uint64_t room = atomic_load_explicit(&shard->room, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->spare, room, memory_order_relaxed);
-    count(&shard->budget, -room);
-    count(&shard->room, -room);
-    spin_unlock(&shard->lock);
-  }
-}
-
 /* With the lock; the room was checked. */
 static inline void push(struct pool_shard *shard, struct haul_region *region) {
-  struct haul_region *_Atomic *stack = &shard->stacks[region->pool_slot];
+  struct haul_region *_Atomic *stack = stack_of(shard, region->pool_slot);
   region->next = atomic_load_explicit(stack, memory_order_relaxed);
   atomic_store_explicit(stack, region, memory_order_relaxed);
   count(&shard->room, -region->pool_bytes);
@@ -207,39 +221,80 @@ bool pool_give_quickly(struct pool *pool, struct haul_region *region) {
   return kept;
 }
 
-bool pool_give(struct pool *pool, struct haul_region *region) {
-  uint32_t number = thread_number();
-  struct pool_shard *shard = shard_of(pool, number);
-  if (shard_give(pool, shard, region))
-    return true;
-  reclaim_budgets(pool);
-  if (shard_give(pool, shard, region))
-    return true;
-  spin_lock(&shard->lock);
-  count(&shard->trimmed, 1);
-  spin_unlock(&shard->lock);
-  return false;
+/* With the lock: moves the regions of a stack to the front of `list`; returns their number. */
+static __attribute__((cold)) uint64_t drop_stack(struct pool_shard *shard, size_t stack,
+                                                 struct haul_region **list) {
+  struct haul_region *region = atomic_load_explicit(&shard->stacks[stack], memory_order_relaxed);
+  uint64_t dropped = 0;
+  for (struct haul_region *next; region; region = next, dropped++) {
+    next = region->next;
+    region->next = *list;
+    *list = region;
+    count(&shard->room, region->pool_bytes);
+  }
+  atomic_store_explicit(&shard->stacks[stack], NULL, memory_order_relaxed);
+  return dropped;
 }
 
-/* With the lock: moves the shard's regions to the front of `list`. A closed shard has no budget. */
-static struct haul_region *shard_empty(struct pool_shard *shard, struct haul_region *list) {
-  for (size_t slot = 0; slot < POOL_SLOTS; slot++) {
-    struct haul_region *region = atomic_load_explicit(&shard->stacks[slot], memory_order_relaxed);
-    while (region) {
-      struct haul_region *next = region->next;
-      region->next = list;
-      list = region;
-      region = next;
-    }
-    atomic_store_explicit(&shard->stacks[slot], NULL, memory_order_relaxed);
+/* With the lock: drops the stacks that gave nothing since the last sweep. */
+static __attribute__((cold)) void sweep(struct pool_shard *shard, struct haul_region **list) {
+  for (size_t i = 0; i < POOL_STACKS; i++) {
+    const struct haul_region *top = atomic_load_explicit(&shard->stacks[i], memory_order_relaxed);
+    if (top && top->generation <= shard->swept)
+      count(&shard->trimmed, drop_stack(shard, i, list));
   }
-  uint64_t budget = shard->closed ? 0 : atomic_load_explicit(&shard->budget, memory_order_relaxed);
-  atomic_store_explicit(&shard->budget, budget, memory_order_relaxed);
-  atomic_store_explicit(&shard->room, budget, memory_order_relaxed);
+  shard->swept = atomic_load_explicit(&shard->life, memory_order_relaxed);
+}
+
+static bool sweep_is_due(struct pool *pool) {
+  int64_t now = clock_now(), due = atomic_load_explicit(&pool->sweep_at, memory_order_relaxed);
+  return now >= due && atomic_compare_exchange_strong(&pool->sweep_at, &due, now + SWEEP_NS);
+}
+
+/* Returns the unused part of each shard's budget to the pool, and regions that it should drop. */
+static __attribute__((cold)) struct haul_region *reclaim_budgets(struct pool *pool) {
+  struct haul_region *list = NULL;
+  bool due = sweep_is_due(pool);
+  for (unsigned i = 0; i < POOL_SHARDS; i++) {
+    struct pool_shard *shard = &pool->shards[i];
+    spin_lock(&shard->lock);
+    if (due)
+      sweep(shard, &list);
+    uint64_t room = atomic_load_explicit(&shard->room, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->spare, room, memory_order_relaxed);
+    count(&shard->budget, -room);
+    count(&shard->room, -room);
+    spin_unlock(&shard->lock);
+  }
   return list;
 }
 
-struct haul_region *pool_empty(struct pool *pool, bool close) {
+__attribute__((cold)) struct haul_region *pool_give(struct pool *pool, struct haul_region *region) {
+  struct pool_shard *shard = shard_of(pool, thread_number());
+  if (shard_give(pool, shard, region))
+    return NULL;
+  struct haul_region *list = reclaim_budgets(pool);
+  if (shard_give(pool, shard, region))
+    return list;
+  spin_lock(&shard->lock);
+  count(&shard->trimmed, 1);
+  count(&shard->freed, 1);
+  spin_unlock(&shard->lock);
+  region->next = list;
+  return region;
+}
+
+/* With the lock: moves the shard's regions to the front of `list`. A closed shard has no budget. */
+static __attribute__((cold)) void shard_empty(struct pool_shard *shard, struct haul_region **list) {
+  for (size_t i = 0; i < POOL_STACKS; i++)
+    drop_stack(shard, i, list);
+  if (shard->closed) {
+    atomic_store_explicit(&shard->budget, 0, memory_order_relaxed);
+    atomic_store_explicit(&shard->room, 0, memory_order_relaxed);
+  }
+}
+
+__attribute__((cold)) struct haul_region *pool_empty(struct pool *pool, bool close) {
   struct haul_region *list = NULL;
   for (unsigned i = 0; i < POOL_SHARDS; i++) {
     struct pool_shard *shard = &pool->shards[i];
@@ -248,13 +303,13 @@ struct haul_region *pool_empty(struct pool *pool, bool close) {
     else if (!spin_try(&shard->lock))
       continue;
     shard->closed |= close;
-    list = shard_empty(shard, list);
+    shard_empty(shard, &list);
     spin_unlock(&shard->lock);
   }
   return list;
 }
 
-uint64_t pool_born(struct pool *pool) {
+__attribute__((cold)) uint64_t pool_born(struct pool *pool) {
   struct pool_shard *shard = shard_of(pool, thread_number());
   spin_lock(&shard->lock);
   count(&shard->born, 1);
@@ -263,14 +318,14 @@ uint64_t pool_born(struct pool *pool) {
   return life;
 }
 
-void pool_died(struct pool *pool) {
+__attribute__((cold)) void pool_died(struct pool *pool) {
   struct pool_shard *shard = shard_of(pool, thread_number());
   spin_lock(&shard->lock);
   count(&shard->freed, 1);
   spin_unlock(&shard->lock);
 }
 
-void pool_counters(struct pool *pool, struct heap_counters *counters) {
+__attribute__((cold)) void pool_counters(struct pool *pool, struct heap_counters *counters) {
   *counters = (struct heap_counters){0};
   for (unsigned i = 0; i < POOL_SHARDS; i++) {
     struct pool_shard *shard = &pool->shards[i];

@@ -12,10 +12,11 @@
 #include "memory/region.h"
 
 #define POOL_SHARDS  8
-#define POOL_CLASSES 4
-#define POOL_KINDS   8 /* kinds and devices beyond these are not pooled */
+#define POOL_CLASSES 130 /* 64 KiB, 1 MiB, and the multiples of 2 MiB up to 256 MiB */
+#define POOL_KINDS   8   /* kinds and devices beyond these are not pooled */
 #define POOL_DEVICES 16
-#define POOL_SLOTS   (POOL_KINDS * POOL_DEVICES * 2 * POOL_CLASSES)
+#define POOL_STRIDE  256 /* between the slots of two places: a shift is faster than a product */
+#define POOL_STACKS  (POOL_KINDS * 2 * POOL_STRIDE) /* each slot of the first device has its own */
 
 struct pool_shard {
   char before[64];  /* keeps neighbours' cache lines apart wherever the heap begins */
@@ -25,24 +26,24 @@ struct pool_shard {
   _Atomic uint64_t room;   /* the part of the budget that is free */
   _Atomic uint64_t life;   /* generation of the last region it gave: shard number + 8 a region */
   _Atomic uint64_t born, freed, misses, trimmed;
+  uint64_t swept; /* `life` at the last sweep */
   char after[64];
-  struct haul_region *_Atomic stacks[POOL_SLOTS];
+  struct haul_region *_Atomic stacks[POOL_STACKS]; /* by slot, a few of which share one */
 };
 
 struct pool {
   uint8_t classes;        /* size classes that fit the limit */
   _Atomic uint64_t spare; /* bytes of the limit in no shard's budget */
+  _Atomic int64_t sweep_at;
   struct pool_shard shards[POOL_SHARDS];
 };
 
 /* Over zeroed memory. */
 void pool_open(struct pool *pool, size_t limit);
 
-/* The smallest class that holds the request; REGION_EXACT when three quarters or more would be
- * wasted. */
+/* The smallest class that holds the request: it wastes less than 2 MiB, the granularity of
+ * shareable GPU memory. REGION_EXACT when three quarters or more would be wasted. */
 uint8_t pool_class(const struct pool *pool, struct haul_place place, size_t length);
-/* The same for any place and limit. */
-uint8_t pool_class_of(size_t length);
 size_t pool_class_bytes(uint8_t size_class);
 
 /* Sets slot and bytes of the region for the pool. Call it once, when its memory is known. A small
@@ -52,8 +53,10 @@ void pool_mark(struct haul_region *region);
 /* A kept region of the class, with a new generation, or NULL; counts a hit or a miss. */
 struct haul_region *pool_take(struct pool *pool, struct haul_place place, bool private,
                               uint8_t size_class);
-/* Keeps the region; false when there is no room: then it is still the caller's. Counts neither. */
-bool pool_give(struct pool *pool, struct haul_region *region);
+/* Counts the region as freed and keeps it, in a full pool in place of regions unused for
+ * long. Returns what the caller must destroy, linked by `next`: those, or the region without room.
+ */
+struct haul_region *pool_give(struct pool *pool, struct haul_region *region);
 /* All kept regions, linked by `next`; with `close` nothing is kept from now on. In a forked child a
  * shard that another thread had locked is left out. */
 struct haul_region *pool_empty(struct pool *pool, bool close);

@@ -474,8 +474,8 @@ static __attribute__((noinline, cold)) void region_end(struct haul_region *regio
   }
   if (may_be_kept(region)) {
     region_wipe(region);
-    if (pool_give(pool, region))
-      return;
+    region_destroy_all(pool_give(pool, region));
+    return;
   }
   pool_died(pool);
   region_destroy(region);

@@ -136,6 +136,30 @@ static void test_no_memory(void **state) {
   door->memory = memory;
 }
 
+/* haul takes little more than the allocations, and gives them what its pool keeps. */
+static void test_fills_the_device(void **state) {
+  (void)state;
+  struct cuda_double *door = driver_door();
+  void *addresses[62], *kept[4];
+  if (!door) {
+    skip();
+    return;
+  }
+  unsigned long long memory = door->memory;
+  door->memory = 4096 * MIB;
+  for (size_t i = 0; i < COUNT(kept); i++)
+    assert_cuda(cudaMalloc(&kept[i], 60 * MIB));
+  for (size_t i = 0; i < COUNT(kept); i++)
+    assert_cuda(cudaFree(kept[i]));
+  for (size_t i = 0; i < COUNT(addresses); i++) {
+    assert_cuda(cudaMalloc(&addresses[i], 66 * MIB));
+    check_served(addresses[i]);
+  }
+  for (size_t i = 0; i < COUNT(addresses); i++)
+    assert_cuda(cudaFree(addresses[i]));
+  door->memory = memory;
+}
+
 /* A device reset frees everything; addresses are reused. */
 static void test_reset(void **state) {
   (void)state;
@@ -164,7 +188,8 @@ int main(void) {
       cmocka_unit_test(test_bytes),     cmocka_unit_test(test_small),
       cmocka_unit_test(test_nothing),   cmocka_unit_test(test_invalid_addresses),
       cmocka_unit_test(test_rows),      cmocka_unit_test(test_devices),
-      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_reset),
+      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_fills_the_device),
+      cmocka_unit_test(test_reset),
   };
   find_hook(NULL);
   return cmocka_run_group_tests(tests, NULL, NULL);

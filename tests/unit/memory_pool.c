@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/sys.h"
 #include "memory/pool.h"
 #include "memory/region.h"
 #include "support/seams.h"
@@ -90,11 +91,73 @@ static void keeps_no_exported_memory(void **state) {
 
 static void keeps_only_class_sizes(void **state) {
   (void)state;
-  const size_t lengths[] = {64 * KIB + 1, 256 * KIB, MIB + 1, 4 * MIB, 257 * MIB};
+  const size_t lengths[] = {64 * KIB + 1, 256 * KIB, 64 * MIB + 1, 257 * MIB};
   for (size_t i = 0; i < COUNT(lengths); i++)
     region_put(get(host, lengths[i], 0));
   assert_int_equal(counters().pooled_bytes, 0);
   assert_int_equal(counters().misses, 0);
+}
+
+/* Of other lengths than the smallest. */
+static void keeps_less_than_two_mib_more_than_the_length(void **state) {
+  (void)state;
+  const size_t lengths[] = {MIB + 1, 2 * MIB, 5 * MIB, 17 * MIB + 3, 33 * MIB, 64 * MIB};
+  for (size_t i = 0; i < COUNT(lengths); i++) {
+    struct heap *bare;
+    struct haul_region *region;
+    struct heap_counters now;
+    assert_works(heap_open(NULL, 64 * MIB, &bare));
+    for (unsigned n = 0; n < 2; n++) {
+      assert_works(heap_alloc(bare, host, lengths[i], 0, &region));
+      region_put(region);
+    }
+    heap_counters(bare, &now);
+    assert_int_equal(now.hits, 1);
+    assert_true(now.pooled_bytes >= lengths[i] && now.pooled_bytes - lengths[i] < 2 * MIB);
+    heap_close(bare);
+  }
+}
+
+/* Slots share the stacks of the pool: one of these sizes is in the stack of the small region. */
+static void finds_a_region_below_others(void **state) {
+  (void)state;
+  for (size_t mib = 2; mib < 64; mib += 2) {
+    struct haul_region *below = get(sim0, mib * MIB, 0), *above = get(sim1, KIB, 0);
+    region_put(below);
+    region_put(above);
+    assert_ptr_equal(get(sim0, mib * MIB, 0), below);
+    assert_ptr_equal(get(sim1, KIB, 0), above);
+    region_put(above);
+    region_put(below);
+    struct heap *filled = heap;
+    assert_works(heap_open(NULL, 64 * MIB, &heap));
+    heap_close(filled);
+  }
+}
+
+static int64_t now_ns;
+
+static int64_t set_clock(void) {
+  return now_ns;
+}
+
+/* Regions that nobody took since long make room for others; the rest stays. */
+static void a_full_pool_drops_what_nobody_takes(void **state) {
+  (void)state;
+  struct sys_ops real = sys_ops;
+  struct haul_region *old = get(host, 40 * MIB, 0), *used = get(host, 20 * MIB, 0);
+  sys_ops.monotonic = set_clock;
+  now_ns = 1;
+  region_put(old);
+  region_put(used);
+  for (unsigned second = 0; second < 3; second++, now_ns += 2000000000) {
+    region_put(get(host, 20 * MIB, 0));
+    region_put(get(host, 30 * MIB, 0));
+  }
+  assert_int_equal(counters().pooled_bytes, 50 * MIB);
+  assert_int_equal(counters().hits, 4);
+  assert_int_equal(counters().trimmed, 2);
+  sys_ops = real;
 }
 
 static void keeps_nothing_beyond_its_limit(void **state) {
@@ -262,6 +325,9 @@ int main(void) {
       TEST(without_memory_nothing_leaks),
       TEST(keeps_no_exported_memory),
       TEST(keeps_only_class_sizes),
+      TEST(keeps_less_than_two_mib_more_than_the_length),
+      TEST(finds_a_region_below_others),
+      TEST(a_full_pool_drops_what_nobody_takes),
       TEST(keeps_nothing_beyond_its_limit),
       TEST(keeps_nothing_without_a_limit),
       TEST(does_not_mix_kinds_of_memory),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Allocation from EAL's memory. Objects of the pool's size classes are cut from larger pieces and
+ * Allocation from EAL's memory. Objects of four size classes are cut from larger pieces and
  * never freed to EAL, as rte_free clears memory (26 ms for 256 MiB). Free objects are kept here for
  * all haul nodes of the process, behind memory/pool.c, which keeps freed regions of one node. Other
  * sizes are freed to EAL. */
@@ -14,13 +14,13 @@
 #include "core/sys.h"
 #include "memory/dpdk/dpdk.h"
 #include "memory/pages.h"
-#include "memory/pool.h"
+#include "memory/region.h"
 #include "memory/settings.h"
 
 #define MIB   ((size_t)1 << 20)
 #define PIECE (64 * MIB) /* size of a piece, for smaller objects */
 
-_Static_assert(DPDK_CLASSES == POOL_CLASSES, "the pool's classes");
+static const size_t class_bytes[DPDK_CLASSES] = {64u << 10, 1u << 20, 16u << 20, 256u << 20};
 
 struct object {
   struct object *next; /* in a list of free objects */
@@ -75,7 +75,7 @@ static void pool_open_node(const struct dpdk_eal *eal, unsigned number) {
   uint64_t all = 0, share = share_of(eal, number);
   memory_settings_get(&settings);
   for (uint8_t i = 0; i < DPDK_CLASSES; i++)
-    all += (uint64_t)settings.dpdk_pool[i] * pool_class_bytes(i);
+    all += (uint64_t)settings.dpdk_pool[i] * class_bytes[i];
   for (uint8_t i = 0; i < DPDK_CLASSES; i++) {
     node->wanted[i] = node->limit[i] = settings.dpdk_pool[i];
     if (all > share)
@@ -130,7 +130,7 @@ static void *from_eal(const struct dpdk_eal *eal, unsigned node, size_t bytes) {
 static uint32_t cut(const struct dpdk_eal *eal, unsigned number, uint8_t size_class,
                     uint32_t count) {
   struct node_pool *node = &nodes[number];
-  size_t bytes = pool_class_bytes(size_class);
+  size_t bytes = class_bytes[size_class];
   char *piece = from_eal(eal, number, bytes * count);
   if (!piece)
     return 0;
@@ -153,7 +153,7 @@ static uint32_t cut(const struct dpdk_eal *eal, unsigned number, uint8_t size_cl
  * final size. */
 static bool grow(const struct dpdk_eal *eal, unsigned number, uint8_t size_class) {
   struct node_pool *node = &nodes[number];
-  size_t bytes = pool_class_bytes(size_class);
+  size_t bytes = class_bytes[size_class];
   uint32_t count = bytes < PIECE ? (uint32_t)(PIECE / bytes) : 1;
   uint32_t left = node->limit[size_class] - node->made[size_class];
   for (count = count < left ? count : left; count > 0; count /= 2)
@@ -187,12 +187,14 @@ static struct object *take_exact(const struct dpdk_eal *eal, unsigned number, si
   return object;
 }
 
-/* The size class, if the node has objects of it, or REGION_EXACT. */
+/* The smallest class that holds the length, if the node has objects of it and at least a quarter of
+ * the object is used, or REGION_EXACT. */
 static uint8_t class_at(unsigned number, size_t length) {
-  uint8_t size_class = pool_class_of(length);
-  if (size_class != REGION_EXACT && nodes[number].limit[size_class] == 0)
-    size_class = REGION_EXACT;
-  return size_class;
+  uint8_t i = 0;
+  while (i < DPDK_CLASSES && length > class_bytes[i])
+    i++;
+  bool fits = i == 0 || (i < DPDK_CLASSES && length > class_bytes[i] / 4);
+  return fits && nodes[number].limit[i] > 0 ? i : REGION_EXACT;
 }
 
 static struct object *pool_take_object(const struct dpdk_eal *eal, unsigned number, size_t length) {
@@ -216,7 +218,7 @@ static int exhausted(const struct dpdk_eal *eal, unsigned number, size_t length)
     return error_set(
         HAUL_ELIMIT, 0, object,
         "release some, or allow more: dpdk_pool, dpdk_hugepages and dpdk_wait in haul.conf",
-        "all %u objects of %zu KiB are in use", made, pool_class_bytes(size_class) >> 10);
+        "all %u objects of %zu KiB are in use", made, class_bytes[size_class] >> 10);
   struct rte_malloc_socket_stats stats = stats_of(eal, number);
   return error_set(HAUL_ENOMEM, 0, object,
                    "release some, or give EAL more memory: dpdk_hugepages or dpdk_eal in haul.conf",
@@ -277,7 +279,7 @@ static int place_object(const struct dpdk_eal *eal, unsigned number, struct obje
   if (object->bound || !dpdk_eal_has_all_at_0())
     return 0;
   if (object->size_class != REGION_EXACT)
-    bytes = pool_class_bytes(object->size_class);
+    bytes = class_bytes[object->size_class];
   else
     page_round(length, &bytes);
   object->bound = pages_prefer(object->address, bytes, number, true) == 0;
@@ -299,6 +301,8 @@ int dpdk_pool_get(unsigned node, size_t length, bool patient, struct memory *mem
     return status;
   }
   memory->address = memory->view = object->address;
+  if (object->size_class != REGION_EXACT)
+    memory->footprint = class_bytes[object->size_class];
   memory->state = object;
   return 0;
 }
