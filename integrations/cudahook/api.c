@@ -9,7 +9,10 @@ static void *alloc_here(struct record *record, cudaStream_t stream) {
   void *address = serve_alloc(record, stream);
   if (address)
     return address;
-  cudaError_t result = calls->malloc ? calls->malloc(&address, record->bytes) : NO_RUNTIME;
+  cudaError_t result;
+  do
+    result = calls->malloc ? calls->malloc(&address, record->bytes) : NO_RUNTIME;
+  while (serve_again(record, result));
   return serve_passed_on(record, &address, result) == cudaSuccess ? address : NULL;
 }
 

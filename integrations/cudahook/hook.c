@@ -42,7 +42,10 @@ cudaError_t cudaMalloc(void **address, size_t bytes) {
     return cudaSuccess;
   }
   const struct runtime *calls = runtime();
-  cudaError_t result = calls->malloc ? calls->malloc(address, bytes) : NO_RUNTIME;
+  cudaError_t result;
+  do
+    result = calls->malloc ? calls->malloc(address, bytes) : NO_RUNTIME;
+  while (serve_again(&record, result));
   return serve_passed_on(&record, address, result);
 }
 
@@ -66,8 +69,10 @@ cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t 
     return cudaSuccess;
   }
   const struct runtime *calls = runtime();
-  cudaError_t result =
-      calls->malloc_pitch ? calls->malloc_pitch(address, pitch, width, height) : NO_RUNTIME;
+  cudaError_t result;
+  do
+    result = calls->malloc_pitch ? calls->malloc_pitch(address, pitch, width, height) : NO_RUNTIME;
+  while (serve_again(&record, result));
   return serve_passed_on(&record, address, result);
 }
 
@@ -81,7 +86,10 @@ cudaError_t cudaMalloc3D(struct cudaPitchedPtr *pitched, struct cudaExtent exten
     return cudaSuccess;
   }
   const struct runtime *calls = runtime();
-  cudaError_t result = calls->malloc_3d ? calls->malloc_3d(pitched, extent) : NO_RUNTIME;
+  cudaError_t result;
+  do
+    result = calls->malloc_3d ? calls->malloc_3d(pitched, extent) : NO_RUNTIME;
+  while (serve_again(&record, result));
   return serve_passed_on(&record, pitched ? &pitched->ptr : NULL, result);
 }
 
@@ -122,7 +130,10 @@ static cudaError_t malloc_async(const char *call, void **address, size_t bytes, 
     *address = served;
     return cudaSuccess;
   }
-  cudaError_t result = real ? real(address, bytes, given) : NO_RUNTIME;
+  cudaError_t result;
+  do
+    result = real ? real(address, bytes, given) : NO_RUNTIME;
+  while (serve_again(&record, result));
   return serve_passed_on(&record, address, result);
 }
 
@@ -161,7 +172,10 @@ static cudaError_t malloc_from_pool(const char *call, void **address, size_t byt
                                                         cudaStream_t)) {
   struct record record = record_of(call, bytes);
   pass_on(&record, "the application has its own pool");
-  cudaError_t result = real ? real(address, bytes, pool, stream) : NO_RUNTIME;
+  cudaError_t result;
+  do
+    result = real ? real(address, bytes, pool, stream) : NO_RUNTIME;
+  while (serve_again(&record, result));
   return serve_passed_on(&record, address, result);
 }
 

@@ -52,6 +52,9 @@ void node_check_settings(void);
 /* The node. The first call opens it, which includes the driver's initialization. NULL with *why. */
 haul_node *node_get(const char **why);
 
+/* The same, but NULL until it is open. */
+haul_node *node_opened(void);
+
 /* HAUL_CUDAHOOK_MINIMUM: smaller allocations are passed on. */
 size_t node_minimum(void);
 
@@ -69,6 +72,7 @@ struct record {
   size_t bytes;
   const void *address;
   int device;    /* -1: unknown */
+  bool again;    /* it was tried again */
   char why[224]; /* it was passed on */
 };
 
@@ -101,6 +105,9 @@ cudaError_t serve_free_async(struct record *record, struct block *block, cudaStr
 /* Before a reset of the current device: waits for pending frees and releases all its blocks. */
 void serve_reset(void);
 
+/* After an allocation was passed on: whether to call the runtime once more, as it had no memory,
+ * and haul has now freed what it keeps. */
+bool serve_again(struct record *record, cudaError_t result);
 /* After an allocation was passed on: drops a stale block at `*address`, which counts only after a
  * success; `address` may be NULL. Logs and returns `result`. */
 cudaError_t serve_passed_on(const struct record *record, void *const *address, cudaError_t result);

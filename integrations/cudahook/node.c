@@ -194,10 +194,14 @@ static haul_node *node_open(void) {
   return made;
 }
 
+haul_node *node_opened(void) {
+  return atomic_load_explicit(&node, memory_order_acquire);
+}
+
 /* The node is never closed: threads may use it until the process ends, and its close could call a
  * driver that has already shut down. */
 haul_node *node_get(const char **why) {
-  haul_node *made = atomic_load_explicit(&node, memory_order_acquire);
+  haul_node *made = node_opened();
   if (made)
     return made;
   *why = "out of memory";

@@ -16,6 +16,7 @@ typedef struct CUmemPoolHandle_st *cudaMemPool_t;
 
 enum {
   cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
   cudaErrorSharedObjectSymbolNotFound = 302,
   cudaErrorNotReady = 600,
   cudaErrorStreamCaptureUnsupported = 900,

@@ -150,10 +150,11 @@ static bool check_device(struct record *record, const struct runtime *calls, cud
   return error == cudaSuccess && !capturing;
 }
 
-static int alloc_region(haul_node *node, const struct record *record, haul_region **region) {
-  struct haul_place place = {HAUL_CUDA, (uint16_t)record->device};
+static int alloc_region(haul_node *node, int device, size_t bytes, unsigned flags,
+                        haul_region **region) {
+  struct haul_place place = {HAUL_CUDA, (uint16_t)device};
   inside_haul = true;
-  int code = haul_region_alloc(node, place, record->bytes, 0, region);
+  int code = haul_region_alloc(node, place, bytes, flags, region);
   inside_haul = false;
   return code;
 }
@@ -165,9 +166,9 @@ static haul_region *serve_get_region(struct record *record, const struct runtime
   haul_node *node = node_get(&why);
   if (!node)
     return pass_on(record, "%s", why);
-  int code = alloc_region(node, record, &region);
+  int code = alloc_region(node, record->device, record->bytes, 0, &region);
   if (code == HAUL_ENOMEM && pending_wait(calls))
-    code = alloc_region(node, record, &region);
+    code = alloc_region(node, record->device, record->bytes, 0, &region);
   if (code == 0)
     return region;
   return pass_on(record, "%s: %s", haul_error_name(code), haul_error_last()->text);
@@ -223,6 +224,23 @@ void *serve_alloc(struct record *record, cudaStream_t stream) {
     return NULL;
   haul_region *region = serve_get_region(record, calls);
   return region ? serve_region(record, region) : NULL;
+}
+
+bool serve_again(struct record *record, cudaError_t result) {
+  haul_node *node = is_forked_child() ? NULL : node_opened();
+  const struct runtime *calls = runtime();
+  haul_region *region;
+  int device;
+  if (result != cudaErrorMemoryAllocation || record->again || inside_haul || !node ||
+      calls->get_device(&device) != cudaSuccess)
+    return false;
+  record->again = true;
+  pending_wait(calls);
+  /* haul empties its pool before an allocation fails. This one does: no GPU has 64 TiB. */
+  if (alloc_region(node, device, (size_t)1 << 46, HAUL_REGION_PRIVATE, &region) == 0)
+    haul_region_release(region);
+  calls->last_error(); /* of the first attempt */
+  return true;
 }
 
 cudaError_t serve_passed_on(const struct record *record, void *const *address, cudaError_t result) {

@@ -160,6 +160,36 @@ static void test_fills_the_device(void **state) {
   door->memory = memory;
 }
 
+/* The runtime gets the memory that haul keeps, and an application sees no error of its first try.
+ */
+static void test_small_without_memory(void **state) {
+  (void)state;
+  struct cuda_double *door = driver_door();
+  void *kept, *later, *small;
+  if (!door) {
+    skip();
+    return;
+  }
+  unsigned long long memory = door->memory;
+  door->memory = 64 * MIB;
+  assert_cuda(cudaMalloc(&kept, 40 * MIB));
+  assert_cuda(cudaMalloc(&later, 24 * MIB));
+  assert_int_equal(cudaMalloc(&small, 4096), cudaErrorMemoryAllocation);
+  assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+  assert_cuda(cudaFree(kept));
+  assert_cuda(cudaMalloc(&small, 4096));
+  check_passed_on(small);
+  assert_cuda(cudaGetLastError());
+  assert_cuda(cudaFree(small));
+
+  assert_cuda(cudaMalloc(&kept, 40 * MIB));
+  assert_cuda(cudaFreeAsync(later, cudaStreamPerThread));
+  assert_cuda(cudaMalloc(&small, 4096));
+  assert_cuda(cudaFree(small));
+  assert_cuda(cudaFree(kept));
+  door->memory = memory;
+}
+
 /* A device reset frees everything; addresses are reused. */
 static void test_reset(void **state) {
   (void)state;
@@ -185,10 +215,15 @@ static void test_reset(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bytes),     cmocka_unit_test(test_small),
-      cmocka_unit_test(test_nothing),   cmocka_unit_test(test_invalid_addresses),
-      cmocka_unit_test(test_rows),      cmocka_unit_test(test_devices),
-      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_fills_the_device),
+      cmocka_unit_test(test_bytes),
+      cmocka_unit_test(test_small),
+      cmocka_unit_test(test_nothing),
+      cmocka_unit_test(test_invalid_addresses),
+      cmocka_unit_test(test_rows),
+      cmocka_unit_test(test_devices),
+      cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_fills_the_device),
+      cmocka_unit_test(test_small_without_memory),
       cmocka_unit_test(test_reset),
   };
   find_hook(NULL);
