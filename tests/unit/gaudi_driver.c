@@ -32,6 +32,7 @@ static int set_up(void **state) {
   unsetenv("HAUL_DOUBLE_GAUDI_FAIL");
   unsetenv("HAUL_DOUBLE_GAUDI_DEVICES");
   unsetenv("HAUL_DOUBLE_GAUDI_ID");
+  unsetenv("HAUL_DOUBLE_GAUDI_EARLIER");
   unsetenv("HAUL_GAUDI_FD");
   return use("symbols");
 }
@@ -175,6 +176,18 @@ static void other_models_are_rejected(void **state) {
   assert_works(providers_start());
   assert_int_equal(devices(), 0);
   is_refused(gaudi0, HAUL_EPLACE, "0x1000", "Gaudi2");
+  providers_stop();
+}
+
+/* Else it would read as another model, or its page size as 0. */
+static void another_layout_of_the_description_is_named(void **state) {
+  (void)state;
+  setenv("HAUL_DOUBLE_GAUDI_EARLIER", "1", 1);
+  assert_works(providers_start());
+  assert_int_equal(devices(), 0);
+  is_refused(gaudi0, HAUL_EPLACE, "struct hlthunk_hw_ip_info", "habanalabs-thunk");
+  assert_int_equal(check_of("gaudi.device")->state, HAUL_CHECK_MISSING);
+  assert_non_null(strstr(check_of("gaudi.device")->text, "struct hlthunk_hw_ip_info"));
   providers_stop();
 }
 
@@ -336,6 +349,7 @@ int main(void) {
       FRESH(no_device_hints_at_the_module),
       FRESH(no_permission_hints_at_the_command),
       FRESH(other_models_are_rejected),
+      FRESH(another_layout_of_the_description_is_named),
       FRESH(devices_past_the_last_are_rejected),
       FRESH(opening_fails_with_the_drivers_reason),
       FRESH(a_device_is_closed_by_the_last_stop),

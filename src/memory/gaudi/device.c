@@ -84,6 +84,13 @@ int gaudi_settings_check(void) {
   return parse_setting(&ignored);
 }
 
+/* False: the library's structure is another than ours. */
+static bool is_plausible(const struct gaudi_ip_info *info) {
+  if (info->device_id != GAUDI_PCI_GAUDI2)
+    return info->device_id > 0 && info->device_id <= UINT16_MAX;
+  return info->dram_page_size - 1 < info->dram_size && info->dram_page_size % 4096 == 0;
+}
+
 /* Fills *device from any of its descriptors; 0 or an errno. */
 static int query_device(const struct gaudi_driver *driver, int fd, struct gaudi_device *device) {
   struct gaudi_ip_info info;
@@ -94,6 +101,7 @@ static int query_device(const struct gaudi_driver *driver, int fd, struct gaudi_
   device->pci_id = info.device_id;
   device->memory = info.dram_size;
   device->page = info.dram_page_size;
+  device->readable = is_plausible(&info);
   snprintf(device->card, sizeof device->card, "%.16s", (const char *)info.card_name);
   if (driver->get_pci_bus_id_from_fd(fd, device->bus, sizeof device->bus) != 0)
     device->bus[0] = '\0';
@@ -103,7 +111,15 @@ static int query_device(const struct gaudi_driver *driver, int fd, struct gaudi_
 }
 
 static bool is_usable(const struct gaudi_device *device) {
-  return device->pci_id == GAUDI_PCI_GAUDI2 && device->page > 0 && device->page % 4096 == 0;
+  return device->pci_id == GAUDI_PCI_GAUDI2 && device->readable;
+}
+
+/* Releases of the library have inserted fields, which moves those behind them. */
+static int error_layout(void) {
+  return error_set(HAUL_ENOTSUP, 0, "hlthunk_get_hw_ip_info",
+                   "install the habanalabs-thunk of the kernel's driver, or a newer haul",
+                   "struct hlthunk_hw_ip_info of this libhl-thunk has a layout that haul does not "
+                   "know");
 }
 
 static struct gaudi_device *add_device(const struct gaudi_device *found) {
@@ -120,6 +136,7 @@ static struct gaudi_device *add_device(const struct gaudi_device *found) {
 struct scan_result {
   int denied;           /* EACCES or EPERM of a node; 0: none */
   uint32_t other_model; /* PCI id of another model; 0: none */
+  bool other_layout;    /* a device's description is unreadable */
 };
 
 static void scan_nodes(const struct gaudi_driver *driver, struct scan_result *scan_result) {
@@ -137,8 +154,10 @@ static void scan_nodes(const struct gaudi_driver *driver, struct scan_result *sc
     driver->close(fd);
     if (system == 0 && is_usable(&found))
       add_device(&found);
-    else if (system == 0)
+    else if (system == 0 && found.readable)
       scan_result->other_model = found.pci_id;
+    else
+      scan_result->other_layout |= system == 0;
   }
 }
 
@@ -147,6 +166,8 @@ static int take_given(const struct gaudi_driver *driver) {
   struct gaudi_device found = {.control = -1, .numa = -1}, *device = NULL;
   const char *object = error_object("descriptor %d", given.fd);
   int system = query_device(driver, given.fd, &found);
+  if (system == 0 && !found.readable)
+    return error_layout();
   if (system != 0 || !is_usable(&found))
     return error_set(HAUL_EINVAL, system, object,
                      "set it to what the framework opened, or unset it",
@@ -170,6 +191,8 @@ static int error_none_found(const struct scan_result *scan_result) {
     return error_set(HAUL_EACCESS, scan_result->denied, "/dev/accel",
                      "sudo setfacl -m u:$USER:rw /dev/accel/*",
                      "no permission for Gaudi's device nodes");
+  if (scan_result->other_layout)
+    return error_layout();
   if (scan_result->other_model)
     return error_set(HAUL_ENOTSUP, 0, "/dev/accel", "use a Gaudi2",
                      "the device here (PCI id 0x%x) is no Gaudi2",
@@ -180,7 +203,7 @@ static int error_none_found(const struct scan_result *scan_result) {
 
 static int probe_devices(void) {
   const struct gaudi_driver *driver = gaudi_driver_open();
-  struct scan_result scan_result = {0, 0};
+  struct scan_result scan_result = {0};
   if (!driver)
     return haul_error_last()->code;
   scan_nodes(driver, &scan_result);

@@ -32,6 +32,7 @@ struct gaudi_device {
   int control; /* index of its control node; -1: only a descriptor */
   int numa;
   uint32_t pci_id;
+  bool readable;         /* its description is plausible */
   uint64_t memory, page; /* bytes: total, and of one allocation */
   char bus[16], card[20];
   int given;                /* the framework's descriptor; -1: none */

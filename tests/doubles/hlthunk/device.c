@@ -202,6 +202,18 @@ int hlthunk_get_pci_bus_id_from_fd(int fd, char *bus, int size) {
   return 0;
 }
 
+/* Of an earlier release: a field of one byte is now two, and the page size came last. */
+struct earlier_info {
+  uint64_t sram_base, dram_base, dram_size;
+  uint32_t sram_size, events, device_id, cpld_version;
+  uint32_t pll[4];
+  uint8_t tpc_mask, dram_enabled;
+  uint8_t cpucp_version[128];
+  uint32_t module_id;
+  uint8_t card_name[16];
+  uint64_t dram_page_size;
+};
+
 int hlthunk_get_hw_ip_info(int fd, struct gaudi_ip_info *info);
 int hlthunk_get_hw_ip_info(int fd, struct gaudi_ip_info *info) {
   if (!info || device_of(fd) < 0)
@@ -211,6 +223,16 @@ int hlthunk_get_hw_ip_info(int fd, struct gaudi_ip_info *info) {
                                  .dram_enabled = 1,
                                  .dram_page_size = double_setting("PAGE", UINT64_C(24) << 20)};
   memcpy(info->card_name, "double", sizeof "double");
+  if (double_setting("EARLIER", 0)) {
+    struct earlier_info earlier = {.dram_size = info->dram_size,
+                                   .device_id = info->device_id,
+                                   .tpc_mask = 0xff,
+                                   .dram_enabled = 1,
+                                   .card_name = "double",
+                                   .dram_page_size = info->dram_page_size};
+    memset(info, 0, sizeof *info);
+    memcpy(info, &earlier, sizeof earlier);
+  }
   return 0;
 }
 

@@ -8,11 +8,15 @@
  *                              devices; without one each process has its own
  *   HAUL_DOUBLE_GAUDI_DEVICES  number of devices, default 2
  *   HAUL_DOUBLE_GAUDI_PAGE     bytes of a device page, default 24 MiB: not a power of two, as with
- * 6 HBMs HAUL_DOUBLE_GAUDI_MEMORY   bytes of a device, default 960 MiB HAUL_DOUBLE_GAUDI_ID PCI
- * device id, default 4128 (0x1020, Gaudi2) HAUL_DOUBLE_GAUDI_SLOW_US  additional time of a
- * submission, default 0 HAUL_DOUBLE_GAUDI_FAIL     "CALL:N:ERRNO …": from now on the N-th call
- * fails, with N = 0 each. CALL is open, control, alloc, map, host_map, export, submit, abort or
- *                              timeout; the last two end the N-th submission and reset the device
+ *                              6 HBMs
+ *   HAUL_DOUBLE_GAUDI_MEMORY   bytes of a device, default 960 MiB
+ *   HAUL_DOUBLE_GAUDI_ID       PCI device id, default 4128 (0x1020, Gaudi2)
+ *   HAUL_DOUBLE_GAUDI_EARLIER  1: hlthunk_get_hw_ip_info fills the structure of an earlier release
+ *   HAUL_DOUBLE_GAUDI_SLOW_US  additional time of a submission, default 0
+ *   HAUL_DOUBLE_GAUDI_FAIL     "CALL:N:ERRNO …": from now on the N-th call fails, with N = 0 each.
+ *                              CALL is open, control, alloc, map, host_map, export, submit,
+ *                              abort or timeout; the last two end the N-th submission and reset
+ *                              the device
  */
 #ifndef HAUL_DOUBLE_HLTHUNK_H
 #define HAUL_DOUBLE_HLTHUNK_H
