@@ -2,7 +2,6 @@
 #include "core/sys.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -75,6 +74,10 @@ struct sys_ops sys_ops = {
     .has_nodes = has_nodes,
     .mbind = bind_memory,
 };
+
+bool kernel_is_before(const char *version, struct utsname *kernel) {
+  return sys_ops.uname(kernel) == 0 && strverscmp(kernel->release, version) < 0;
+}
 
 int64_t clock_after(int64_t from, int64_t nanoseconds) {
   int64_t at;

@@ -48,6 +48,9 @@ int64_t clock_after(int64_t from, int64_t nanoseconds);
 /* From getrandom(2), which cannot fail after boot. */
 void random_bytes(void *bytes, size_t length);
 
+/* Is the running kernel older than this version, as "5.12"? Fills *kernel. */
+bool kernel_is_before(const char *version, struct utsname *kernel);
+
 /* Reads a small file of the kernel's, at most `size` - 1 bytes, and ends them with a zero byte.
  * Returns their number; -1: it cannot be read. */
 ssize_t file_read(const char *path, char *text, size_t size);

@@ -173,6 +173,8 @@ struct provider {
   bool (*needs_cpu)(const struct memory *host);
   /* Unpins it before it is freed. */
   void (*unpin)(struct memory *host);
+  /* Host memory is about to end: drops what the engine keeps of its pages. NULL: nothing. */
+  void (*forget)(const struct memory *host);
   /* Does the engine call `wake`? If not, poll with copy_poll every few microseconds. */
   bool wakes;
 

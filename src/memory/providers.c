@@ -339,6 +339,9 @@ int memory_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
 void memory_free(struct memory *memory) {
   if (memory->pinned_by)
     memory->pinned_by->unpin(memory);
+  for (size_t i = 0; memory->view && i < COUNT; i++)
+    if (providers[i]->forget)
+      providers[i]->forget(memory);
   memory->provider->free(memory);
 }
 

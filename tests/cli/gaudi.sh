@@ -59,7 +59,7 @@ holds "the server ends" test "$status" = 0
 expect 0 "the device is free again" "$HAUL" doctor gaudi --require gaudi.free
 
 section "a device that is reset"
-for fault in abort:2:5 timeout:2:5 submit:2:12 host_map:3:12; do
+for fault in abort:2:5 timeout:2:5 submit:2:12 host_map:2:5; do
   export HAUL_DOUBLE_GAUDI_FAIL=$fault
   serve --region kv=gaudi:0:8M
   unset HAUL_DOUBLE_GAUDI_FAIL

@@ -324,10 +324,8 @@ static const struct nic *find_nic(const struct nics *nics, bool dmabuf) {
 
 static void report_no_dmabuf(struct haul_check *check, const struct nic *nic) {
   struct utsname kernel;
-  unsigned major, minor;
   /* Linux has the call since 5.12. Older kernels return the same error as drivers without it. */
-  if (sys_ops.uname(&kernel) == 0 && sscanf(kernel.release, "%u.%u", &major, &minor) == 2 &&
-      (major < 5 || (major == 5 && minor < 12))) {
+  if (kernel_is_before("5.12", &kernel)) {
     check_set(
         check, HAUL_CHECK_LIMITED,
         "Linux %.32s registers no dma-buf, 5.12 does: device memory goes through host buffers",

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/check.h"
+#include "core/sys.h"
 #include "memory/gaudi/gaudi.h"
 #include "memory/pci.h"
 
@@ -104,13 +105,9 @@ static void check_free(struct haul_check *check) {
  * required library call came with the latter. */
 static void check_dmabuf(struct haul_check *check) {
   struct utsname kernel;
-  unsigned major = 0, minor = 0;
   if (needs_devices(check))
     return;
-  uname(&kernel);
-  bool own = has_module_file("/version");
-  if (!own && sscanf(kernel.release, "%u.%u", &major, &minor) == 2 &&
-      (major < 6 || (major == 6 && minor < 3))) {
+  if (!has_module_file("/version") && kernel_is_before("6.3", &kernel)) {
     check_set(check, HAUL_CHECK_LIMITED,
               "Linux %.60s exports no mapped Gaudi memory: NICs reach it through the host",
               kernel.release);

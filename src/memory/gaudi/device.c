@@ -239,6 +239,12 @@ struct gaudi_device *gaudi_device_at(unsigned number) {
   return number < gaudi_devices() ? &state.devices[number] : NULL;
 }
 
+struct gaudi_device *gaudi_device_known(unsigned number) {
+  return atomic_load_explicit(&state.probed, memory_order_acquire) && number < state.count
+             ? &state.devices[number]
+             : NULL;
+}
+
 struct gaudi_device *gaudi_device_given(void) {
   unsigned count = gaudi_devices();
   for (unsigned i = 0; i < count; i++)

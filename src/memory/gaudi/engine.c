@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Copies between a device and host memory by the device's PCI DMA, without bounce buffers. Host
- * memory is pinned and mapped slice by slice, only while the slice is copied: a cached mapping
- * would outlive the memory, and the device would use stale pages. The driver has no callback for
- * the end of a submission, so it is polled.
+ * memory is pinned and mapped slice by slice (mapping.c). The driver has no callback for the end of
+ * a submission, so it is polled.
  *
  * Copies within a device and between two go through the host: they need other queues, which a
  * process has only if the driver was loaded so. */
@@ -18,10 +17,9 @@
 #include "memory/gaudi/gaudi.h"
 #include "memory/pages.h"
 
-#define SLICE     ((uint64_t)4 << 20) /* pinning takes about 100 µs, as does the copy */
-#define IN_FLIGHT 2u                  /* slices per copy: one is pinned while the other is copied */
-#define SLOTS     64u                 /* submissions per device; the driver's queues hold more */
-#define SLOT      64u                 /* bytes per packet: a cache line */
+#define IN_FLIGHT 2u  /* slices per copy: one is pinned while the other is copied */
+#define SLOTS     64u /* submissions per device; the driver's queues hold more */
+#define SLOT      64u /* bytes per packet: a cache line */
 #define SLOT_PAGE 4096u
 
 #define LOOK_US  10000u               /* a cancel waits for the driver in steps of 10 ms */
@@ -31,16 +29,16 @@ struct slice {
   bool busy;
   unsigned slot;
   uint64_t seq;
-  uint64_t mapping; /* of the host pages */
+  struct gaudi_mapping *mapping;
 };
 
 struct job {
   struct list link;
   struct copy *copy;
   struct gaudi_device *device;
-  char *host;
-  uint64_t at; /* device address */
-  bool down;   /* to the device */
+  const struct memory *host;
+  uint64_t host_at, at; /* addresses of the CPU and of the device */
+  bool down;            /* to the device */
   uint64_t submitted;
   struct slice slices[IN_FLIGHT];
   int failed;            /* result once no slice is in flight */
@@ -123,18 +121,14 @@ static int submit(struct job *job, struct slice *slice, uint64_t host_at, uint64
 }
 
 static int start_slice(struct job *job, struct slice *slice) {
-  int fd = atomic_load(&job->device->fd);
-  uint64_t left = job->copy->length - job->submitted, bytes = left < SLICE ? left : SLICE;
-  uintptr_t first = (uintptr_t)job->host + job->submitted;
-  uintptr_t in_page = first % page_size();
-  uint64_t whole = (in_page + bytes + page_size() - 1) / page_size() * page_size();
-  errno = 0;
-  slice->mapping = gaudi_driver->host_memory_map(fd, (void *)(first - in_page), 0, whole);
-  if (slice->mapping == 0)
-    return not_pinned(errno ? errno : EFAULT);
-  int code = submit(job, slice, slice->mapping + in_page, bytes);
+  uint64_t first = job->host_at + job->submitted, left = job->copy->length - job->submitted;
+  uint64_t most = GAUDI_SLICE - first % GAUDI_SLICE, bytes = left < most ? left : most;
+  int system = gaudi_mapping_get(job->device, job->host, first, bytes, &slice->mapping);
+  if (system)
+    return not_pinned(system);
+  int code = submit(job, slice, slice->mapping->at + (first - slice->mapping->range.start), bytes);
   if (code) {
-    gaudi_driver->memory_unmap(fd, slice->mapping);
+    gaudi_mapping_put(job->device, slice->mapping);
     return code;
   }
   slice->busy = true;
@@ -170,7 +164,7 @@ static void slice_poll(struct job *job, struct slice *slice) {
   /* Overwrites failures that a reset caused. */
   if (system != 0 || status != GAUDI_CS_DONE)
     copy_fail(job, ended_badly(&job->device->engine, system < 0 ? -system : EIO, status));
-  gaudi_driver->memory_unmap(fd, slice->mapping);
+  gaudi_mapping_put(job->device, slice->mapping);
   give_slot(&job->device->engine, slice->slot);
   slice->busy = false;
 }
@@ -249,6 +243,7 @@ void gaudi_engine_open(struct gaudi_engine *engine) {
   *engine = (struct gaudi_engine){0};
   pthread_mutex_init(&engine->lock, NULL);
   list_init(&engine->jobs);
+  list_init(&engine->kept);
 }
 
 void gaudi_engine_close(struct gaudi_device *device) {
@@ -258,6 +253,7 @@ void gaudi_engine_close(struct gaudi_device *device) {
     struct job *job = list_entry(engine->jobs.next, struct job, link);
     copy_end(device, job->copy, HAUL_ECLOSED);
   }
+  gaudi_mappings_close(device);
   /* Slots in use now stay with the device for good. */
   if (engine->packets && engine->busy == 0) {
     gaudi_driver->memory_unmap(atomic_load(&device->fd), engine->packets_at);
@@ -280,9 +276,9 @@ static struct job *new_job(struct copy *copy, struct gaudi_device *device) {
   job->device = device;
   job->down = copy->to->provider == &provider_gaudi;
   const struct memory *own = job->down ? copy->to : copy->from;
-  const struct memory *host = job->down ? copy->from : copy->to;
+  job->host = job->down ? copy->from : copy->to;
   job->at = (uintptr_t)own->address + (job->down ? copy->to_offset : copy->from_offset);
-  job->host = (char *)host->view + (job->down ? copy->from_offset : copy->to_offset);
+  job->host_at = (uintptr_t)job->host->view + (job->down ? copy->from_offset : copy->to_offset);
   return job;
 }
 

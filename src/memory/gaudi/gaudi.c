@@ -91,6 +91,7 @@ const struct provider provider_gaudi = {
     .wrap = gaudi_wrap,
     .dmabuf = gaudi_dmabuf,
     .reaches = gaudi_reaches,
+    .forget = gaudi_forget,
     .copy_start = gaudi_copy_start,
     .copy_poll = gaudi_copy_poll,
     .copy_cancel = gaudi_copy_cancel,

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "core/list.h"
+#include "core/ranges.h"
 #include "memory/gaudi/driver.h"
 #include "memory/provider.h"
 
@@ -16,6 +17,18 @@ extern const struct provider provider_gaudi;
 
 struct gaudi_page;
 
+#define GAUDI_SLICE      ((uint64_t)4 << 20)   /* pinning takes about 100 µs, as does the copy */
+#define GAUDI_KEPT_BYTES ((uint64_t)256 << 20) /* of host memory that a device keeps mapped */
+
+/* Pinned host pages within one aligned slice. */
+struct gaudi_mapping {
+  struct range range; /* in engine->mapped while it is kept */
+  struct list link;   /* engine->kept */
+  uint64_t at;        /* the device's address */
+  unsigned users;     /* slices in flight */
+  bool kept;
+};
+
 /* Copies in progress, and a pinned page of packet slots that the device reads. */
 struct gaudi_engine {
   pthread_mutex_t lock; /* guards the rest; no lock is taken after it */
@@ -23,6 +36,9 @@ struct gaudi_engine {
   char *packets;       /* NULL until the first copy */
   uint64_t packets_at; /* the device's address of `packets` */
   uint64_t busy;       /* bit mask of slots in use */
+  struct ranges mapped;
+  struct list kept; /* mappings, the longest unused first */
+  _Atomic uint64_t mapped_bytes;
   /* Not 0: why the driver reset the device, which destroyed its memory and this context. */
   enum gaudi_cs_status lost;
 };
@@ -60,6 +76,8 @@ unsigned gaudi_devices(void);
 int gaudi_why_none(void);
 /* The device, unopened; NULL past the last. */
 struct gaudi_device *gaudi_device_at(unsigned number);
+/* The same, without probing: NULL for all before that. */
+struct gaudi_device *gaudi_device_known(unsigned number);
 /* Opens the device. With gaudi_lock. HAUL_EBUSY: another process has it. HAUL_EACCESS. */
 int gaudi_device_open(unsigned number, struct gaudi_device **device);
 void gaudi_devices_close(void);
@@ -89,6 +107,16 @@ bool gaudi_reaches(const struct memory *other);
 int gaudi_copy_start(struct copy *copy);
 int gaudi_copy_poll(struct copy *copy);
 void gaudi_copy_cancel(struct copy *copy);
+
+/* mapping.c: host pages that a device has mapped; with the engine's lock */
+
+/* A mapping of the range, which lies in one slice of the memory; 0 or an errno. */
+int gaudi_mapping_get(struct gaudi_device *device, const struct memory *host, uint64_t address,
+                      uint64_t bytes, struct gaudi_mapping **mapping);
+void gaudi_mapping_put(struct gaudi_device *device, struct gaudi_mapping *mapping);
+void gaudi_mappings_close(struct gaudi_device *device);
+/* Without the lock. */
+void gaudi_forget(const struct memory *host);
 
 extern const char *gaudi_sys; /* "/sys"; another one in tests */
 

@@ -12,6 +12,8 @@
  *   HAUL_DOUBLE_GAUDI_MEMORY   bytes of a device, default 960 MiB
  *   HAUL_DOUBLE_GAUDI_ID       PCI device id, default 4128 (0x1020, Gaudi2)
  *   HAUL_DOUBLE_GAUDI_EARLIER  1: hlthunk_get_hw_ip_info fills the structure of an earlier release
+ *   HAUL_DOUBLE_GAUDI_PIN_NS   time to pin and map a page of the host, and to undo it, default 25
+ *   HAUL_DOUBLE_GAUDI_PINNED   bytes of the host that can be mapped for a device, default: all
  *   HAUL_DOUBLE_GAUDI_SLOW_US  additional time of a submission, default 0
  *   HAUL_DOUBLE_GAUDI_FAIL     "CALL:N:ERRNO …": from now on the N-th call fails, with N = 0 each.
  *                              CALL is open, control, alloc, map, host_map, export, submit,
@@ -71,7 +73,7 @@ struct context {
   struct page *pages;
   struct host_mapping *hosts;
   struct dma_buf *exports;
-  uint64_t used, next_handle, next_device, next_host;
+  uint64_t used, pinned, next_handle, next_device, next_host;
   struct submission *first, **last;
   uint64_t submitted;
   uint8_t results[REMEMBERED]; /* enum gaudi_cs_status */
@@ -81,6 +83,9 @@ struct context {
 
 extern pthread_mutex_t double_lock;   /* guards everything */
 extern pthread_cond_t double_changed; /* a submission was queued or has ended */
+
+/* For tests, by dlsym(3): the mappings of host memory made so far, and the bytes mapped now. */
+void hlthunk_double_hosts(int fd, uint64_t *calls, uint64_t *bytes);
 
 uint64_t double_setting(const char *name, uint64_t missing);
 /* Whether this call is to fail; sets errno. */

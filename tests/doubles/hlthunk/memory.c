@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
@@ -135,6 +136,37 @@ char *device_bytes(const struct context *context, uint64_t address, uint64_t siz
   return NULL;
 }
 
+static uint64_t maps;
+
+void hlthunk_double_hosts(int fd, uint64_t *calls, uint64_t *bytes) {
+  pthread_mutex_lock(&double_lock);
+  const struct context *context = double_open_context(fd);
+  *calls = maps;
+  *bytes = context ? context->pinned : 0;
+  pthread_mutex_unlock(&double_lock);
+}
+
+/* Time that the driver takes for a page: to pin it, and for an entry of the device's page table. */
+static void take_time_for(uint64_t pages) {
+  struct timespec now;
+  int64_t until = 0;
+  do {
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t at = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+    until = until ? until : at + (int64_t)(pages * double_setting("PIN_NS", 25));
+    if (at >= until)
+      return;
+  } while (1);
+}
+
+/* The device would go on with the old pages. A reset one does not. */
+static void check_pages(const struct context *context, const struct host_mapping *one) {
+  if (context->reset || msync(one->bytes, one->size, MS_ASYNC) == 0)
+    return;
+  fprintf(stderr, "double of libhl-thunk: memory was unmapped while the device had it mapped\n");
+  abort();
+}
+
 /* Pins for writing, so read-only memory fails. */
 uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size);
 uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size) {
@@ -145,13 +177,20 @@ uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t 
     return refuse(EINVAL);
   if (madvise(address, size, MADV_POPULATE_WRITE) != 0)
     return refuse(EFAULT);
+  take_time_for(size / STEP);
   struct host_mapping *mapping = calloc(1, sizeof *mapping);
   if (!mapping)
     abort();
   uint64_t base = 0;
   pthread_mutex_lock(&double_lock);
   struct context *context = double_context(fd);
+  maps++;
+  if (context && context->pinned + size > double_setting("PINNED", UINT64_MAX)) {
+    errno = ENOMEM;
+    context = NULL;
+  }
   if (context) {
+    context->pinned += size;
     base = HOST_SPACE + (context->next_host += STEP); /* with a gap between mappings */
     context->next_host += size;
     *mapping = (struct host_mapping){context->hosts, base, size, address};
@@ -165,8 +204,10 @@ uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t 
 
 char *host_bytes(const struct context *context, uint64_t address, uint64_t size) {
   for (const struct host_mapping *one = context->hosts; one; one = one->next)
-    if (address >= one->base && size <= one->size && address - one->base <= one->size - size)
+    if (address >= one->base && size <= one->size && address - one->base <= one->size - size) {
+      check_pages(context, one);
       return one->bytes + (address - one->base);
+    }
   return NULL;
 }
 
@@ -175,7 +216,10 @@ static int unmap_host(struct context *context, uint64_t address) {
     struct host_mapping *mapping = *link;
     if (mapping->base != address)
       continue;
+    check_pages(context, mapping);
+    take_time_for(mapping->size / STEP);
     *link = mapping->next;
+    context->pinned -= mapping->size;
     free(mapping);
     return 0;
   }
