@@ -20,7 +20,7 @@ typedef struct haul_copy haul_copy;
  * before either region. HAUL_EINVAL (no bytes, the ranges overlap), HAUL_ERANGE, HAUL_EACCESS
  * (read-only destination), HAUL_ESTALE. HAUL_ENOTSUP: no engine reaches both, so that the bytes
  * would need bounce buffers, as haul_region_copy uses: between devices of different kinds, between
- * Gaudi devices, and between an NVIDIA GPU and host memory that its driver has not pinned
+ * two Gaudi devices, and between an NVIDIA GPU and host memory that its driver has not pinned
  * (HAUL_REGION_PINNED). */
 HAUL_API int haul_copy_start(haul_region *to, uint64_t to_offset, haul_region *from,
                              uint64_t from_offset, size_t length, haul_copy **copy);

@@ -16,9 +16,9 @@ enum copy_method copy_method(const struct memory *to, const struct memory *from,
                              const struct provider **engine) {
   if (to->view && from->view)
     return COPY_CPU;
-  if (to->provider->reaches && to->provider->reaches(from))
+  if (to->provider->reaches && to->provider->reaches(to, from))
     *engine = to->provider;
-  else if (from->provider->reaches && from->provider->reaches(to))
+  else if (from->provider->reaches && from->provider->reaches(from, to))
     *engine = from->provider;
   else
     return COPY_STAGED;
@@ -145,7 +145,7 @@ bool copy_stages(const struct memory *memory) {
                               .view = &here,
                               .length = 1,
                               .writable = true};
-  return memory->provider->reaches && memory->provider->reaches(&host);
+  return memory->provider->reaches && memory->provider->reaches(memory, &host);
 }
 
 static bool can_stage(const struct memory *memory) {
@@ -293,24 +293,23 @@ int copy_sync(struct staging *staging, struct memory *to, uint64_t to_offset, st
   int code = length == 0 ? 0 : copy_check(to, to_offset, from, from_offset, length);
   if (code || length == 0)
     return code;
-  switch (copy_method(to, from, &engine)) {
-  case COPY_CPU:
+  enum copy_method method = copy_method(to, from, &engine);
+  if (method == COPY_CPU)
     return copy_by_cpu(to, to_offset, from, from_offset, length, until);
-  case COPY_STAGED:
-    return copy_staged(staging, &(struct staged){.to = to,
-                                                 .from = from,
-                                                 .to_offset = to_offset,
-                                                 .from_offset = from_offset,
-                                                 .length = length,
-                                                 .until = until});
-  case COPY_ENGINE:
-    break;
+  if (method == COPY_ENGINE) {
+    struct copy_pending pending;
+    code = copy_pending_start(&pending, to, to_offset, from, from_offset, length);
+    if (code == 1)
+      return copy_between(staging, &pending, until);
+    if (code != HAUL_ENOTSUP || copy_method(to, from, &engine) == COPY_ENGINE)
+      return code == 0 ? pending_wait(&pending, until) : code;
   }
-  struct copy_pending pending;
-  int status = copy_pending_start(&pending, to, to_offset, from, from_offset, length);
-  if (status == 1)
-    return copy_between(staging, &pending, until);
-  return status == 0 ? pending_wait(&pending, until) : status;
+  return copy_staged(staging, &(struct staged){.to = to,
+                                               .from = from,
+                                               .to_offset = to_offset,
+                                               .from_offset = from_offset,
+                                               .length = length,
+                                               .until = until});
 }
 
 int memory_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum) {

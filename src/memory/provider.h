@@ -155,8 +155,9 @@ struct provider {
    * and the system limits its size. HAUL_ENOTSUP: none for this memory. */
   int (*dmabuf)(struct memory *memory, int *descriptor, uint64_t *offset);
 
-  /* Can the engine copy between this kind's memory and `other`? */
-  bool (*reaches)(const struct memory *other);
+  /* Can the engine copy between `own`, of this kind, and `other`? An engine may first find out by a
+   * copy that it cannot: the copy fails with HAUL_ENOTSUP, and this returns false from then on. */
+  bool (*reaches)(const struct memory *own, const struct memory *other);
   /* Starts a copy between a block of this kind and one that it reaches. Does not block. 1: not
    * started, as it needs `through`. Status becomes 0 or an error once the bytes are visible at `to`
    * and the engine touches neither block; then any thread calls `wake`. */

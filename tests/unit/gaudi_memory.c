@@ -551,7 +551,7 @@ static void read_only_memory_is_not_pinned(void **state) {
   assert_true(page != MAP_FAILED);
   assert_works(memory_wrap(page, 4096, &bytes));
   assert_false(bytes.writable);
-  assert_false(engine()->reaches(&bytes));
+  assert_false(engine()->reaches(&device, &bytes));
   fail_at("host_map:1:13"); /* not attempted: the engine needs a bounce buffer */
   assert_fails(HAUL_ENOTSUP, copy_sync(NULL, &device, 0, &bytes, 0, 4096, HAUL_FOREVER));
   fail_at("");
@@ -561,27 +561,61 @@ static void read_only_memory_is_not_pinned(void **state) {
   munmap(page, 4096);
 }
 
+/* Copies between two memories of devices; returns the bytes of the host that were mapped for it. */
+static uint64_t moves(struct haul_place to_place, struct haul_place from_place, size_t length,
+                      enum copy_method by) {
+  struct memory from = get(from_place, length), to = get(to_place, length);
+  struct memory bytes = get(host, length);
+  const struct provider *engine;
+  struct heap *heap;
+  uint64_t before, after;
+  assert_works(heap_open(NULL, 0, &heap));
+  assert_int_equal(copy_method(&to, &from, &engine), by);
+  pattern_fill(bytes.view, length, 4);
+  assert_works(copy_wait(&from, 0, &bytes, 0, length, HAUL_FOREVER));
+  mappings(&before);
+  assert_works(copy_sync(heap_staging(heap), &to, 0, &from, 0, length, HAUL_FOREVER));
+  mappings(&after);
+  memset(bytes.view, 0, length);
+  assert_works(copy_wait(&bytes, 0, &to, 0, length, HAUL_FOREVER));
+  pattern_check(bytes.view, length, 4);
+  memory_free(&from);
+  memory_free(&to);
+  memory_free(&bytes);
+  heap_close(heap);
+  return after - before;
+}
+
 static void copies_between_devices_use_the_host(void **state) {
   (void)state;
-  const struct haul_place pairs[][2] = {{gaudi0, gaudi0}, {gaudi0, gaudi1}};
-  struct heap *heap;
-  assert_works(heap_open(NULL, 0, &heap));
-  for (size_t i = 0; i < COUNT(pairs); i++) {
-    struct memory from = get(pairs[i][0], 3 * MIB + 5), to = get(pairs[i][1], 3 * MIB + 5);
-    struct memory bytes = get(host, 3 * MIB + 5);
-    const struct provider *by;
-    assert_int_equal(copy_method(&to, &from, &by), COPY_STAGED);
-    pattern_fill(bytes.view, 3 * MIB + 5, 4);
-    assert_works(copy_wait(&from, 0, &bytes, 0, 3 * MIB + 5, HAUL_FOREVER));
-    assert_works(copy_sync(heap_staging(heap), &to, 0, &from, 0, 3 * MIB + 5, HAUL_FOREVER));
-    memset(bytes.view, 0, 3 * MIB + 5);
-    assert_works(copy_wait(&bytes, 0, &to, 0, 3 * MIB + 5, HAUL_FOREVER));
-    pattern_check(bytes.view, 3 * MIB + 5, 4);
-    memory_free(&from);
-    memory_free(&to);
-    memory_free(&bytes);
+  assert_true(moves(gaudi1, gaudi0, 3 * MIB + 5, COPY_STAGED) > 0);
+}
+
+static void copies_within_a_device_do_not_pass_the_host(void **state) {
+  (void)state;
+  assert_int_equal(moves(gaudi0, gaudi0, 3 * MIB + 5, COPY_ENGINE), 0);
+  assert_int_equal(moves(gaudi0, gaudi0, 130 * MIB, COPY_ENGINE), 0); /* more than two slices */
+}
+
+/* By the engines that the device's description names. */
+static void copies_within_a_device_use_enabled_engines(void **state) {
+  (void)state;
+  const char *masks[] = {"0xfd", "0xfe", "0xfc"};
+  for (size_t i = 0; i < COUNT(masks); i++) {
+    providers_stop();
+    setenv("HAUL_DOUBLE_GAUDI_EDMA", masks[i], 1);
+    assert_works(providers_start());
+    moves(gaudi0, gaudi0, 66 * MIB, i < 2 ? COPY_ENGINE : COPY_STAGED);
   }
-  heap_close(heap);
+  unsetenv("HAUL_DOUBLE_GAUDI_EDMA");
+}
+
+static void refused_copies_within_a_device_use_the_host(void **state) {
+  (void)state;
+  fail_at("edma:1:22");
+  moves(gaudi0, gaudi0, 3 * MIB, COPY_ENGINE);
+  fail_at("");
+  moves(gaudi0, gaudi0, 3 * MIB, COPY_STAGED);
 }
 
 int main(void) {
@@ -612,6 +646,9 @@ int main(void) {
       FRESH(before_linux_5_12_nothing_stays_mapped),
       FRESH(read_only_memory_is_not_pinned),
       FRESH(copies_between_devices_use_the_host),
+      FRESH(copies_within_a_device_do_not_pass_the_host),
+      FRESH(copies_within_a_device_use_enabled_engines),
+      FRESH(refused_copies_within_a_device_use_the_host),
   };
   return cmocka_run_group_tests_name("gaudi/memory", tests, NULL, NULL);
 }

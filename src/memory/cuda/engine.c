@@ -37,7 +37,8 @@ static struct job *job_of(struct copy *copy) {
   return (struct job *)(void *)copy->engine;
 }
 
-bool cuda_reaches(const struct memory *other) {
+bool cuda_reaches(const struct memory *own, const struct memory *other) {
+  (void)own;
   return other->view || other->provider == &provider_cuda;
 }
 

@@ -102,6 +102,7 @@ static int query_device(const struct gaudi_driver *driver, int fd, struct gaudi_
   device->memory = info.dram_size;
   device->page = info.dram_page_size;
   device->readable = is_plausible(&info);
+  atomic_init(&device->inside, info.edma_mask & 3);
   snprintf(device->card, sizeof device->card, "%.16s", (const char *)info.card_name);
   if (driver->get_pci_bus_id_from_fd(fd, device->bus, sizeof device->bus) != 0)
     device->bus[0] = '\0';

@@ -30,6 +30,8 @@ struct gaudi_ip_info {
   uint8_t mme_mode;
   uint64_t tpc_mask_wide;
   uint64_t dram_page_size; /* of one device allocation: hundreds of MiB on Gaudi2 */
+  uint16_t first_interrupt;
+  uint32_t edma_mask; /* the DMA engines of HBM that are enabled */
   uint8_t rest[1024];
 };
 
@@ -64,9 +66,11 @@ struct gaudi_chunk {
 _Static_assert(sizeof(struct gaudi_chunk) == 64, "the kernel's layout");
 
 #define GAUDI_CHUNK_USER 1u /* HL_CS_CHUNK_FLAGS_USER_ALLOC_CB */
-/* enum gaudi2_queue_id: the PCI DMA engines, to the device and from it. */
-#define GAUDI_QUEUE_DOWN 0u
-#define GAUDI_QUEUE_UP   4u
+/* enum gaudi2_queue_id: the PCI DMA engines, to the device and from it, and the first two DMA
+ * engines of HBM (DCORE0_EDMA_0_0, _1_0). */
+#define GAUDI_QUEUE_DOWN      0u
+#define GAUDI_QUEUE_UP        4u
+#define GAUDI_QUEUE_INSIDE(n) (8u + 4 * (n))
 
 /* struct packet_lin_dma, little-endian: include/specs/gaudi2/gaudi2_packets.h. */
 struct gaudi_lin_dma {

@@ -3,8 +3,8 @@
  * memory is pinned and mapped slice by slice (mapping.c). The driver has no callback for the end of
  * a submission, so it is polled.
  *
- * Copies within a device and between two go through the host: they need other queues, which a
- * process has only if the driver was loaded so. */
+ * Copies within a device use the DMA engines of its memory. Those between two devices go through
+ * the host, as the driver maps no other device's memory. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,6 +16,9 @@
 #include "memory/copy.h"
 #include "memory/gaudi/gaudi.h"
 #include "memory/pages.h"
+
+/* Bytes of a slice within a device, which takes less than a millisecond. */
+#define INSIDE ((uint64_t)64 << 20)
 
 #define IN_FLIGHT 2u  /* slices per copy: one is pinned while the other is copied */
 #define SLOTS     64u /* submissions per device; the driver's queues hold more */
@@ -29,16 +32,16 @@ struct slice {
   bool busy;
   unsigned slot;
   uint64_t seq;
-  struct gaudi_mapping *mapping;
+  struct gaudi_mapping *mapping; /* NULL: within the device */
 };
 
 struct job {
   struct list link;
   struct copy *copy;
   struct gaudi_device *device;
-  const struct memory *host;
-  uint64_t host_at, at; /* addresses of the CPU and of the device */
-  bool down;            /* to the device */
+  const struct memory *host; /* NULL: within the device */
+  uint64_t from, to;         /* addresses; the host's are the CPU's */
+  bool down;                 /* to the device */
   uint64_t submitted;
   struct slice slices[IN_FLIGHT];
   int failed;            /* result once no slice is in flight */
@@ -99,15 +102,30 @@ static int not_pinned(int system) {
       "the device cannot pin the host memory: %s", strerror(system));
 }
 
-static int submit(struct job *job, struct slice *slice, uint64_t host_at, uint64_t bytes) {
+/* Two slices within a device are copied by two engines, if it has them. */
+static unsigned queue_of(const struct job *job, const struct slice *slice) {
+  unsigned both = atomic_load(&job->device->inside);
+  if (job->host)
+    return job->down ? GAUDI_QUEUE_DOWN : GAUDI_QUEUE_UP;
+  return GAUDI_QUEUE_INSIDE(both == 3 ? slice == &job->slices[1] : both >> 1);
+}
+
+static int not_submitted(struct job *job, int system) {
+  if (job->host || system != EINVAL)
+    return error_system(system, "gaudi", "hlthunk_command_submission");
+  atomic_store(&job->device->inside, 0);
+  return error_set(HAUL_ENOTSUP, system, "gaudi", "copy again: it goes through the host then",
+                   "the driver has disabled the device's own DMA engines");
+}
+
+static int submit(struct job *job, struct slice *slice, uint64_t to, uint64_t from,
+                  uint64_t bytes) {
   struct gaudi_engine *engine = &job->device->engine;
-  uint64_t place = (uint64_t)slice->slot * SLOT, device_at = job->at + job->submitted;
-  struct gaudi_lin_dma packet = {.size = (uint32_t)bytes,
-                                 .control = GAUDI_LIN_DMA,
-                                 .source = job->down ? host_at : device_at,
-                                 .destination = job->down ? device_at : host_at};
+  uint64_t place = (uint64_t)slice->slot * SLOT;
+  struct gaudi_lin_dma packet = {
+      .size = (uint32_t)bytes, .control = GAUDI_LIN_DMA, .source = from, .destination = to};
   struct gaudi_chunk chunk = {.commands = engine->packets_at + place,
-                              .queue = job->down ? GAUDI_QUEUE_DOWN : GAUDI_QUEUE_UP,
+                              .queue = queue_of(job, slice),
                               .bytes = sizeof packet,
                               .flags = GAUDI_CHUNK_USER};
   struct gaudi_cs_in in = {.execute = &chunk, .execute_count = 1};
@@ -115,20 +133,34 @@ static int submit(struct job *job, struct slice *slice, uint64_t host_at, uint64
   memcpy(engine->packets + place, &packet, sizeof packet);
   int system = gaudi_driver->command_submission(atomic_load(&job->device->fd), &in, &out);
   slice->seq = out.seq;
-  return system == 0
-             ? 0
-             : error_system(system < 0 ? -system : EIO, "gaudi", "hlthunk_command_submission");
+  return system == 0 ? 0 : not_submitted(job, system < 0 ? -system : EIO);
+}
+
+/* Maps the host's part of the slice and replaces its address by the device's. */
+static int map_slice(struct job *job, struct slice *slice, uint64_t *address, uint64_t bytes) {
+  int system = gaudi_mapping_get(job->device, job->host, *address, bytes, &slice->mapping);
+  if (system)
+    return not_pinned(system);
+  *address += slice->mapping->at - slice->mapping->range.start;
+  return 0;
+}
+
+static void unmap_slice(struct job *job, struct slice *slice) {
+  if (slice->mapping)
+    gaudi_mapping_put(job->device, slice->mapping);
+  slice->mapping = NULL;
 }
 
 static int start_slice(struct job *job, struct slice *slice) {
-  uint64_t first = job->host_at + job->submitted, left = job->copy->length - job->submitted;
-  uint64_t most = GAUDI_SLICE - first % GAUDI_SLICE, bytes = left < most ? left : most;
-  int system = gaudi_mapping_get(job->device, job->host, first, bytes, &slice->mapping);
-  if (system)
-    return not_pinned(system);
-  int code = submit(job, slice, slice->mapping->at + (first - slice->mapping->range.start), bytes);
+  uint64_t to = job->to + job->submitted, from = job->from + job->submitted;
+  uint64_t *host = job->down ? &from : &to, left = job->copy->length - job->submitted;
+  uint64_t most = job->host ? GAUDI_SLICE - *host % GAUDI_SLICE : INSIDE;
+  uint64_t bytes = left < most ? left : most;
+  int code = job->host ? map_slice(job, slice, host, bytes) : 0;
+  if (code == 0)
+    code = submit(job, slice, to, from, bytes);
   if (code) {
-    gaudi_mapping_put(job->device, slice->mapping);
+    unmap_slice(job, slice);
     return code;
   }
   slice->busy = true;
@@ -164,7 +196,7 @@ static void slice_poll(struct job *job, struct slice *slice) {
   /* Overwrites failures that a reset caused. */
   if (system != 0 || status != GAUDI_CS_DONE)
     copy_fail(job, ended_badly(&job->device->engine, system < 0 ? -system : EIO, status));
-  gaudi_mapping_put(job->device, slice->mapping);
+  unmap_slice(job, slice);
   give_slot(&job->device->engine, slice->slot);
   slice->busy = false;
 }
@@ -264,8 +296,14 @@ void gaudi_engine_close(struct gaudi_device *device) {
 }
 
 /* Pages are pinned for writing in both directions, so read-only memory cannot be used. */
-bool gaudi_reaches(const struct memory *other) {
+bool gaudi_reaches(const struct memory *own, const struct memory *other) {
+  if (other->provider == &provider_gaudi)
+    return own->place.device == other->place.device && atomic_load(&gaudi_device_of(own)->inside);
   return other->view && other->writable;
+}
+
+static uint64_t address_of(const struct memory *memory, uint64_t offset) {
+  return (uintptr_t)(memory->view ? memory->view : memory->address) + offset;
 }
 
 static struct job *new_job(struct copy *copy, struct gaudi_device *device) {
@@ -274,11 +312,10 @@ static struct job *new_job(struct copy *copy, struct gaudi_device *device) {
     return NULL;
   job->copy = copy;
   job->device = device;
-  job->down = copy->to->provider == &provider_gaudi;
-  const struct memory *own = job->down ? copy->to : copy->from;
-  job->host = job->down ? copy->from : copy->to;
-  job->at = (uintptr_t)own->address + (job->down ? copy->to_offset : copy->from_offset);
-  job->host_at = (uintptr_t)job->host->view + (job->down ? copy->from_offset : copy->to_offset);
+  job->down = copy->from->provider != &provider_gaudi;
+  job->host = job->down ? copy->from : copy->to->provider != &provider_gaudi ? copy->to : NULL;
+  job->to = address_of(copy->to, copy->to_offset);
+  job->from = address_of(copy->from, copy->from_offset);
   return job;
 }
 

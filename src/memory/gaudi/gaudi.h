@@ -50,6 +50,8 @@ struct gaudi_device {
   uint32_t pci_id;
   bool readable;         /* its description is plausible */
   uint64_t memory, page; /* bytes: total, and of one allocation */
+  /* The engines that copy within the device: bit mask of the first two. */
+  _Atomic uint32_t inside;
   char bus[16], card[20];
   int given;                /* the framework's descriptor; -1: none */
   _Atomic int fd;           /* -1 until the first use */
@@ -103,7 +105,7 @@ void gaudi_pages_count(unsigned device, unsigned *pages, unsigned *kept);
 void gaudi_engine_open(struct gaudi_engine *engine);
 /* Ends copies in progress with HAUL_ECLOSED. */
 void gaudi_engine_close(struct gaudi_device *device);
-bool gaudi_reaches(const struct memory *other);
+bool gaudi_reaches(const struct memory *own, const struct memory *other);
 int gaudi_copy_start(struct copy *copy);
 int gaudi_copy_poll(struct copy *copy);
 void gaudi_copy_cancel(struct copy *copy);

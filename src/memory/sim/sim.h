@@ -61,7 +61,7 @@ void engines_open(unsigned count);
 /* Ends copies in progress with HAUL_ECLOSED and joins the threads. */
 void engines_close(void);
 
-bool sim_reaches(const struct memory *other);
+bool sim_reaches(const struct memory *own, const struct memory *other);
 int sim_copy_start(struct copy *copy);
 int sim_copy_poll(struct copy *copy);
 void sim_copy_cancel(struct copy *copy);

@@ -221,7 +221,8 @@ int hlthunk_get_hw_ip_info(int fd, struct gaudi_ip_info *info) {
   *info = (struct gaudi_ip_info){.dram_size = double_setting("MEMORY", UINT64_C(960) << 20),
                                  .device_id = (uint32_t)double_setting("ID", GAUDI_PCI_GAUDI2),
                                  .dram_enabled = 1,
-                                 .dram_page_size = double_setting("PAGE", UINT64_C(24) << 20)};
+                                 .dram_page_size = double_setting("PAGE", UINT64_C(24) << 20),
+                                 .edma_mask = (uint32_t)double_setting("EDMA", 0xff)};
   memcpy(info->card_name, "double", sizeof "double");
   if (double_setting("EARLIER", 0)) {
     struct earlier_info earlier = {.dram_size = info->dram_size,

@@ -26,12 +26,12 @@ static int decode(const struct context *context, const struct submission *one, u
   memcpy(&packet, bytes, sizeof packet);
   if (packet.control != GAUDI_LIN_DMA || packet.size == 0)
     return wrong("this is no linear-DMA packet with a message barrier");
-  bool down = one->chunk.queue == GAUDI_QUEUE_DOWN;
+  bool down = one->chunk.queue == GAUDI_QUEUE_DOWN, up = one->chunk.queue == GAUDI_QUEUE_UP;
   *size = packet.size;
   *from = down ? host_bytes(context, packet.source, packet.size)
                : device_bytes(context, packet.source, packet.size);
-  *to = down ? device_bytes(context, packet.destination, packet.size)
-             : host_bytes(context, packet.destination, packet.size);
+  *to = up ? host_bytes(context, packet.destination, packet.size)
+           : device_bytes(context, packet.destination, packet.size);
   return *from && *to ? GAUDI_CS_DONE : wrong("a DMA leaves what is mapped");
 }
 
@@ -118,13 +118,23 @@ void context_stop(struct context *context) {
   }
 }
 
+/* The driver enables the engines of its mask; firmware may have disabled some. */
+static bool is_enabled(uint32_t queue) {
+  uint64_t mask = double_setting("EDMA", 0xff);
+  for (uint32_t i = 0; i < 2; i++)
+    if (queue == GAUDI_QUEUE_INSIDE(i))
+      return mask >> i & 1 && !double_fails("edma");
+  return queue == GAUDI_QUEUE_DOWN || queue == GAUDI_QUEUE_UP;
+}
+
 static int check_chunk(const struct gaudi_cs_in *in) {
   const struct gaudi_chunk *chunk = in ? in->execute : NULL;
   if (!chunk || in->execute_count != 1 || in->restore_count || in->flags)
     return wrong("this double takes one chunk, without restore and flags"), -EINVAL;
-  if (chunk->flags != GAUDI_CHUNK_USER ||
-      (chunk->queue != GAUDI_QUEUE_DOWN && chunk->queue != GAUDI_QUEUE_UP))
-    return wrong("a chunk on a queue that is none of the PCI DMA's"), -EINVAL;
+  if (chunk->flags != GAUDI_CHUNK_USER)
+    return wrong("a chunk of another kind"), -EINVAL;
+  if (!is_enabled(chunk->queue))
+    return -EINVAL;
   if (chunk->bytes == 0 || chunk->bytes % sizeof(struct gaudi_lin_dma))
     return wrong("a chunk that does not end with a packet"), -EINVAL;
   return 0;
