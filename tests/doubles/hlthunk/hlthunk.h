@@ -13,7 +13,7 @@
  *   HAUL_DOUBLE_GAUDI_ID       PCI device id, default 4128 (0x1020, Gaudi2)
  *   HAUL_DOUBLE_GAUDI_EDMA     mask of the enabled DMA engines of HBM, default 0xff
  *   HAUL_DOUBLE_GAUDI_EARLIER  1: hlthunk_get_hw_ip_info fills the structure of an earlier release
- *   HAUL_DOUBLE_GAUDI_PIN_NS   time to pin and map a page of the host, and to undo it, default 25
+ *   HAUL_DOUBLE_GAUDI_PIN_NS   time to pin and map a page of the host, and to undo it, default 50
  *   HAUL_DOUBLE_GAUDI_PINNED   bytes of the host that can be mapped for a device, default: all
  *   HAUL_DOUBLE_GAUDI_SLOW_US  additional time of a submission, default 0
  *   HAUL_DOUBLE_GAUDI_FAIL     "CALL:N:ERRNO …": from now on the N-th call fails, with N = 0 each.

@@ -153,7 +153,7 @@ static void take_time_for(uint64_t pages) {
   do {
     clock_gettime(CLOCK_MONOTONIC, &now);
     int64_t at = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-    until = until ? until : at + (int64_t)(pages * double_setting("PIN_NS", 25));
+    until = until ? until : at + (int64_t)(pages * double_setting("PIN_NS", 50));
     if (at >= until)
       return;
   } while (1);
