@@ -76,7 +76,8 @@ struct sys_ops sys_ops = {
 };
 
 bool kernel_is_before(const char *version, struct utsname *kernel) {
-  return sys_ops.uname(kernel) == 0 && strverscmp(kernel->release, version) < 0;
+  return sys_ops.uname(kernel) == 0 && kernel->release[0] &&
+         strverscmp(kernel->release, version) < 0;
 }
 
 int64_t clock_after(int64_t from, int64_t nanoseconds) {
