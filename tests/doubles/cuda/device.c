@@ -9,7 +9,8 @@
 
 #define CONTEXTS_DEEP 16
 
-struct cuda_double cuda_double = {.devices = 2, .memory = 4ULL << 30, .vmm = 1, .attributes = 20};
+struct cuda_double cuda_double = {
+    .devices = 2, .memory = 4ULL << 30, .vmm = 1, .attributes = 20, .dmabuf = 1};
 struct gpu gpus[GPUS_MAX];
 unsigned gpu_count;
 struct CUctx_st contexts[GPUS_MAX];
@@ -47,6 +48,8 @@ static __attribute__((constructor)) void read_settings(void) {
   set(words, "attributes=", &cuda_double.attributes);
   set(words, "vmm=", &cuda_double.vmm);
   set(words, "hold=", &cuda_double.hold);
+  set(words, "dmabuf=", &cuda_double.dmabuf);
+  set(words, "bar1=", &cuda_double.bar1);
 }
 
 bool is_due(_Atomic unsigned long long *counter) {
@@ -216,7 +219,8 @@ static int attribute_of(int attribute) {
   case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
     return (int)cuda_double.ordering;
   case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
-    return access("/dev/udmabuf", R_OK | W_OK) == 0;
+    return cuda_double.dmabuf == 2 ||
+           (cuda_double.dmabuf == 1 && access("/dev/udmabuf", R_OK | W_OK) == 0);
   default:
     return -1;
   }

@@ -16,15 +16,17 @@
  *   copy=0            the n-th copy fails halfway, and breaks its context
  *   ordering=0        of GPUDirect writes: below 100 they need flushes
  *   vmm=1             0: no virtual-memory calls
- *   attributes=20     of addresses: newer ones are rejected
- *   capture=0         1: a capture in mode "global" is active, so that threads that are not
- * "relaxed" cannot make most calls hold=0            1: copies wait until it is 0 */
+ *   dmabuf=1          dma-bufs of udmabuf, where the kernel has it; 0: none; 2: stand-ins, which
+ * are files that only the emulated NIC accepts bar1=0            bytes of live stand-ins at most;
+ * 0: unlimited attributes=20     of addresses: newer ones are rejected capture=0         1: a
+ * capture in mode "global" is active, so that threads that are not "relaxed" cannot make most calls
+ * hold=0            1: copies wait until it is 0 */
 #ifndef HAUL_TESTS_CUDA_DOOR_H
 #define HAUL_TESTS_CUDA_DOOR_H
 
 struct cuda_double {
   _Atomic unsigned long long devices, memory, bandwidth, latency, init, create, pin, copy, ordering,
-      vmm, attributes, hold, capture;
+      vmm, attributes, hold, capture, dmabuf, bar1;
   /* Current counts. */
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
   _Atomic unsigned flushes; /* calls of cuFlushGPUDirectRDMAWrites */
@@ -32,5 +34,11 @@ struct cuda_double {
 
 /* Tests find it by dlsym(3). */
 extern struct cuda_double cuda_double;
+
+/* For the emulated NIC. Is it an address of a GPU? *view: the CPU's view of the bytes; NULL: not
+ * all of them are memory. */
+_Bool cuda_double_address(unsigned long long address, unsigned long length, char **view);
+/* The view of the bytes behind a live stand-in, and their number; NULL: it is none. */
+char *cuda_double_dmabuf(int descriptor, unsigned long *length);
 
 #endif

@@ -3,12 +3,10 @@
  * mock's own mappings are elsewhere. */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/udmabuf.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -481,30 +479,15 @@ void range_release(struct range *range) {
     atomic_fetch_sub(&range->users, 1);
 }
 
-static int make_dmabuf(const struct range *range, CUdeviceptr address, size_t size) {
-  int device = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
-  if (device < 0)
-    return -1;
-  struct udmabuf_create create = {.memfd = (uint32_t)range->allocation->fd,
-                                  .flags = UDMABUF_FLAGS_CLOEXEC,
-                                  .offset = address - range->start,
-                                  .size = size};
-  int fd = ioctl(device, UDMABUF_CREATE, &create);
-  close(device);
-  return fd;
+int range_file(const struct range *range) {
+  return range->allocation ? range->allocation->fd : -1;
 }
 
-CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size, int type,
-                                       unsigned long long flags) {
-  CUresult code = CUDA_ERROR_INVALID_VALUE;
+bool cuda_double_address(unsigned long long address, size_t length, char **view) {
   pthread_mutex_lock(&memory_lock);
-  const struct range *range = find_range(MAPPED, address, size);
-  if (address % PAGE == 0 && size % PAGE == 0 && size > 0 && flags == 0 &&
-      type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && range) {
-    int fd = make_dmabuf(range, address, size);
-    memcpy(handle, &fd, sizeof fd);
-    code = fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-  }
+  const struct range *range = find_bytes(address, length);
+  bool gpu = range || find_range(MAPPED | PLAIN | RESERVED, address, 1);
+  *view = range ? range->view + (address - range->start) : NULL;
   pthread_mutex_unlock(&memory_lock);
-  return code;
+  return gpu;
 }

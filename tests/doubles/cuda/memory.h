@@ -37,6 +37,8 @@ struct range *add_range(enum kind kind, CUdeviceptr start, size_t size);
 void drop_range(struct range *range);
 /* The range of these kinds that contains [address, address + bytes). */
 struct range *find_range(unsigned kinds, CUdeviceptr address, size_t bytes);
+/* The descriptor of its memory; -1: it has none. */
+int range_file(const struct range *range);
 bool has_room(unsigned gpu, size_t size);
 void *reserve_space(size_t size);
 /* Frees plain memory; an importer's only in this process. */

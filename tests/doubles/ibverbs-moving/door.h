@@ -17,6 +17,7 @@
  *   vanish:N   the same without completions, only with the event, as with real drivers
  *   overrun:N  the N-th completion overruns its completion queue
  *   memlock:N  the N-th registration and all after it fail with ENOMEM
+ *   nomem:N    the N-th registration fails with ENOMEM
  *   pin:US     each registration takes US microseconds longer
  *   slow:US    each 256 KiB of a work request take US microseconds longer
  *   late:US    a completion comes US microseconds after its bytes
@@ -25,6 +26,8 @@
  *   subnet:N   the port is InfiniBand with LID 1, in the subnet with the prefix N
  *   noatomics  the device has no atomics (IBV_ATOMIC_NONE)
  *   srq:N      a shared receive queue of the device has N receives at most
+ *   dmabuf     the device takes dma-bufs, of the mock GPUs only
+ *   peermem    the kernel has a peer-memory module: addresses of the mock GPUs can be registered
  *   global     the device reports IBV_ATOMIC_GLOB; without it IBV_ATOMIC_HCA, which is the truth
  *
  * 0, or EINVAL without a change. */

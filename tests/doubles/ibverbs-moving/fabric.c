@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -214,14 +215,43 @@ static bool is_mapped(uint64_t address, uint64_t length) {
   return mapped;
 }
 
+/* Pages without access cannot be pinned. */
+static bool is_readable(uint64_t address) {
+  char byte;
+  struct iovec own = {&byte, 1}, there = {(void *)(uintptr_t)address, 1};
+  return process_vm_readv(getpid(), &own, 1, &there, 1, 0) == 1;
+}
+
+/* Where the sender finds the bytes: 0 or an errno. */
+static int find_bytes(const struct registration *registration, uint64_t *address) {
+  uint64_t start = (uintptr_t)registration->seen.addr, length = registration->seen.length;
+  size_t size = 0;
+  char *view;
+  *address = start;
+  if (registration->dmabuf >= 0) {
+    view = gpu_dmabuf(registration->dmabuf, &size);
+    *address = (uintptr_t)view + registration->offset;
+    return view && registration->offset <= size && length <= size - registration->offset ? 0
+                                                                                         : EINVAL;
+  }
+  if (gpu_address(start, length, &view)) {
+    *address = (uintptr_t)view;
+    return view && has_peer_memory() ? 0 : EFAULT;
+  }
+  return is_mapped(start, length) && is_readable(start) && is_readable(start + length - 1) ? 0
+                                                                                           : EFAULT;
+}
+
 int emulator_begin_registration(struct registration *registration) {
   struct ibv_mr *seen = &registration->seen;
   if (removal() != PRESENT)
     return EIO;
-  if (fault_of_registration() || is_too_much(seen->length))
+  uint64_t address;
+  int system = find_bytes(registration, &address);
+  if (fault_of_registration() || (address == (uintptr_t)seen->addr && is_too_much(seen->length)))
     return ENOMEM;
-  if (!is_mapped((uintptr_t)seen->addr, seen->length))
-    return EFAULT;
+  if (system)
+    return system;
   struct fabric_mr *mr = fabric_take_mr();
   if (!mr)
     return ENOMEM;
@@ -229,10 +259,12 @@ int emulator_begin_registration(struct registration *registration) {
   mr->pd = (uintptr_t)seen->pd;
   mr->iova = registration->iova;
   mr->length = seen->length;
-  mr->address = (uintptr_t)seen->addr;
+  mr->address = address;
   atomic_store(&mr->pid, getpid());
   seen->lkey = seen->rkey = mr->key;
   registration->emulator = mr;
+  if (registration->dmabuf >= 0) /* the kernel's registration holds the buffer */
+    registration->dmabuf = fcntl(registration->dmabuf, F_DUPFD_CLOEXEC, 0);
   fabric_unlock(&mr->lock);
   return 0;
 }
@@ -243,4 +275,6 @@ void emulator_end_registration(struct registration *registration) {
   fabric_lock(&mr->lock);
   atomic_store(&mr->pid, 0);
   fabric_unlock(&mr->lock);
+  if (registration->dmabuf >= 0)
+    close(registration->dmabuf);
 }

@@ -10,6 +10,7 @@
  *   move.c     one work request: the peer, access checks, the copy
  *   cq.c       completions and their events
  *   event.c    asynchronous events of the device
+ *   gpu.c      memory of the mock GPUs
  *
  * As with a real NIC, writes, reads and atomics to a stopped process complete. Receives of a
  * stopped process complete when it continues.
@@ -166,6 +167,13 @@ bool srq_take(struct fabric_qp *slot);
 /* Executes the request; IBV_WC_WR_FLUSH_ERR when the queue pair fails or ends meanwhile. */
 enum ibv_wc_status move_request(struct sender *sender, struct request *request);
 
+/* gpu.c */
+
+/* Is it an address of a GPU? *view: where the CPU finds all of the bytes; NULL: nowhere. */
+bool gpu_address(uint64_t address, size_t length, char **view);
+/* The CPU's view of the bytes behind the GPU's dma-buf, and their number; NULL: it is none. */
+char *gpu_dmabuf(int descriptor, size_t *length);
+
 /* nic.c */
 
 /* The injected fault of the next posted request: an enum ibv_wc_status or 0. */
@@ -179,6 +187,7 @@ void fault_late(void);          /* the injected sleep before a completion */
 /* REMOVED: everything is flushed. VANISHED: nothing completes any more. */
 enum removal { PRESENT, REMOVED, VANISHED };
 enum removal removal(void);
+bool has_peer_memory(void);
 bool is_null(void); /* HAUL_DOUBLE_MOTION=none: completes without moving bytes */
 
 int64_t now_in_ns(void); /* CLOCK_MONOTONIC */

@@ -57,6 +57,7 @@ enum fault {
   VANISH,
   OVERRUN,
   MEMLOCK,
+  NOMEM,
   PIN,
   SLOW,
   LATE,
@@ -66,12 +67,15 @@ enum fault {
   NOATOMICS,
   GLOBAL,
   SRQ,
+  DMABUF,
+  PEERMEM,
   FAULTS
 };
 
 static const char *const names[FAULTS] = {
-    "retry", "cut",  "rnr",  "access", "refuse", "remove", "vanish",    "overrun", "memlock",
-    "pin",   "slow", "late", "nogid",  "subnet", "second", "noatomics", "global",  "srq"};
+    "retry",   "cut",     "rnr",       "access", "refuse", "remove", "vanish",
+    "overrun", "memlock", "nomem",     "pin",    "slow",   "late",   "nogid",
+    "subnet",  "second",  "noatomics", "global", "srq",    "dmabuf", "peermem"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -114,7 +118,11 @@ bool fault_of_registration(void) {
   sleep_us(atomic_load(&left[PIN]));
   if (comes_due(MEMLOCK))
     atomic_store(&left[MEMLOCK], 1);
-  return atomic_load(&left[MEMLOCK]) == 1;
+  return comes_due(NOMEM) || atomic_load(&left[MEMLOCK]) == 1;
+}
+
+bool has_peer_memory(void) {
+  return atomic_load(&left[PEERMEM]) > 0;
 }
 
 bool fault_of_completion(void) {
@@ -159,6 +167,7 @@ int ibverbs_double_fault(const char *words) {
   ibverbs_double.devices[0].limits.atomic_cap = wanted[NOATOMICS] ? IBV_ATOMIC_NONE
                                                 : wanted[GLOBAL]  ? IBV_ATOMIC_GLOB
                                                                   : IBV_ATOMIC_HCA;
+  ibverbs_double.devices[0].dmabuf = wanted[DMABUF];
   ibverbs_double.devices[0].limits.max_srq_wr = (int)(wanted[SRQ] ? wanted[SRQ] : FABRIC_SHARED);
   if (!*words) {
     atomic_store(&gone, PRESENT);

@@ -40,6 +40,8 @@ struct registration {
   struct ibv_mr seen;
   uint64_t iova;
   unsigned access;
+  int dmabuf;      /* the descriptor; -1: by address */
+  uint64_t offset; /* in the dma-buf */
   void *emulator;
   uint32_t mark;
 };

@@ -58,23 +58,20 @@ static bool is_access(unsigned access) {
          ((access & NEED_LOCAL) == 0 || (access & IBV_ACCESS_LOCAL_WRITE));
 }
 
-static struct ibv_mr *registered(struct pd *pd, void *address, size_t length, uint64_t iova,
-                                 unsigned access) {
+static struct ibv_mr *registered(struct pd *pd, const struct registration *wanted) {
   struct double_device *device = device_of(pd->seen.context);
   uintptr_t end;
   if (device->errors.registration)
     return fail(device->errors.registration);
-  if (length == 0 || length > device->limits.max_mr_size || !is_access(access) ||
-      __builtin_add_overflow((uintptr_t)address, length, &end))
+  if (wanted->seen.length == 0 || wanted->seen.length > device->limits.max_mr_size ||
+      !is_access(wanted->access) ||
+      __builtin_add_overflow((uintptr_t)wanted->seen.addr, wanted->seen.length, &end))
     return fail(EINVAL);
   struct registration *registration = calloc(1, sizeof *registration);
+  *registration = *wanted;
   registration->mark = LIVE;
   registration->seen.context = pd->seen.context;
   registration->seen.pd = &pd->seen;
-  registration->seen.addr = address;
-  registration->seen.length = length;
-  registration->iova = iova;
-  registration->access = access;
   int system = emulator_begin_registration(registration);
   if (system) {
     free(registration);
@@ -87,15 +84,21 @@ static struct ibv_mr *registered(struct pd *pd, void *address, size_t length, ui
 
 /* As on an old kernel: optional flags fail here, and are dropped below. */
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access) {
-  return registered(pd_of(pd), address, length, (uintptr_t)address, (unsigned)access);
+  return registered(pd_of(pd), &(struct registration){.seen = {.addr = address, .length = length},
+                                                      .iova = (uintptr_t)address,
+                                                      .access = (unsigned)access,
+                                                      .dmabuf = -1});
 }
 
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
                                 unsigned access) {
   if ((iova ^ (uintptr_t)address) % 4096 != 0)
     return fail(EINVAL);
-  return registered(pd_of(pd), address, length, iova,
-                    access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
+  return registered(pd_of(pd),
+                    &(struct registration){.seen = {.addr = address, .length = length},
+                                           .iova = iova,
+                                           .access = access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE,
+                                           .dmabuf = -1});
 }
 
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
@@ -107,8 +110,12 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
     return fail(EINVAL);
   if (fd < 0)
     return fail(EBADF);
-  return registered(whole, (void *)(uintptr_t)iova, length, iova,
-                    (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
+  return registered(whole, &(struct registration){
+                               .seen = {.addr = (void *)(uintptr_t)iova, .length = length},
+                               .iova = iova,
+                               .access = (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE,
+                               .dmabuf = fd,
+                               .offset = offset});
 }
 
 int ibv_dereg_mr(struct ibv_mr *seen) {
