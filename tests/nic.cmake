@@ -38,7 +38,9 @@ set_target_properties(dmabuf_nic PROPERTIES OUTPUT_NAME dmabuf-nic C_VISIBILITY_
   LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/doubles/dmabuf-nic/symbols.map)
 add_dependencies(haul_test_support dmabuf_nic)
 
+list(APPEND HAUL_BY_VARIANT rdma.gpu)
 haul_test_folder(rdma ${HAUL_WITH_NIC})
+haul_add_test(rdma.gpu COMMAND ${HAUL_WITH_GPU} ${HAUL_WITH_NIC} $<TARGET_FILE:rdma_gpu>)
 
 # The transports' suites over the double of a NIC, and a node's life with one: forks, closes,
 # allocations that fail. HAUL_TEST_SLOW gives the bounds of slow machines, as the double's threads

@@ -39,27 +39,35 @@ static int pin_error(const struct rdma_device *device, int system) {
                    "the memory cannot be registered: %s", strerror(system));
 }
 
+static int pin_address(const struct rdma_device *device, uint64_t address, uint64_t length,
+                       unsigned access, struct ibv_mr **mr) {
+  *mr = device->nic->verbs->reg_mr_iova2(device->nic->pd, (void *)(uintptr_t)address, length,
+                                         address, access | IBV_ACCESS_RELAXED_ORDERING);
+  return *mr ? 0 : pin_error(device, errno);
+}
+
 static int pin(const struct rdma_device *device, uint64_t address, uint64_t length, unsigned access,
                struct ibv_mr **mr) {
   /* Pinning would populate address space that is reserved without memory behind it. */
   if (length / page_size() > (uint64_t)sysconf(_SC_PHYS_PAGES))
     return error_set(HAUL_ELIMIT, 0, device->nic->name, "publish a part of it",
                      "the memory cannot be pinned: it is larger than this host's");
-  *mr = device->nic->verbs->reg_mr_iova2(device->nic->pd, (void *)(uintptr_t)address, length,
-                                         address, access | IBV_ACCESS_RELAXED_ORDERING);
-  return *mr ? 0 : pin_error(device, errno);
+  return pin_address(device, address, length, access, mr);
 }
 
 static int pin_dmabuf(const struct rdma_device *device, struct memory *memory, uint64_t length,
                       unsigned access, struct ibv_mr **mr) {
+  const struct nic *nic = device->nic;
   uint64_t offset;
   int descriptor;
+  if (nic->dmabuf)
+    return error_set(HAUL_ENOTSUP, nic->dmabuf, nic->name, "haul doctor rdma",
+                     "%s takes no dma-buf and the kernel has no peer memory for it", nic->name);
   int code = memory_dmabuf(memory, &descriptor, &offset);
   if (code)
     return code;
-  *mr =
-      device->nic->verbs->reg_dmabuf_mr(device->nic->pd, offset, length, (uintptr_t)memory->address,
-                                        descriptor, (int)(access | IBV_ACCESS_RELAXED_ORDERING));
+  *mr = nic->verbs->reg_dmabuf_mr(nic->pd, offset, length, (uintptr_t)memory->address, descriptor,
+                                  (int)(access | IBV_ACCESS_RELAXED_ORDERING));
   int system = errno;
   close(descriptor); /* the registration holds the buffer */
   return *mr ? 0 : pin_error(device, system);
@@ -69,12 +77,13 @@ static int pin_dmabuf(const struct rdma_device *device, struct memory *memory, u
  * which both fail is staged. */
 static int pin_device_memory(const struct rdma_device *device, struct memory *memory,
                              uint64_t length, unsigned access, struct ibv_mr **mr) {
-  if (device->nic->dmabuf == 0)
-    return pin_dmabuf(device, memory, length, access, mr);
-  if (checks_peer_memory())
-    return pin(device, (uintptr_t)memory->address, length, access, mr);
-  return error_set(HAUL_ENOTSUP, device->nic->dmabuf, device->nic->name, "haul doctor rdma",
-                   "%s takes no dma-buf and the kernel has no peer memory", device->nic->name);
+  struct haul_error refusal;
+  int code = pin_dmabuf(device, memory, length, access, mr);
+  if (code == 0 || !checks_peer_memory())
+    return code;
+  error_save(&refusal);
+  code = pin_address(device, (uintptr_t)memory->address, length, access, mr);
+  return code == 0 || code == HAUL_ELIMIT ? code : error_restore(&refusal);
 }
 
 static int add_device_memory(const struct rdma_device *device, const struct regcache_range *pages,

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT
+ * Memory of GPUs at NICs, as it is registered on drivers and kernels that lack a part of what that
+ * takes. Both nodes are in this process. */
+#include "support/check.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "doubles/cuda/door.h"
+#include "fabric/rdma/sysfs.h"
+#include "support/gpu.h"
+#include "support/nic.h"
+#include "support/owner.h"
+#include "support/tree.h"
+
+#define MIB    ((uint64_t)1 << 20)
+#define LENGTH (2 * MIB)
+#define BOUND  (20 * S)
+
+static struct cuda_double *door;
+static char folder[64];
+
+static struct {
+  struct haul_node *owner, *user;
+  struct haul_peer *peer;
+  struct haul_region *there;
+  struct haul_remote *remote;
+} t;
+
+static const struct haul_place gpu = {HAUL_CUDA, 0}, host = {HAUL_HOST, 0};
+
+static struct haul_region *alloc(struct haul_node *node, struct haul_place place, uint64_t length) {
+  struct haul_region *region;
+  assert_works(haul_region_alloc(node, place, length, 0, &region));
+  return region;
+}
+
+/* With the faults of the NIC, which stay until the test ends, and an owner's region. */
+static void open_nodes(const char *nic, struct haul_place place) {
+  char address[160];
+  nic_fault(nic);
+  assert_works(haul_node_open(NULL, &t.owner));
+  assert_works(haul_node_open(NULL, &t.user));
+  assert_works(haul_node_listen(t.owner, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(t.owner, 0, address, sizeof address));
+  assert_works(haul_peer_connect(t.user, address, haul_deadline_in(BOUND), &t.peer));
+  t.there = alloc(t.owner, place, LENGTH);
+  assert_works(haul_region_publish(t.there, "memory", HAUL_READ | HAUL_WRITE));
+  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
+}
+
+static int set_up(void **state) {
+  (void)state;
+  snprintf(folder, sizeof folder, "/tmp/haul-gpu-XXXXXX");
+  assert_non_null(mkdtemp(folder));
+  sysfs_root = folder;
+  door->dmabuf = 0;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  haul_remote_release(t.remote);
+  haul_region_release(t.there);
+  haul_peer_close(t.peer);
+  haul_node_close(t.user);
+  haul_node_close(t.owner);
+  memset(&t, 0, sizeof t);
+  nic_fault("");
+  nic_check_empty();
+  tree_remove(folder);
+  return 0;
+}
+
+static struct haul_path path_from(struct haul_region *local) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_path path;
+  options.only = "rdma";
+  assert_works(haul_explain(local, t.remote, HAUL_OP_WRITE, MIB, &options, &path, &(size_t){1}));
+  assert_true(path.open);
+  return path;
+}
+
+static void check_bytes(struct haul_region *local, uint64_t at, uint64_t length) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {at, 5, length};
+  options.only = "rdma";
+  region_fill(t.user, local, at, length, length + at);
+  uint64_t sum = region_sum(t.user, local, at, length);
+  assert_works(haul_write(t.remote, local, &piece, 1, &options, NULL));
+  assert_true(region_sum(t.owner, t.there, 5, length) == sum);
+  region_fill(t.owner, t.there, 5, length, 77);
+  assert_works(haul_read(local, t.remote, &piece, 1, &options, NULL));
+  assert_true(region_sum(t.user, local, at, length) == region_sum(t.owner, t.there, 5, length));
+}
+
+static void check_direct(struct haul_region *local) {
+  struct haul_path path = path_from(local);
+  if (strstr(path.detail, "staged"))
+    fail_msg("rdma, %s, %s", path.detail, path.reason);
+  assert_true(path.zero_copy);
+  check_bytes(local, 3, MIB + 7);
+}
+
+static void check_staged(struct haul_region *local, const char *how) {
+  assert_non_null(strstr(path_from(local).detail, how));
+  check_bytes(local, 3, MIB + 7);
+}
+
+/* The NIC takes dma-bufs, and this driver makes none: nvidia_peermem serves plain addresses. */
+static void without_dmabufs_peer_memory_is_registered_by_address(void **state) {
+  (void)state;
+  tree_folder(folder, "module/nvidia_peermem");
+  open_nodes("dmabuf,peermem", gpu);
+  struct haul_region *local = alloc(t.user, gpu, LENGTH);
+  check_direct(local);
+  haul_region_release(local);
+}
+
+static void without_both_it_is_staged(void **state) {
+  (void)state;
+  open_nodes("dmabuf", gpu);
+  struct haul_region *local = alloc(t.user, gpu, LENGTH);
+  check_staged(local, "staged on both sides");
+  haul_region_release(local);
+}
+
+/* The pages of a GPU are not the host's. */
+static void it_may_be_larger_than_the_hosts_memory(void **state) {
+  (void)state;
+  uint64_t length = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) + LENGTH;
+  unsigned long long memory = door->memory;
+  door->memory = 2 * length;
+  tree_folder(folder, "module/nvidia_peermem");
+  open_nodes("dmabuf,peermem", host);
+  struct haul_region *local = alloc(t.user, gpu, length);
+  check_direct(local);
+  haul_region_release(local);
+  door->memory = memory;
+}
+
+int main(void) {
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(without_dmabufs_peer_memory_is_registered_by_address),
+      TEST(without_both_it_is_staged),
+      TEST(it_may_be_larger_than_the_hosts_memory),
+  };
+  if (!nic_is_there() || !gpu_is_there())
+    return 77;
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+  door = driver ? dlsym(driver, "cuda_double") : NULL;
+  if (!door) {
+    printf("skipped all: the GPU is no mock\n");
+    return 77;
+  }
+  return cmocka_run_group_tests_name("memory of GPUs at NICs", tests, NULL, NULL);
+}
