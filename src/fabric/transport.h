@@ -208,7 +208,7 @@ struct line {
   double latency_ns, ns_per_byte;
 };
 
-/* A path's cost for a pair of memories, or the reason why it is closed. Costs assume good hardware:
+/* A path's cost for a pair of memories. Costs assume good hardware:
  * cost feedback corrects a path that is slower, but never tries one that seems too slow. */
 struct estimate {
   bool open;
@@ -224,8 +224,9 @@ struct estimate {
   unsigned copies_kernel_buffered;
   uint64_t small_piece;
   unsigned rails;
+  unsigned refusal; /* transport.refusal */
   char detail[64];
-  char reason[192];
+  char reason[192]; /* why it is closed, or open and staged on this side */
 };
 
 struct transport {
@@ -302,8 +303,12 @@ struct transport {
   /* No work uses the binding. From any thread, with or without the lock. */
   void (*unbind)(struct endpoint *endpoint, void *binding);
 
-  /* Sets all fields. The endpoint is open or interrupted. May block in the kernel to try whether a
-   * device's memory `local` can be registered; nothing else blocks. */
+  /* Whether device memory needs bounce buffers on this side: 0, or a number below 2^16 that names
+   * the reason to `estimate`. May block in the kernel to try whether it can be registered. From any
+   * thread. NULL: 0. */
+  unsigned (*refusal)(struct endpoint *endpoint, struct haul_region *local);
+  /* Sets all other fields than `refusal`, which has the outcome of that call for `local`. The
+   * endpoint is open or interrupted. Does not block. */
   void (*estimate)(struct endpoint *endpoint, const struct remote_key *key, void *binding,
                    const struct memory *local, enum haul_operation operation,
                    struct estimate *estimate);

@@ -53,6 +53,8 @@ static void describe_path(const struct haul_remote *remote, size_t i, struct rou
     path->cost_ns = route_cost(route, i, bytes, &known);
     path->estimate_ns = lines_ns(estimate->lines, bytes);
     path->measured = known;
+    if (!estimate->explicit_only)
+      snprintf(path->reason, sizeof path->reason, "%s", estimate->reason);
   } else {
     snprintf(path->reason, sizeof path->reason, "%s", reason);
   }
@@ -81,18 +83,21 @@ static void set_reason(const struct haul_path *chosen, const char *set, struct h
     snprintf(path->reason, sizeof path->reason, "%s %.1f times slower", how, times);
 }
 
-/* Sets why a path is taken that is not the cheapest by the estimates. */
+/* Sets why a path is taken that is not the cheapest by the estimates, before why it is staged. */
 static void set_chosen_reason(const struct haul_path *paths, size_t count, bool any,
                               bool estimates_only, const char *set, struct haul_path *chosen) {
   bool expected = true;
+  char staged[128];
+  snprintf(staged, sizeof staged, "%s%.120s", *chosen->reason ? "; " : "", chosen->reason);
   for (size_t i = 0; i < count; i++)
     expected &= !paths[i].open || paths[i].estimate_ns >= chosen->estimate_ns;
   if (*set)
-    snprintf(chosen->reason, sizeof chosen->reason, "set by %s", set);
+    snprintf(chosen->reason, sizeof chosen->reason, "set by %.48s%s", set, staged);
   else if (any && !expected && chosen->measured)
-    snprintf(chosen->reason, sizeof chosen->reason, "by measurement");
+    snprintf(chosen->reason, sizeof chosen->reason, "by measurement%s", staged);
   else if (any && estimates_only)
-    snprintf(chosen->reason, sizeof chosen->reason, "by estimates alone (estimates_only)");
+    snprintf(chosen->reason, sizeof chosen->reason, "by estimates alone (estimates_only)%s",
+             staged);
 }
 
 /* Describes all paths with their costs and reasons, and returns their number, at most
@@ -308,7 +313,7 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
   if (code)
     return code;
   struct constraints constraints = {.only = completed.only, .flags = completed.flags};
-  struct route *route = remote_route(remote, &local->memory, operation);
+  struct route *route = remote_route(remote, local, operation);
   if (!route)
     return HAUL_ENOMEM;
   bool found = route_choose(remote, route, length, &constraints, &chosen) == 0;

@@ -7,9 +7,10 @@
 #include "transfer/transfer.h"
 
 static void estimate_one(struct haul_remote *remote, size_t i, const struct memory *local,
-                         enum haul_operation operation, struct estimate *estimate) {
+                         unsigned refusal, enum haul_operation operation,
+                         struct estimate *estimate) {
   struct endpoint *endpoint = remote->link->endpoints[i];
-  memset(estimate, 0, sizeof *estimate);
+  *estimate = (struct estimate){.refusal = refusal};
   if (remote->bound[i])
     endpoint->transport->estimate(endpoint, &remote->key, remote->bindings[i], local, operation,
                                   estimate);
@@ -38,9 +39,10 @@ static void prefer_within_host(struct route *route) {
 }
 
 static __attribute__((cold)) void init_route(struct haul_remote *remote, const struct memory *local,
-                                             enum haul_operation operation, struct route *route) {
+                                             unsigned refusal, enum haul_operation operation,
+                                             struct route *route) {
   for (size_t i = 0; transport_at(i); i++)
-    estimate_one(remote, i, local, operation, &route->estimates[i]);
+    estimate_one(remote, i, local, refusal, operation, &route->estimates[i]);
   prefer_within_host(route);
   route->costs = costs_of(remote->link, route->type, remote->key.place, route->estimates);
 }
@@ -48,13 +50,13 @@ static __attribute__((cold)) void init_route(struct haul_remote *remote, const s
 /* Packs every input of the estimates. Both atomics have the same ones. Host memory that the remote
  * device's engine cannot read takes one more copy than pinned memory. */
 static uint64_t type_of(const struct haul_remote *remote, const struct memory *local,
-                        enum haul_operation operation) {
+                        unsigned refusal, enum haul_operation operation) {
   const struct provider *there = provider_of(remote->key.place.kind);
   uint64_t access = operation == HAUL_OP_WRITE ? 0 : operation == HAUL_OP_READ ? 1 : 2;
   bool foreign = local->wrapped || local->imported, viewed = local->view;
   bool by_cpu = viewed && there && there->needs_cpu && there->needs_cpu(local);
-  return (uint64_t)local->place.kind << 48 | (uint64_t)local->place.device << 32 | access << 8 |
-         foreign * 4u | viewed * 2u | by_cpu;
+  return (uint64_t)local->place.kind << 48 | (uint64_t)local->place.device << 32 |
+         (uint64_t)refusal << 16 | access << 8 | foreign * 4u | viewed * 2u | by_cpu;
 }
 
 static struct route *find_route(struct route *from, uint64_t type) {
@@ -75,9 +77,19 @@ static struct route *add_route(struct haul_remote *remote, struct route *route) 
   return other ? other : route;
 }
 
-struct route *remote_route(struct haul_remote *remote, const struct memory *local,
+/* Only one transport registers device memory. */
+static unsigned refusal_of(struct haul_remote *remote, struct haul_region *local) {
+  for (size_t i = 0; transport_at(i); i++)
+    if (remote->bound[i] && transport_at(i)->refusal)
+      return transport_at(i)->refusal(remote->link->endpoints[i], local);
+  return 0;
+}
+
+struct route *remote_route(struct haul_remote *remote, struct haul_region *region,
                            enum haul_operation operation) {
-  uint64_t type = type_of(remote, local, operation);
+  const struct memory *local = &region->memory;
+  unsigned refusal = local->view ? 0 : refusal_of(remote, region);
+  uint64_t type = type_of(remote, local, refusal, operation);
   struct route *route =
       find_route(atomic_load_explicit(&remote->routes, memory_order_acquire), type);
   if (__builtin_expect(route != NULL, 1))
@@ -88,7 +100,7 @@ struct route *remote_route(struct haul_remote *remote, const struct memory *loca
     return NULL;
   }
   route->type = type;
-  init_route(remote, local, operation, route);
+  init_route(remote, local, refusal, operation, route);
   return add_route(remote, route);
 }
 
@@ -209,10 +221,10 @@ static void set_direct(struct haul_remote *remote, enum haul_operation operation
                          .view = &here,
                          .address = &here,
                          .writable = true};
-  struct route route = {.type = type_of(remote, &local, operation)};
+  struct route route = {.type = type_of(remote, &local, 0, operation)};
   const struct constraints none = {.only = NULL};
   size_t best, other;
-  init_route(remote, &local, operation, &route);
+  init_route(remote, &local, 0, operation, &route);
   if (route_choose(remote, &route, 1, &none, &best) != 0)
     return;
   struct direct direct = route.estimates[best].direct;

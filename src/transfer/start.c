@@ -58,7 +58,7 @@ struct transfer_request {
 static int choose_path(struct transfer_request *request) {
   if (request->options.flags & HAUL_CPU_TIME)
     request->cpu = clock_cpu();
-  request->route = remote_route(request->remote, &request->region->memory, request->operation);
+  request->route = remote_route(request->remote, request->region, request->operation);
   if (!request->route)
     return HAUL_ENOMEM;
   return route_choose(

@@ -77,9 +77,9 @@ struct constraints {
   uint32_t slice;     /* bytes; 0: not decided yet */
 };
 
-/* The route for this memory; NULL without memory, with the detail. May take as long as registering
- * `local`. */
-struct route *remote_route(struct haul_remote *remote, const struct memory *local,
+/* The route for this region; NULL without memory, with the detail. May take as long as registering
+ * it. */
+struct route *remote_route(struct haul_remote *remote, struct haul_region *local,
                            enum haul_operation operation);
 /* Chooses the best open path: 0, or HAUL_ENOPATH, HAUL_EPEER, … with the reason of each path in the
  * detail. */

@@ -61,14 +61,18 @@ static int set_up(void **state) {
   return 0;
 }
 
-static int tear_down(void **state) {
-  (void)state;
+static void close_nodes(void) {
   haul_remote_release(t.remote);
   haul_region_release(t.there);
   haul_peer_close(t.peer);
   haul_node_close(t.user);
   haul_node_close(t.owner);
   memset(&t, 0, sizeof t);
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  close_nodes();
   nic_fault("");
   nic_check_empty();
   tree_remove(folder);
@@ -142,12 +146,92 @@ static void it_may_be_larger_than_the_hosts_memory(void **state) {
   door->memory = memory;
 }
 
+/* Fails where the reason of staging is another. */
+static void check_reason(const struct haul_path *path, const char *how, const char *reason) {
+  if (!strstr(path->detail, how) || !strstr(path->reason, reason))
+    fail_msg("%s, %s, %s", path->name, path->detail, path->reason);
+}
+
+static void report_of_write(struct haul_region *local, struct haul_path *path) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_report report = HAUL_REPORT_INIT;
+  struct haul_piece piece = {0, 0, MIB};
+  struct haul_transfer *transfer;
+  options.only = "rdma";
+  assert_works(haul_write(t.remote, local, &piece, 1, &options, &transfer));
+  assert_works(haul_transfer_wait(transfer, haul_deadline_in(BOUND)));
+  assert_works(haul_transfer_report(transfer, &report));
+  haul_transfer_release(transfer);
+  *path = report.paths[0];
+}
+
+/* Longer than a NIC's refusal counts. */
+static void wait_for_the_next_try(void) {
+  usleep(1200000);
+}
+
+static void a_shortage_stages_until_the_next_try(void **state) {
+  (void)state;
+  struct haul_path path;
+  door->dmabuf = 2;
+  open_nodes("dmabuf", host);
+  struct haul_region *local = alloc(t.user, gpu, LENGTH);
+  nic_fault("dmabuf,nomem:1");
+  report_of_write(local, &path);
+  check_reason(&path, "staged locally", "a limit of locked memory or of registrations");
+  check_staged(local, "staged locally");
+  wait_for_the_next_try();
+  report_of_write(local, &path);
+  assert_null(strstr(path.detail, "staged"));
+  assert_string_equal(path.reason, "");
+  check_direct(local);
+  haul_region_release(local);
+}
+
+static void a_refused_region_stages_no_other(void **state) {
+  (void)state;
+  door->dmabuf = 2;
+  open_nodes("dmabuf", host);
+  struct haul_region *refused = alloc(t.user, gpu, LENGTH), *other = alloc(t.user, gpu, LENGTH);
+  nic_fault("dmabuf,nomem:1");
+  check_staged(refused, "staged locally");
+  check_direct(other);
+  check_staged(refused, "staged locally");
+  haul_region_release(refused);
+  haul_region_release(other);
+}
+
+/* Two ports of the NIC are two rails, each with registrations of its own. */
+static void a_rail_that_refuses_leaves_the_others(void **state) {
+  (void)state;
+  struct double_device *nic = &nic_double()->devices[0];
+  struct haul_region *local;
+  door->dmabuf = 2;
+  nic->ports = 2;
+  nic->port[1] = nic->port[0];
+  for (unsigned rail = 1; rail <= 2; rail++) {
+    char fault[32];
+    open_nodes("dmabuf", host);
+    local = alloc(t.user, gpu, LENGTH);
+    snprintf(fault, sizeof fault, "dmabuf,nomem:%u", rail);
+    nic_fault(fault);
+    assert_non_null(strstr(path_from(local).detail, "2 rails"));
+    check_direct(local);
+    haul_region_release(local);
+    close_nodes();
+  }
+  nic->ports = 1;
+}
+
 int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(without_dmabufs_peer_memory_is_registered_by_address),
       TEST(without_both_it_is_staged),
       TEST(it_may_be_larger_than_the_hosts_memory),
+      TEST(a_shortage_stages_until_the_next_try),
+      TEST(a_refused_region_stages_no_other),
+      TEST(a_rail_that_refuses_leaves_the_others),
   };
   if (!nic_is_there() || !gpu_is_there())
     return 77;

@@ -145,7 +145,7 @@ class Path(NamedTuple):
     copies_dma: int
     zero_copy: bool
     detail: str  # "mapped", "cross-memory attach", "2 rails"
-    reason: str  # why closed or not chosen; if chosen, what set it, or ""
+    reason: str  # why closed or not chosen; if chosen, what set it or why it is staged, or ""
     estimate_ns: float  # without measurements
     measured: bool  # cost_ns: from transfers of about this size
     send: str  # "short" (in the call), "buffered" (copied first), "direct"

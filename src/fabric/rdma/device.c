@@ -3,14 +3,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/sys.h"
 #include "fabric/rdma/checks.h"
 #include "fabric/rdma/endpoint.h"
 #include "fabric/rdma/receives.h"
 #include "memory/pages.h"
+#include "memory/region.h"
 
 /* Limits of unused registrations kept in a cache. RLIMIT_MEMLOCK bounds pinned memory as well. */
 #define KEPT_BYTES   ((uint64_t)64 << 30)
@@ -23,6 +26,11 @@
 #define KIND_TARGET 1u
 #define KIND_DEVICE 2u
 #define KIND_PLACES 2 /* bits below the place */
+
+/* A refusal may be for lack of something that others free. It is tried again after a second, and
+ * after this many times as long as it took. */
+#define RETRY_NS    1000000000
+#define RETRY_SHARE 64
 
 static int pin_error(const struct rdma_device *device, int system) {
   if (system == ENOMEM)
@@ -220,6 +228,43 @@ int rdma_device_register(struct rdma_device *device, const struct memory *memory
   if (code == 0)
     *mr = (*registration)->handle;
   return code;
+}
+
+/* The text's number, from 1. */
+static uint32_t refusal_number(struct rdma_node *node, const char *text) {
+  uint32_t i = 0;
+  char wanted[sizeof node->refusals[0]];
+  snprintf(wanted, sizeof wanted, "%s", text);
+  pthread_mutex_lock(&node->lock);
+  while (i < RDMA_REFUSALS - 1 && node->refusals[i][0] && strcmp(node->refusals[i], wanted) != 0)
+    i++;
+  if (!node->refusals[i][0])
+    memcpy(node->refusals[i], wanted, sizeof wanted);
+  pthread_mutex_unlock(&node->lock);
+  return i + 1;
+}
+
+void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_region *region) {
+  int64_t retry_at = atomic_load(&region->retry_at), began;
+  struct registration *registration;
+  struct ibv_mr *mr;
+  uint32_t refused = 0;
+  if (retry_at == HAUL_FOREVER || retry_at > (began = clock_now()))
+    return;
+  for (unsigned i = 0; i < node->count; i++) {
+    if (!(devices & 1u << i))
+      continue;
+    if (rdma_device_register(&node->devices[i], &region->memory, &registration, &mr) == 0)
+      regcache_put(node->devices[i].cache, registration);
+    else
+      refused |= 1u << i;
+  }
+  if (refused)
+    refused |= refusal_number(node, haul_error_last()->text) << 8;
+  int64_t now = clock_now();
+  atomic_store(&region->refused, refused);
+  atomic_store(&region->retry_at,
+               refused ? clock_after(now, RETRY_NS + RETRY_SHARE * (now - began)) : HAUL_FOREVER);
 }
 
 bool rdma_device_allows_atomics(const struct rdma_device *device, const struct memory *memory,

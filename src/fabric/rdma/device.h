@@ -24,15 +24,20 @@ struct rdma_device {
   struct watch watch;             /* of the NIC's events, at one device a NIC; the loop's lock */
 };
 
+#define RDMA_REFUSALS 16u
+
 /* The node's share of the transport: fabric->shared[rdma]. */
 struct rdma_node {
   struct fabric *fabric;
-  pthread_mutex_t lock; /* held while devices are opened or memory is forgotten */
+  pthread_mutex_t lock; /* held while devices are opened or memory is forgotten; for `refusals` */
   struct nics *nics;    /* NULL: not opened yet, or there are none */
   unsigned count;
   struct rdma_device devices[RDMA_RAILS_MAX]; /* constant once opened */
   /* By place: bits of the nearest devices, computed at the first use; 0: not yet. */
   _Atomic uint8_t near[32][16];
+  /* Distinct reasons why NICs refused device memory; the last stands for all later ones. Each is
+   * constant once it has a number. */
+  char refusals[RDMA_REFUSALS][192];
   _Atomic uint64_t receive_bytes; /* registered for receives of records */
   _Atomic uint32_t own_receives;  /* rails that share no receives */
   struct list endpoints;          /* those with rails; the loop's lock */
@@ -65,6 +70,10 @@ bool rdma_device_allows_atomics(const struct rdma_device *device, const struct m
 /* For this node's own use, through the cache. */
 int rdma_device_register(struct rdma_device *device, const struct memory *memory,
                          struct registration **registration, struct ibv_mr **mr);
+
+/* Registers the region's device memory at the devices of these bits, unless that has been done or
+ * failed a moment ago; region->refused has the outcome. The registrations stay in the caches. */
+void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_region *region);
 
 /* With the loop's lock. */
 int rdma_events_watch(struct rdma_node *node);

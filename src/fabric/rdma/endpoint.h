@@ -38,15 +38,13 @@ struct rdma_binding {
   struct list link; /* endpoint->bindings */
   uint64_t handle, address;
   uint32_t keys[RDMA_RAILS_MAX];
-  bool staged;     /* address and keys are the staging area's */
-  bool fenced;     /* the owner has to fence its device */
-  bool atomic;     /* the keys allow atomics */
-  uint32_t number; /* for immediates */
-  uint32_t jobs;   /* under way */
-  bool revoked;    /* by the owner */
-  bool end_sent;   /* DETACH or REVOKE_ACK went out */
-  /* Kinds of local memory that need a bounce buffer, as found by rdma.c's estimate. */
-  _Atomic uint64_t staged_kinds;
+  bool staged;           /* address and keys are the staging area's */
+  bool fenced;           /* the owner has to fence its device */
+  bool atomic;           /* the keys allow atomics */
+  uint32_t number;       /* for immediates */
+  uint32_t jobs;         /* under way */
+  bool revoked;          /* by the owner */
+  bool end_sent;         /* DETACH or REVOKE_ACK went out */
   _Atomic bool released; /* by its user; written without a lock */
 };
 
@@ -124,7 +122,7 @@ bool rdma_restore_answer(struct rdma_endpoint *endpoint);
 /* Opens the path once the probes are acknowledged. */
 void rdma_restore_poll(struct rdma_endpoint *endpoint);
 
-/* Whether this local memory goes through bounce buffers, as no NIC takes its kind (rdma.c). */
-bool rdma_is_staged(const struct rdma_binding *binding, const struct memory *memory);
+/* Bits of the rails nearest to the place, at least one (rdma.c). */
+unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place);
 
 #endif

@@ -246,14 +246,11 @@ void rdma_rail_post_waiting(struct rdma_rail *rail) {
   }
 }
 
-/* Of the rails nearest to the local memory, the one with the fewest bytes under way. */
-static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned near) {
+/* Of these rails, the one with the fewest bytes under way. */
+static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned rails) {
   struct rdma_rail *best = NULL;
-  unsigned all = (1u << endpoint->rail_count) - 1;
-  if ((near & all) == 0)
-    near = all;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    if (near & 1u << i &&
+    if (rails & 1u << i &&
         (!best || atomic_load_explicit(&endpoint->rails[i].bytes, memory_order_relaxed) <
                       atomic_load_explicit(&best->bytes, memory_order_relaxed)))
       best = &endpoint->rails[i];
@@ -262,12 +259,15 @@ static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned ne
 
 /* HAUL_ENOPATH where the NIC cannot take the memory: another path copies. */
 static int prepare_local(struct rdma_job *job) {
-  struct memory *memory = &job->work->region->memory;
+  struct haul_region *region = job->work->region;
+  struct memory *memory = &region->memory;
   struct ibv_mr *mr;
   if (job->staged)
     return 0;
-  if (rdma_device_register(job->rail->device, memory, &job->registration, &mr) != 0)
+  if (rdma_device_register(job->rail->device, memory, &job->registration, &mr) != 0) {
+    atomic_store(&region->retry_at, 0); /* evicted meanwhile: the next transfer tries again */
     return error_set(HAUL_ENOPATH, 0, NULL, NULL, "%s", haul_error_last()->text);
+  }
   job->key = mr->lkey;
   return job->work->operation == HAUL_OP_WRITE ? memory_fence(memory, FENCE_BEFORE_READ) : 0;
 }
@@ -288,13 +288,13 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
     return NULL;
   }
   count_memory(endpoint, sizeof *job);
-  unsigned near = operation_is_atomic(work->operation)
-                      ? 1u
-                      : rdma_devices_near(endpoint->node, work->region->memory.place);
-  job->rail = choose_rail(endpoint, near);
+  unsigned near =
+      operation_is_atomic(work->operation) ? 1u : rdma_near(endpoint, work->region->memory.place);
+  unsigned taking = near & ~atomic_load_explicit(&work->region->refused, memory_order_relaxed);
+  job->rail = choose_rail(endpoint, taking ? taking : near);
   job->work = work;
   job->slot = -1;
-  job->staged = rdma_is_staged(binding, &work->region->memory);
+  job->staged = !taking && !operation_is_atomic(work->operation);
   job->needs_fence = work->operation == HAUL_OP_WRITE && binding->fenced && !binding->staged;
   list_init(&job->link);
   if (prepare_local(job) == 0)

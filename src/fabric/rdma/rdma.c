@@ -207,33 +207,19 @@ static void unbind(struct endpoint *base, void *bound) {
   loop_wake(base->link->fabric->loop);
 }
 
-/* Returns the memory's bit in binding->staged_kinds. Each of these kinds has its own route. */
-static uint64_t kind_bit(const struct memory *memory) {
-  bool foreign = memory->wrapped || memory->imported;
-  return (uint64_t)1 << (memory->place.kind % 32 * 2 + foreign);
+unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place) {
+  unsigned all = (1u << endpoint->rail_count) - 1;
+  unsigned near = rdma_devices_near(endpoint->node, place) & all;
+  return near ? near : all;
 }
 
-bool rdma_is_staged(const struct rdma_binding *binding, const struct memory *memory) {
-  return !memory->view && atomic_load(&binding->staged_kinds) & kind_bit(memory);
-}
-
-/* Tries to register the memory at all NICs and keeps the outcome for its kind. The registrations
- * stay in the caches, where the first work finds them. */
-static bool try_register(struct rdma_endpoint *endpoint, struct rdma_binding *binding,
-                         const struct memory *memory) {
-  struct registration *registration;
-  struct ibv_mr *mr;
-  if (memory->view)
-    return true;
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    struct rdma_device *device = endpoint->rails[i].device;
-    if (rdma_device_register(device, memory, &registration, &mr) != 0) {
-      atomic_fetch_or(&binding->staged_kinds, kind_bit(memory));
-      return false;
-    }
-    regcache_put(device->cache, registration);
-  }
-  return true;
+/* The number of a reason in node->refusals. */
+static unsigned refusal(struct endpoint *base, struct haul_region *local) {
+  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
+  unsigned near = rdma_near(endpoint, local->memory.place);
+  rdma_devices_try(endpoint->node, near, local);
+  uint32_t refused = atomic_load(&local->refused);
+  return near & ~refused ? 0 : refused >> 8;
 }
 
 /* Returns the reason why atomics are unavailable, or NULL. `staged` means that the local memory
@@ -262,8 +248,10 @@ static void estimate_atomic(const struct rdma_endpoint *endpoint,
   estimate->explicit_only = endpoint->rails[0].peer_atomics != IBV_ATOMIC_GLOB;
   snprintf(estimate->reason, sizeof estimate->reason, "%s",
            obstacle ? obstacle
-                    : "the peer's NIC is atomic only among its own operations (IBV_ATOMIC_HCA); "
-                      "set only = \"rdma\" to use it anyway");
+           : !estimate->explicit_only
+               ? ""
+               : "the peer's NIC is atomic only among its own operations (IBV_ATOMIC_HCA); "
+                 "set only = \"rdma\" to use it anyway");
   if (estimate->explicit_only)
     snprintf(estimate->detail, sizeof estimate->detail, "%.16s, NIC-atomic only",
              endpoint->rails[0].end.nic);
@@ -303,16 +291,17 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct rdma_binding *binding = bound;
   (void)key;
-  bool local_staged = !try_register(endpoint, binding, local);
+  unsigned refused = estimate->refusal;
+  bool local_staged = refused;
   bool inlines = operation == HAUL_OP_WRITE && !local_staged && local->view;
   *estimate = (struct estimate){.open = !local_staged || copy_stages(local),
                                 .zero_copy = !local_staged && !binding->staged,
                                 .rails = operation_is_atomic(operation) ? 1 : endpoint->rail_count,
                                 .copies_dma = 1u + local_staged + binding->staged};
-  if (!estimate->open) {
-    snprintf(estimate->reason, sizeof estimate->reason, "%s", haul_error_last()->text);
+  if (local_staged)
+    memcpy(estimate->reason, endpoint->node->refusals[refused - 1], sizeof estimate->reason);
+  if (!estimate->open)
     return;
-  }
   combiner_lock(&endpoint->combiner);
   estimate_rails(endpoint, binding, local_staged, inlines, operation, estimate);
   combiner_unlock(&endpoint->combiner);
@@ -395,6 +384,7 @@ const struct transport rdma_transport = {
     .invalidate = rdma_devices_invalidate,
     .bind = bind_remote,
     .unbind = unbind,
+    .refusal = refusal,
     .estimate = estimate,
     .post = rdma_post,
     .cancel = rdma_cancel,
