@@ -47,6 +47,8 @@ static struct range bytes_of(const struct regcache_range *range) {
 static struct range pages_of(const struct regcache *cache, const struct regcache_range *range) {
   uint64_t in_page = cache->merge.page - 1;
   struct range pages = bytes_of(range);
+  if (range->kind & cache->limits.exact)
+    return pages;
   pages.start &= ~in_page;
   pages.end = (pages.end + in_page) & ~in_page;
   return pages;

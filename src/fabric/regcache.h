@@ -2,7 +2,8 @@
  * A cache of memory registrations. Registering, which pins pages, takes as long as moving a
  * megabyte; a lookup takes nanoseconds. Each registrar (a protection domain) has its own cache.
  *
- * A registration covers whole pages. Announced neighbours are registered together (range merging);
+ * A registration covers whole pages, except in kinds of memory whose pages may be others' in part
+ * (regcache_limits.exact). Announced neighbours are registered together (range merging);
  * memory neither announced nor requested is never registered. The cache never accesses the memory.
  *
  * Locks: any thread may make any call at any time, except regcache_close. A hit and a put take no
@@ -35,7 +36,8 @@ struct registration {
 };
 
 struct regcache_ops {
-  /* Registers whole pages; may take milliseconds. 0, or a HAUL_E… code with the detail. */
+  /* Registers whole pages, or the bytes of an exact kind; may take milliseconds. 0, or a HAUL_E…
+   * code with the detail. */
   int (*add)(void *user, const struct regcache_range *pages, void **handle);
   /* Cannot fail; the registrar counts memory that the NIC keeps. */
   void (*remove)(void *user, void *handle);
@@ -44,6 +46,7 @@ struct regcache_ops {
 struct regcache_limits {
   uint64_t bytes, entries; /* cached at most; 0 of either: nothing after its last use */
   uint64_t merge;          /* bytes of announced memory registered together; at most `bytes` */
+  uint32_t exact; /* kinds with one of these bits are registered from byte to byte, unannounced */
 };
 
 struct regcache_counters {

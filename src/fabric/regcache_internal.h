@@ -101,7 +101,7 @@ static inline struct entry *entry_of_pages(struct range *range) {
 }
 
 static inline unsigned level_of(const struct regcache *cache, uint64_t length) {
-  return (63 - (unsigned)__builtin_clzll(length >> cache->page_shift)) / 4;
+  return (63 - (unsigned)__builtin_clzll(length >> cache->page_shift | 1)) / 4;
 }
 
 /* With the lock. */

@@ -96,7 +96,7 @@ void regcache_trim(struct regcache *cache) {
 }
 
 bool regcache_empty(struct regcache *cache) {
-  static const struct regcache_limits nothing = {0, 0, 0};
+  static const struct regcache_limits nothing = {0};
   struct removed removed = {NULL, NULL};
   spin_lock(&cache->lock);
   evict(cache, &nothing, SIZE_MAX, &removed);

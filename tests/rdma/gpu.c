@@ -223,6 +223,48 @@ static void a_rail_that_refuses_leaves_the_others(void **state) {
   nic->ports = 1;
 }
 
+static struct haul_region *wrap(void *address, uint64_t length) {
+  struct haul_region *region;
+  assert_works(haul_region_wrap(t.user, address, length, &region));
+  return region;
+}
+
+static char *page_in(char *address) {
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+  return address + (page - (uintptr_t)address % page) % page;
+}
+
+/* The mock's memory begins and ends within a page, as a cudaMalloc of any size may. */
+static void whole_pages_of_an_allocation_are_direct(void **state) {
+  (void)state;
+  char *memory = gpu_alloc(3 * LENGTH);
+  door->dmabuf = 2;
+  open_nodes("dmabuf", host);
+  struct haul_region *pages = wrap(page_in(memory), LENGTH);
+  struct haul_region *part = wrap(page_in(memory) + LENGTH + 100, LENGTH);
+  check_direct(pages);
+  check_direct(part);
+  haul_region_release(pages);
+  haul_region_release(part);
+  gpu_free(memory);
+}
+
+static void peer_memory_needs_no_whole_pages(void **state) {
+  (void)state;
+  char *memory = gpu_alloc(LENGTH + 1001), *other = gpu_alloc(1000);
+  door->dmabuf = 2;
+  tree_folder(folder, "module/nvidia_peermem");
+  open_nodes("dmabuf,peermem", host);
+  struct haul_region *whole = wrap(memory, LENGTH + 1001), *small = wrap(other, 1000);
+  check_direct(whole);
+  assert_null(strstr(path_from(small).detail, "staged"));
+  check_bytes(small, 1, 999);
+  haul_region_release(whole);
+  haul_region_release(small);
+  gpu_free(memory);
+  gpu_free(other);
+}
+
 int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
@@ -232,6 +274,8 @@ int main(void) {
       TEST(a_shortage_stages_until_the_next_try),
       TEST(a_refused_region_stages_no_other),
       TEST(a_rail_that_refuses_leaves_the_others),
+      TEST(whole_pages_of_an_allocation_are_direct),
+      TEST(peer_memory_needs_no_whole_pages),
   };
   if (!nic_is_there() || !gpu_is_there())
     return 77;

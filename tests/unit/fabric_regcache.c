@@ -17,12 +17,14 @@
 
 #define PAGES_MAX 4096
 #define MERGE     64 /* pages */
+#define EXACT     64 /* a kind without whole pages */
 
 /* A registration of the mock. */
 struct record {
   uint64_t start, end; /* pages */
   uint64_t buffer;
   uint32_t kind;
+  struct regcache_range bytes;
   bool ended;
   unsigned *lives; /* of its pages, at the registration */
 };
@@ -60,8 +62,10 @@ static void forget(struct record *record) {
 
 static int add(void *user, const struct regcache_range *range, void **handle) {
   assert_ptr_equal(user, &registrar);
-  assert_int_equal(range->address % page, 0);
-  assert_int_equal(range->length % page, 0);
+  if (!(range->kind & EXACT)) {
+    assert_int_equal(range->address % page, 0);
+    assert_int_equal(range->length % page, 0);
+  }
   uint64_t pages = range->length / page, start = range->address / page;
   struct record *record = calloc(1, sizeof *record);
   record->lives = calloc(pages, sizeof *record->lives);
@@ -69,6 +73,7 @@ static int add(void *user, const struct regcache_range *range, void **handle) {
   record->end = start + pages;
   record->buffer = range->buffer;
   record->kind = range->kind;
+  record->bytes = *range;
   for (uint64_t i = 0; i < pages && start + i < PAGES_MAX; i++)
     record->lives[i] = atomic_load(&registrar.lives[start + i]);
   if (registrar.during)
@@ -342,6 +347,31 @@ static void whole_pages_are_registered_once(void **state) {
   assert_int_equal(counters().bytes, 2 * page);
   assert_false(is_cached(2, 1));
   assert_false(is_cached(5, 1));
+}
+
+/* In pages that are another's in part. */
+static void exact_kinds_are_registered_to_the_byte(void **state) {
+  (void)state;
+  regcache_close(cache);
+  const struct regcache_limits limits = {
+      .bytes = 64 * page, .entries = 9, .merge = page, .exact = EXACT};
+  assert_works(regcache_open(&ops, &registrar, &limits, &cache));
+  const struct regcache_range ranges[] = {
+      {.address = 512, .length = 100, .buffer = 1, .kind = EXACT | 1},
+      {.address = 612, .length = 3 * page, .buffer = 2, .kind = EXACT | 1},
+      {.address = 3 * page + 900, .length = 16 * page, .buffer = 3, .kind = EXACT | 1}};
+  for (unsigned round = 0; round < 3; round++)
+    for (size_t i = 0; i < COUNT(ranges); i++) {
+      struct registration *registration;
+      assert_works(regcache_get(cache, &ranges[i], &registration));
+      const struct record *record = registration->handle;
+      assert_int_equal(record->bytes.address, ranges[i].address);
+      assert_int_equal(record->bytes.length, ranges[i].length);
+      regcache_put(cache, registration);
+    }
+  assert_int_equal(registrar.calls, COUNT(ranges));
+  regcache_invalidate(cache, &ranges[1]);
+  assert_int_equal(registrar.live, COUNT(ranges) - 1);
 }
 
 static void kinds_are_independent(void **state) {
@@ -876,6 +906,7 @@ int main(void) {
       TEST(every_allocation_failure_is_reported),
       TEST(removal_allocates_nothing),
       TEST(whole_pages_are_registered_once),
+      TEST(exact_kinds_are_registered_to_the_byte),
       TEST(kinds_are_independent),
       TEST(each_of_many_registrations_is_found),
       TEST(another_buffer_is_other_memory),

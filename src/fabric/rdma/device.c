@@ -136,7 +136,7 @@ static void close_unused(struct rdma_node *node) {
 }
 
 static int open_devices(struct rdma_node *node) {
-  const struct regcache_limits limits = {KEPT_BYTES, KEPT_ENTRIES, MERGE};
+  const struct regcache_limits limits = {KEPT_BYTES, KEPT_ENTRIES, MERGE, KIND_DEVICE};
   struct nic_rail rails[RDMA_RAILS_MAX];
   size_t count = RDMA_RAILS_MAX;
   struct nics *nics;
