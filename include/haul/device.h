@@ -38,7 +38,8 @@ HAUL_API void haul_copy_release(haul_copy *copy);
 /* Makes a dma-buf of the region's memory for drivers that import one (ibv_reg_dmabuf_mr). The
  * region begins at *offset in it. The caller closes the descriptor before it releases the region:
  * drivers may pin the memory for as long as the descriptor is open. HAUL_ESTALE; HAUL_ENOTSUP: the
- * memory has none, for the reason in the text. */
+ * memory has none, for the reason in the text; HAUL_ELIMIT: a limit of the system, or the window
+ * through which devices reach the memory, is too small. */
 HAUL_API int haul_region_dmabuf(haul_region *region, int *descriptor, uint64_t *offset);
 
 #ifdef __cplusplus

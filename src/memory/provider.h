@@ -152,7 +152,7 @@ struct provider {
   /* A dma-buf for a NIC, which may read and write; the caller closes it. The block begins at
    * *offset; the dma-buf ends at or after the block's last page and may pin its pages while it is
    * open. Also for wrapped blocks. It differs from `export`: a dma-buf cannot be opened read-only,
-   * and the system limits its size. HAUL_ENOTSUP: none for this memory. */
+   * and the system limits its size. HAUL_ENOTSUP: none for this memory; HAUL_ELIMIT. */
   int (*dmabuf)(struct memory *memory, int *descriptor, uint64_t *offset);
 
   /* Can the engine copy between `own`, of this kind, and `other`? An engine may first find out by a

@@ -58,6 +58,7 @@ static int set_up(void **state) {
   assert_non_null(mkdtemp(folder));
   sysfs_root = folder;
   door->dmabuf = 0;
+  door->bar1 = 0;
   return 0;
 }
 
@@ -249,6 +250,22 @@ static void whole_pages_of_an_allocation_are_direct(void **state) {
   gpu_free(memory);
 }
 
+static void a_shared_page_is_staged_with_the_reason(void **state) {
+  (void)state;
+  char *memory = gpu_alloc(LENGTH);
+  door->dmabuf = 2;
+  open_nodes("dmabuf", host);
+  struct haul_region *whole = wrap(memory, LENGTH);
+  struct haul_region *end = wrap(page_in(memory), LENGTH - (uint64_t)(page_in(memory) - memory));
+  const struct haul_path from_whole = path_from(whole), from_end = path_from(end);
+  check_reason(&from_whole, "staged locally", "shares a page");
+  check_reason(&from_end, "staged locally", "shares a page");
+  check_staged(whole, "staged locally");
+  haul_region_release(whole);
+  haul_region_release(end);
+  gpu_free(memory);
+}
+
 static void peer_memory_needs_no_whole_pages(void **state) {
   (void)state;
   char *memory = gpu_alloc(LENGTH + 1001), *other = gpu_alloc(1000);
@@ -265,6 +282,46 @@ static void peer_memory_needs_no_whole_pages(void **state) {
   gpu_free(other);
 }
 
+/* The window through which NICs reach the GPU's memory. */
+static void memory_beyond_the_bar1_is_staged_with_the_reason(void **state) {
+  (void)state;
+  door->dmabuf = 2;
+  door->bar1 = LENGTH + MIB;
+  open_nodes("dmabuf", host);
+  struct haul_region *large = alloc(t.user, gpu, 2 * LENGTH), *small = alloc(t.user, gpu, LENGTH);
+  const struct haul_path path = path_from(large);
+  check_reason(&path, "staged locally", "BAR1");
+  check_direct(small);
+  check_staged(large, "staged locally");
+  haul_region_release(large);
+  haul_region_release(small);
+}
+
+/* Registrations that no transfer uses make room. */
+static void regions_take_turns_in_the_bar1(void **state) {
+  (void)state;
+  door->dmabuf = 2;
+  door->bar1 = LENGTH + MIB;
+  open_nodes("dmabuf", host);
+  struct haul_region *one = alloc(t.user, gpu, LENGTH), *other = alloc(t.user, gpu, LENGTH);
+  for (unsigned round = 0; round < 3; round++) {
+    check_direct(one);
+    check_direct(other);
+  }
+  haul_region_release(one);
+  haul_region_release(other);
+}
+
+static void a_published_region_beyond_the_bar1_is_staged(void **state) {
+  (void)state;
+  door->dmabuf = 2;
+  door->bar1 = MIB;
+  open_nodes("dmabuf", gpu);
+  struct haul_region *local = alloc(t.user, host, LENGTH);
+  check_staged(local, "staged remotely");
+  haul_region_release(local);
+}
+
 int main(void) {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
@@ -275,7 +332,11 @@ int main(void) {
       TEST(a_refused_region_stages_no_other),
       TEST(a_rail_that_refuses_leaves_the_others),
       TEST(whole_pages_of_an_allocation_are_direct),
+      TEST(a_shared_page_is_staged_with_the_reason),
       TEST(peer_memory_needs_no_whole_pages),
+      TEST(memory_beyond_the_bar1_is_staged_with_the_reason),
+      TEST(regions_take_turns_in_the_bar1),
+      TEST(a_published_region_beyond_the_bar1_is_staged),
   };
   if (!nic_is_there() || !gpu_is_there())
     return 77;

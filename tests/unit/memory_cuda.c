@@ -658,6 +658,42 @@ static void dmabufs_are_exported_if_supported(void **state) {
   memory_free(&memory);
 }
 
+/* The mock's allocation begins and ends 512 bytes after the start of a page. */
+static void dmabufs_have_whole_pages_up_to_the_bar1(void **state) {
+  (void)state;
+  static const struct {
+    size_t from, length;
+    int code;
+  } cases[] = {
+      {4096 - 512, MIB, 0},
+      {4096, MIB, 0},               /* parts of pages that are the allocation's own */
+      {0, MIB, HAUL_ENOTSUP},       /* begins in another's page */
+      {MIB, 3 * MIB, HAUL_ENOTSUP}, /* ends in another's page */
+      {4096, 3 * MIB, HAUL_ELIMIT},
+  };
+  CUdeviceptr address;
+  door->dmabuf = 2;
+  door->bar1 = 2 * MIB;
+  be_an_application(0);
+  assert_int_equal(app_alloc(&address, 4 * MIB), CUDA_SUCCESS);
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    struct memory memory;
+    uint64_t offset;
+    int fd;
+    assert_works(memory_wrap((char *)(uintptr_t)address + cases[i].from, cases[i].length, &memory));
+    assert_int_equal(memory_dmabuf(&memory, &fd, &offset), cases[i].code);
+    if (cases[i].code == 0) {
+      assert_int_equal(offset, (uintptr_t)memory.address % 4096);
+      close(fd);
+    }
+    memory_free(&memory);
+  }
+  assert_int_equal(app_free(address), CUDA_SUCCESS);
+  end_application(0);
+  door->dmabuf = 1;
+  door->bar1 = 0;
+}
+
 /* The engine is stopped, so a blocking call would hang. */
 static void starting_a_copy_does_not_block(void **state) {
   (void)state;
@@ -1122,6 +1158,7 @@ int main(int count, char **arguments) {
       OVER(the_callers_context_stays_current),
       OVER(nic_writes_are_flushed_if_necessary),
       OVER(dmabufs_are_exported_if_supported),
+      OVER(dmabufs_have_whole_pages_up_to_the_bar1),
       OVER(starting_a_copy_does_not_block),
       OVER(a_cancel_is_bounded),
       OVER(more_copies_than_lanes_wait_their_turn),

@@ -399,6 +399,20 @@ static int no_dmabuf(unsigned device, const char *why, const char *hint) {
   return error_set(HAUL_ENOTSUP, 0, error_object("cuda:%u", device), hint, "%s", why);
 }
 
+/* A range that passes the allocation's end is an invalid value. */
+static int dmabuf_failed(unsigned device, CUresult result) {
+  if (result == CUDA_ERROR_INVALID_VALUE)
+    return no_dmabuf(device,
+                     "the GPU memory shares a page of the host with other memory, and the driver "
+                     "makes dma-bufs of whole pages within one allocation",
+                     "allocate whole pages, or load nvidia_peermem, which needs none");
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    return error_set(HAUL_ELIMIT, 0, error_object("cuda:%u", device),
+                     "release regions; nvidia-smi -q -d MEMORY shows its size and use",
+                     "the GPU's BAR1, through which NICs reach its memory, is full");
+  return cuda_failed(device, result, "cuMemGetHandleForAddressRange");
+}
+
 int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
   struct block *block = memory->state;
   if (!memory->wrapped && !block->mapped)
@@ -417,7 +431,7 @@ int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
                                               CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
   cuda_leave();
   if (result != CUDA_SUCCESS)
-    return cuda_failed(block->device, result, "cuMemGetHandleForAddressRange");
+    return dmabuf_failed(block->device, result);
   close_on_exec(*descriptor);
   *offset = cuda_address(memory, 0) - from;
   return 0;
