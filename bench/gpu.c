@@ -2,7 +2,8 @@
  * gpu staged haul|driver SIZE ROUNDS: copies SIZE bytes from host memory to a GPU and back: from a
  * region that haul pins, or by the driver from memory that it pinned. gpu share haul|driver SIZE
  * ROUNDS: a copy within GPU memory: from an import of another process's region, or by the driver
- * between two allocations of one process. Prints the median in GB/s. */
+ * between two allocations of one process. gpu inside haul SIZE ROUNDS: a copy between two regions
+ * of one GPU. Prints the median in GB/s. */
 #include "common.h"
 
 #include <signal.h>
@@ -84,6 +85,12 @@ static void copy_staged(void) {
   must(haul_region_copy(at.host, 0, at.device, 0, at.length, HAUL_FOREVER), "and back");
 }
 
+static void prepare_inside_regions(void) {
+  at.node = open_node(1, 0);
+  at.imported = make_region(at.node, GPU, at.length, 1, 0);
+  at.device = make_region(at.node, GPU, at.length, 2, 0);
+}
+
 static void send_ticket(int channel, const struct haul_ticket *ticket, int descriptor) {
   char control[CMSG_SPACE(sizeof descriptor)] __attribute__((aligned(sizeof(size_t)))) = {0};
   struct iovec span = {(void *)(uintptr_t)ticket, sizeof *ticket};
@@ -150,6 +157,7 @@ static const struct {
     {"staged", "driver", prepare_pinned, copy_pinned, 2},
     {"share", "haul", prepare_shared, copy_shared, 1},
     {"share", "driver", prepare_inside, copy_inside, 1},
+    {"inside", "haul", prepare_inside_regions, copy_shared, 1},
 };
 
 static int by_size(const void *one, const void *other) {
@@ -174,7 +182,7 @@ static int measure(size_t program, size_t rounds) {
 }
 
 int main(int argc, char **argv) {
-  need(argc == 5, "gpu staged|share haul|driver SIZE ROUNDS");
+  need(argc == 5, "gpu staged|share|inside haul|driver SIZE ROUNDS");
   at.length = parse_size(argv[3]);
   for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
     if (strcmp(programs[i].what, argv[1]) == 0 && strcmp(programs[i].who, argv[2]) == 0)

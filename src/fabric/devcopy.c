@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/devcopy.h"
 
-#include "core/error.h"
-
 static int start_segment(struct devcopy *copy) {
   struct devcopy_segment segment = copy->segment(copy, copy->index);
   copy->copy = (struct copy){.to = copy->to,
@@ -33,8 +31,6 @@ int devcopy_poll(struct devcopy *copy) {
     if (status > 0)
       return 1;
     devcopy_cancel(copy); /* ended, but its `wake` may still be on its way to the loop */
-    if (status < 0 && copy->engine->wakes) /* its own thread got the detail of the failure */
-      return error_set(status, 0, copy->engine->name, NULL, "the device's copy failed");
     if (status < 0)
       return status;
     copy->copied += copy->copy.length;

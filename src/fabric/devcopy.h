@@ -20,7 +20,7 @@ struct devcopy {
   /* Constant from the first poll to the end. */
   const struct provider *engine;
   struct memory *to, *from;
-  struct loop *loop; /* woken when a segment has ended, if the engine wakes */
+  struct loop *loop; /* woken when there is something to poll, if the engine wakes */
   uint32_t count;    /* segments, at least one */
   struct devcopy_segment (*segment)(const struct devcopy *copy, uint32_t index);
   const void *owner; /* for `segment` */

@@ -11,6 +11,7 @@
 
 #define CPU_SLICE ((uint64_t)16 << 20) /* between two checks of the deadline: some milliseconds */
 #define POLL_NS   5000                 /* between two polls of an engine without callbacks */
+#define LOOK_NS   10000000             /* of one with callbacks, which may lose the last one */
 
 enum copy_method copy_method(const struct memory *to, const struct memory *from,
                              const struct provider **engine) {
@@ -41,14 +42,13 @@ static int error_timeout(const char *who) {
 }
 
 static void pending_wake(void *user) {
-  _Atomic uint32_t *ended = user;
-  atomic_store_explicit(ended, 1, memory_order_release);
-  /* The waiter may have freed the word by now; the kernel only uses the address as a key. */
-  futex_wake(ended);
+  _Atomic uint32_t *woken = user;
+  atomic_store(woken, 1);
+  futex_wake(woken);
 }
 
 static int pending_begin(struct copy_pending *pending) {
-  atomic_store_explicit(&pending->ended, 0, memory_order_relaxed);
+  atomic_store_explicit(&pending->woken, 0, memory_order_relaxed);
   atomic_store_explicit(&pending->copy.status, 1, memory_order_relaxed);
   return pending->engine->copy_start(&pending->copy);
 }
@@ -61,50 +61,33 @@ int copy_pending_start(struct copy_pending *pending, struct memory *to, uint64_t
                                 .from_offset = from_offset,
                                 .length = length,
                                 .wake = pending_wake,
-                                .user = &pending->ended};
+                                .user = &pending->woken};
   copy_method(to, from, &pending->engine);
   return pending_begin(pending);
 }
 
-static bool has_ended(struct copy_pending *pending) {
-  if (pending->engine->wakes)
-    return atomic_load_explicit(&pending->ended, memory_order_acquire) == 1;
-  return pending->engine->copy_poll(&pending->copy) != 1;
-}
-
-/* The result, with the detail. */
-static int result_of(struct copy_pending *pending) {
-  int status = pending->engine->copy_poll(&pending->copy);
-  if (status == 0 || !pending->engine->wakes)
-    return status; /* this thread has the detail */
-  if (status == HAUL_ECANCELED)
-    return status;
-  return error_set(status, 0, pending->engine->name,
-                   "haul_check_list says what state its provider is in",
-                   "the device's copy failed");
+void copy_pending_cancel(struct copy_pending *pending) {
+  pending->engine->copy_cancel(&pending->copy);
 }
 
 int copy_pending_look(struct copy_pending *pending) {
-  return has_ended(pending) ? result_of(pending) : 1;
-}
-
-void copy_pending_cancel(struct copy_pending *pending) {
-  if (!has_ended(pending))
-    pending->engine->copy_cancel(&pending->copy);
+  int status = pending->engine->copy_poll(&pending->copy);
+  if (status != 1 && pending->engine->wakes)
+    copy_pending_cancel(pending); /* ended, but its `wake` may still be on its way */
+  return status;
 }
 
 /* When it returns, the engine has finished with the copy, whatever the result. */
 static int pending_wait(struct copy_pending *pending, haul_deadline until) {
-  while (!has_ended(pending)) {
+  int status;
+  while ((status = copy_pending_look(pending)) == 1) {
     int64_t now = clock_now();
-    if (now >= until) {
-      pending->engine->copy_cancel(&pending->copy);
-      break;
-    }
-    int64_t look = pending->engine->wakes ? until : clock_after(now, POLL_NS);
-    futex_wait(&pending->ended, 0, look < until ? look : until);
+    if (now >= until)
+      copy_pending_cancel(pending);
+    int64_t look = clock_after(now, pending->engine->wakes ? LOOK_NS : POLL_NS);
+    futex_wait(&pending->woken, 0, look < until ? look : until);
+    atomic_store(&pending->woken, 0);
   }
-  int status = result_of(pending);
   return status == HAUL_ECANCELED ? error_timeout(pending->engine->name) : status;
 }
 

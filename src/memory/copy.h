@@ -34,12 +34,11 @@ static inline void copy_small(void *to, const void *from, size_t length) {
 /* HAUL_EFORK in a forked child, HAUL_EACCESS where the destination may not be written. */
 int copy_may_start(const struct copy *copy, const struct provider *engine);
 
-/* A copy by an engine, and a futex word for its end. The word is not the status: the engine may
- * still be about to call `wake` when the status is final. */
+/* A copy by an engine, and a futex word that its `wake` sets. */
 struct copy_pending {
   struct copy copy;
   const struct provider *engine;
-  _Atomic uint32_t ended;
+  _Atomic uint32_t woken;
 };
 
 /* HAUL_EACCESS, HAUL_EINVAL (the ranges overlap). */

@@ -48,13 +48,13 @@ struct copy {
   uint64_t to_offset, from_offset, length;
   /* Two bounce buffers (staging.h) for an engine that needs them (copy_start); else NULL. */
   struct memory *through[2];
-  /* Called from the engine's thread after status is final; may be NULL. It may come shortly after a
-   * poll saw the final status, so `user` stays valid until it came or copy_cancel returned. After
-   * copy_cancel it does not come. */
+  /* Called from a thread of the engine when copy_poll has something to do, at the latest when the
+   * status is final; may be NULL. It may come once too often, also after a poll saw the final
+   * status. After copy_cancel it does not come. */
   void (*wake)(void *user);
   void *user;
   _Atomic int status; /* 1: in progress, 0: done, or a negative code */
-  uint64_t engine[6];
+  uint64_t engine[8];
 };
 
 enum fence {
@@ -160,11 +160,10 @@ struct provider {
   bool (*reaches)(const struct memory *own, const struct memory *other);
   /* Starts a copy between a block of this kind and one that it reaches. Does not block. 1: not
    * started, as it needs `through`. Status becomes 0 or an error once the bytes are visible at `to`
-   * and the engine touches neither block; then any thread calls `wake`. */
+   * and the engine touches neither block. */
   int (*copy_start)(struct copy *copy);
-  /* Returns the status, polling the engine if necessary. An engine without `wakes` may advance the
-   * copy here, and leaves the detail of a failure with the thread. One caller at a time,
-   * copy_cancel included. */
+  /* Returns the status, polling the engine if necessary: the engine may advance the copy here. It
+   * leaves the detail of a failure with the thread. One caller at a time, copy_cancel included. */
   int (*copy_poll)(struct copy *copy);
   /* Returns when the engine touches neither block and `wake` is not running; takes at most one
    * engine operation. The status is then final. Call it without locks that `wake` takes. */
@@ -176,7 +175,8 @@ struct provider {
   void (*unpin)(struct memory *host);
   /* Host memory is about to end: drops what the engine keeps of its pages. NULL: nothing. */
   void (*forget)(const struct memory *host);
-  /* Does the engine call `wake`? If not, poll with copy_poll every few microseconds. */
+  /* Does the engine call `wake`? If not, poll with copy_poll every few microseconds. A driver may
+   * forget the call if it destroys a device's context, so a deadline still matters. */
   bool wakes;
 
   /* Returns when the fence holds. NULL: nothing to do. */

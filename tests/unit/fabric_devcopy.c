@@ -30,7 +30,7 @@ static int mock_start(struct copy *copy) {
 
 static int mock_poll(struct copy *copy) {
   (void)copy;
-  return engine.result;
+  return engine.result < 0 ? error_set(engine.result, 0, "mock", NULL, "no copy") : engine.result;
 }
 
 static void mock_cancel(struct copy *copy) {

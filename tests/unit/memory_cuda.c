@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/sys.h"
@@ -20,6 +21,7 @@
 #include "memory/ticket.h"
 #include "support/child.h"
 #include "support/copying.h"
+#include "support/owner.h"
 #include "support/seams.h"
 #include "support/tree.h"
 
@@ -27,8 +29,9 @@
 
 static const struct haul_place gpu0 = {HAUL_CUDA, 0}, gpu1 = {HAUL_CUDA, 1}, host = {HAUL_HOST, 0};
 
-static struct cuda_double *door;
-static char libraries[2][512]; /* the emulated driver, and its old version */
+static struct cuda_double *door, *other_door;
+/* The emulated driver, its old version, and one without cuStreamAddCallback. */
+static char libraries[3][512];
 
 /* The application's calls. */
 static CUresult (*app_alloc)(CUdeviceptr *address, size_t bytes);
@@ -65,8 +68,11 @@ static int load_double(void **state) {
   assert_non_null(doubles);
   snprintf(libraries[0], sizeof libraries[0], "%s/cuda/current/libcuda.so.1", doubles);
   snprintf(libraries[1], sizeof libraries[1], "%s/cuda/before-vmm/libcuda.so.1", doubles);
-  void *library = dlopen(libraries[0], RTLD_NOW);
+  snprintf(libraries[2], sizeof libraries[2], "%s/cuda/without-callbacks/libcuda.so.1", doubles);
+  void *library = dlopen(libraries[0], RTLD_NOW), *other = dlopen(libraries[2], RTLD_NOW);
   assert_non_null(library);
+  assert_non_null(other);
+  find(other, "cuda_double", &other_door);
   find(library, "cuda_double", &door);
   find(library, "cuMemAlloc_v2", &app_alloc);
   find(library, "cuMemFree_v2", &app_free);
@@ -121,7 +127,7 @@ static int end(void **state) {
   library_forget(&cuda_library);
   door->bandwidth = door->latency = door->init = door->create = door->pin = door->copy =
       door->ordering = door->hold = 0;
-  door->vmm = 1;
+  door->vmm = door->moves = 1;
   door->attributes = 20;
   door->flushes = 0;
   CUcontext left;
@@ -720,19 +726,20 @@ static void starting_a_copy_does_not_block(void **state) {
 
 /* Two chunks are in flight; the cancel waits only for them. */
 static void a_cancel_is_bounded(void **state) {
-  enum { BEGUN = 16 };
+  enum { BEGUN = 64, REST = 32 };
   (void)state;
-  struct memory memory = get(gpu0, 64 * MIB, 0), other = get(gpu1, 64 * MIB, 0), rest = memory;
-  struct copy copy = {.to = &memory, .from = &other, .length = 64 * MIB};
+  struct memory memory = get(gpu0, (BEGUN + REST) * MIB, 0);
+  struct memory other = get(gpu1, (BEGUN + REST) * MIB, 0), rest = memory;
+  struct copy copy = {.to = &memory, .from = &other, .length = (BEGUN + REST) * MIB};
   rest.address = (char *)memory.address + BEGUN * MIB;
-  put_pattern(&rest, 48 * MIB, 1);
-  put_pattern(&other, 64 * MIB, 2);
+  put_pattern(&rest, REST * MIB, 1);
+  put_pattern(&other, (BEGUN + REST) * MIB, 2);
   assert_works(provider_cuda.copy_start(&copy));
   provider_cuda.copy_cancel(&copy);
   assert_int_equal(provider_cuda.copy_poll(&copy), HAUL_ECANCELED);
-  put_pattern(&other, 64 * MIB, 3); /* no longer polled */
+  put_pattern(&other, (BEGUN + REST) * MIB, 3); /* no longer polled */
   expect_pattern(&memory, BEGUN * MIB, 2);
-  expect_pattern(&rest, 48 * MIB, 1);
+  expect_pattern(&rest, REST * MIB, 1);
   memory_free(&memory);
   memory_free(&other);
 }
@@ -758,6 +765,119 @@ static void more_copies_than_lanes_wait_their_turn(void **state) {
   expect_pattern(&memory, (COPIES - 1) * PART, 8);
   memory_free(&memory);
   memory_free(&bytes);
+}
+
+static void count_wake(void *user) {
+  atomic_fetch_add((_Atomic unsigned *)user, 1);
+}
+
+/* Polls the copy only when the engine has called. */
+static int wait_for_wakes(struct copy *copy, const _Atomic unsigned *wakes) {
+  int status;
+  for (unsigned seen = atomic_load(wakes); (status = provider_cuda.copy_poll(copy)) == 1;
+       seen = atomic_load(wakes))
+    for (unsigned waited = 0; atomic_load(wakes) == seen; waited++) {
+      assert_true(waited < 100000);
+      usleep(100);
+    }
+  return status;
+}
+
+/* Three chunks, and a copy that waits for a lane: each is woken when there is something to do. */
+static void the_engine_calls_when_a_copy_can_go_on(void **state) {
+  static struct copy copies[CUDA_LANES + 1];
+  _Atomic unsigned wakes[CUDA_LANES + 1] = {0};
+  (void)state;
+  struct memory memory = get(gpu0, 24 * MIB, 0), bytes = get(host, 24 * MIB, HAUL_REGION_PINNED);
+  assert_true(provider_cuda.wakes);
+  door->hold = 1;
+  for (size_t i = 0; i < COUNT(copies); i++) {
+    copies[i] = (struct copy){
+        .to = &memory, .from = &bytes, .length = 24 * MIB, .wake = count_wake, .user = &wakes[i]};
+    assert_works(provider_cuda.copy_start(&copies[i]));
+  }
+  usleep(20000);
+  for (size_t i = 0; i < COUNT(copies); i++)
+    assert_int_equal(wakes[i], 0);
+  door->hold = 0;
+  for (size_t i = 0; i < COUNT(copies); i++)
+    assert_int_equal(wait_for_wakes(&copies[i], &wakes[i]), 0);
+  memory_free(&memory);
+  memory_free(&bytes);
+}
+
+/* With the call that the driver makes after an error, and with the one that it drops then. */
+static void the_end_of_a_failed_copy_is_noticed(void **state) {
+  (void)state;
+  for (unsigned i = 0; i < 2; i++) {
+    cuda_library.names[0] = libraries[i == 0 ? 0 : 2];
+    struct cuda_double *double_of = i == 0 ? door : other_door;
+    struct memory memory = get(gpu0, 32 * MIB, 0);
+    struct memory bytes = get(host, 32 * MIB, HAUL_REGION_PINNED);
+    int64_t began = clock_now();
+    assert_works(copy_wait(&memory, 0, &bytes, 0, 32 * MIB, HAUL_FOREVER));
+    double_of->copy = 2;
+    assert_fails(HAUL_ESYSTEM, copy_wait(&memory, 0, &bytes, 0, 32 * MIB, HAUL_FOREVER));
+    assert_non_null(strstr(haul_error_last()->text, "CUDA_ERROR_ILLEGAL_ADDRESS (700)"));
+    assert_true(clock_now() - began < INT64_C(5000000000));
+    memory_free(&memory);
+    if (i == 0)
+      assert_int_equal(app_reset(0), CUDA_SUCCESS);
+    memory_free(&bytes);
+    providers_stop();
+    library_forget(&cuda_library);
+    assert_works(providers_start());
+  }
+}
+
+static int64_t cpu_ns(void) {
+  struct timespec used;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return used.tv_sec * INT64_C(1000000000) + used.tv_nsec;
+}
+
+static void *release_copies(void *argument) {
+  (void)argument;
+  usleep(300000);
+  door->hold = 0;
+  return NULL;
+}
+
+/* A waiting thread sleeps while the device copies. */
+static void waiting_takes_no_processor_time(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, MIB, 0), other = get(gpu0, MIB, 0);
+  put_pattern(&other, MIB, 1);
+  pthread_t thread;
+  door->hold = 1;
+  assert_int_equal(pthread_create(&thread, NULL, release_copies, NULL), 0);
+  int64_t began = cpu_ns();
+  assert_works(copy_sync(NULL, &memory, 0, &other, 0, MIB, HAUL_FOREVER));
+  int64_t used = cpu_ns() - began;
+  pthread_join(thread, NULL);
+  assert_int_equal(door->hold, 0);
+  assert_true(used < 6 * MS); /* 2 % of the time; a poll each 5 us takes some 10 % */
+  memory_free(&memory);
+  memory_free(&other);
+}
+
+/* As much as a GPU of 2024 moves within its memory, here without the bytes. */
+static void copies_within_a_gpu_exceed_2_terabytes_a_second(void **state) {
+  enum { ROUNDS = 32, TRIES = 20 };
+  int64_t best = INT64_MAX;
+  (void)state;
+  struct memory memory = get(gpu0, 2048 * MIB, 0), other = get(gpu0, 2048 * MIB, 0);
+  door->moves = 0;
+  for (unsigned i = 0; i < TRIES && best > 32 * MS; i++) {
+    int64_t began = clock_now();
+    for (unsigned round = 0; round < ROUNDS; round++)
+      assert_works(copy_sync(NULL, &memory, 0, &other, 0, 2048 * MIB, HAUL_FOREVER));
+    best = clock_now() - began < best ? clock_now() - began : best;
+  }
+  print_message("64 GiB in %lld us\n", (long long)best / 1000);
+  assert_true(SANITIZED || best <= 32 * MS);
+  memory_free(&memory);
+  memory_free(&other);
 }
 
 /* The context is unusable until the application resets the device, as with the real driver. */
@@ -1162,6 +1282,10 @@ int main(int count, char **arguments) {
       OVER(starting_a_copy_does_not_block),
       OVER(a_cancel_is_bounded),
       OVER(more_copies_than_lanes_wait_their_turn),
+      OVER(the_engine_calls_when_a_copy_can_go_on),
+      OVER(the_end_of_a_failed_copy_is_noticed),
+      OVER(waiting_takes_no_processor_time),
+      OVER(copies_within_a_gpu_exceed_2_terabytes_a_second),
       OVER(an_error_in_the_middle_ends_the_copy),
       OVER(a_reset_by_the_application_is_reported),
       OVER(a_reset_is_noticed_while_the_application_runs),

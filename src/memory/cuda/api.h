@@ -177,6 +177,8 @@ enum { CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100 };
   X(stream_create, cuStreamCreate, (CUstream * stream, unsigned flags))                            \
   X(stream_destroy, cuStreamDestroy_v2, (CUstream stream))                                         \
   X(stream_wait, cuStreamSynchronize, (CUstream stream))                                           \
+  X(stream_wait_event, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))        \
+  X(launch_host, cuLaunchHostFunc, (CUstream stream, void (*call)(void *user), void *user))        \
   X(event_create, cuEventCreate, (CUevent * event, unsigned flags))                                \
   X(event_destroy, cuEventDestroy_v2, (CUevent event))                                             \
   X(event_record, cuEventRecord, (CUevent event, CUstream stream))                                 \
@@ -184,8 +186,11 @@ enum { CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100 };
   X(event_wait, cuEventSynchronize, (CUevent event))
 
 /* NULL where the driver is older: they came with 11.4 (which tells parts of a GPU apart), 11.3 and
- * 11.7. */
+ * 11.7. cuStreamAddCallback is older, and cuda.h announces its removal. */
 #define CUDA_OPTIONAL(X)                                                                           \
+  X(add_callback, cuStreamAddCallback,                                                             \
+    (CUstream stream, void (*call)(CUstream stream, CUresult result, void *user), void *user,      \
+     unsigned flags))                                                                              \
   X(device_uuid_2, cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device))                           \
   X(flush_writes, cuFlushGPUDirectRDMAWrites, (int target, int scope))                             \
   X(range_handle, cuMemGetHandleForAddressRange,                                                   \

@@ -286,10 +286,10 @@ static int clear_behind(const struct block *block, size_t length) {
   struct cuda_device *device = cuda_device(block->device);
   if (length >= block->length)
     return 0;
-  CUresult result =
-      cuda_driver->fill(block->base + length, 0, block->length - length, device->into);
+  CUresult result = cuda_driver->fill(block->base + length, 0, block->length - length,
+                                      device->streams[CUDA_INTO]);
   if (result == CUDA_SUCCESS)
-    result = cuda_driver->stream_wait(device->into);
+    result = cuda_driver->stream_wait(device->streams[CUDA_INTO]);
   return result == CUDA_SUCCESS ? 0 : cuda_failed(block->device, result, "cuMemsetD8Async");
 }
 

@@ -59,6 +59,7 @@ const struct provider provider_cuda = {
     .copy_cancel = cuda_copy_cancel,
     .needs_cpu = cuda_needs_cpu,
     .unpin = cuda_unpin,
+    .wakes = true,
     .fence = cuda_fence,
     .checksum = cuda_checksum,
 };

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "core/list.h"
 #include "memory/cuda/driver.h"
 #include "memory/provider.h"
 
@@ -13,11 +14,18 @@
 
 extern const struct provider provider_cuda;
 
+/* Copies to a device and copies from it run in streams of their own. A driver's callback blocks its
+ * stream, so each of the two has another stream for the callbacks. */
+enum cuda_stream { CUDA_INTO, CUDA_OUT, CUDA_INTO_ENDS, CUDA_OUT_ENDS, CUDA_STREAMS };
+
 /* Device resources of one copy in progress. */
 struct cuda_lane {
-  bool busy;           /* under the device's lock */
   unsigned generation; /* of the context of the events; 0: no events */
   CUevent events[2];
+  /* Guarded by engine.c's lock. */
+  bool busy;
+  void (*wake)(void *user); /* the copy's */
+  void *user;
 };
 
 /* Devices visible to this process, with the driver's numbers. */
@@ -45,8 +53,11 @@ struct cuda_device {
    * reset: the context that follows a reset looks like the former one in all else. */
   void *_Atomic marker;
   _Atomic uint64_t marker_id;
-  CUstream into, out; /* copies to the device; copies from it */
+  CUstream streams[CUDA_STREAMS];
+
+  /* Guarded by engine.c's lock. */
   struct cuda_lane lanes[CUDA_LANES];
+  struct list waiting; /* copies without a lane, in order of arrival */
 };
 
 /* The number of devices. The first call after a start initialises the driver, which may take a
@@ -78,8 +89,8 @@ bool cuda_is_current(unsigned device, unsigned generation);
 /* HAUL_ESTALE, for resources of a context that the application has reset. */
 int cuda_gone(unsigned device);
 
-/* With the device's lock and in its context. Builds a lane that is free and empty. */
-int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane);
+/* In the device's context: gives a lane that the caller has taken the context's events. */
+int cuda_lane_build(unsigned device, struct cuda_lane *lane);
 
 /* State of a block of GPU memory: memory->state. */
 struct block {

@@ -175,6 +175,7 @@ static int query_device(unsigned number) {
   if (result != CUDA_SUCCESS)
     return cuda_failed(number, result, "cuDeviceGet");
   pthread_mutex_init(&device->lock, NULL);
+  list_init(&device->waiting);
   cuda_driver->device_name(device->name, sizeof device->name, device->handle);
   cuda_driver->device_memory(&device->memory, device->handle);
   cuda_driver->device_pci(device->pci, sizeof device->pci, device->handle);
@@ -260,24 +261,28 @@ int cuda_device_by_uuid(const uint8_t uuid[16]) {
   return -1;
 }
 
-/* Resources of a former context were destroyed with it. */
+/* Events of a former context were destroyed with it. */
 static void lane_empty(struct cuda_device *device, struct cuda_lane *lane) {
   bool ours = lane->generation == atomic_load(&device->generation);
-  for (unsigned i = 0; i < 2 && ours; i++)
-    if (lane->events[i])
+  for (unsigned i = 0; i < 2; i++) {
+    if (ours && lane->events[i])
       cuda_driver->event_destroy(lane->events[i]);
-  *lane = (struct cuda_lane){.busy = lane->busy};
+    lane->events[i] = NULL;
+  }
+  lane->generation = 0;
 }
 
-int cuda_lane_build(struct cuda_device *device, struct cuda_lane *lane) {
+int cuda_lane_build(unsigned number, struct cuda_lane *lane) {
+  struct cuda_device *device = &devices[number];
   CUresult result = CUDA_SUCCESS;
-  *lane = (struct cuda_lane){.generation = atomic_load(&device->generation)};
+  lane_empty(device, lane);
+  lane->generation = atomic_load(&device->generation);
   for (unsigned i = 0; i < 2 && result == CUDA_SUCCESS; i++)
     result = cuda_driver->event_create(&lane->events[i], CU_EVENT_DISABLE_TIMING);
   if (result == CUDA_SUCCESS)
     return 0;
   lane_empty(device, lane);
-  return cuda_failed((unsigned)(device - devices), result, "cuEventCreate");
+  return cuda_failed(number, result, "cuEventCreate");
 }
 
 static void *take_marker(struct cuda_device *device) {
@@ -285,15 +290,17 @@ static void *take_marker(struct cuda_device *device) {
   return atomic_exchange(&device->marker, NULL);
 }
 
-/* In the device's context: destroys its resources. */
+/* In the device's context: destroys its resources. The last callback may still run. */
 static void clear_context(struct cuda_device *device) {
+  for (unsigned i = 0; i < CUDA_STREAMS; i++) {
+    if (device->streams[i]) {
+      cuda_driver->stream_wait(device->streams[i]);
+      cuda_driver->stream_destroy(device->streams[i]);
+    }
+    device->streams[i] = NULL;
+  }
   for (unsigned i = 0; i < CUDA_LANES; i++)
     lane_empty(device, &device->lanes[i]);
-  if (device->into)
-    cuda_driver->stream_destroy(device->into);
-  if (device->out)
-    cuda_driver->stream_destroy(device->out);
-  device->into = device->out = NULL;
   void *marker = take_marker(device);
   if (marker)
     cuda_driver->host_free(marker);
@@ -311,25 +318,19 @@ static CUresult set_marker(struct cuda_device *device) {
 
 static int fill_context(struct cuda_device *device, unsigned number) {
   /* Non-blocking streams do not synchronise with the application's default stream. */
-  CUresult result = cuda_driver->stream_create(&device->into, CU_STREAM_NON_BLOCKING);
-  if (result == CUDA_SUCCESS)
-    result = cuda_driver->stream_create(&device->out, CU_STREAM_NON_BLOCKING);
+  CUresult result = CUDA_SUCCESS;
+  for (unsigned i = 0; i < CUDA_STREAMS && result == CUDA_SUCCESS; i++)
+    result = cuda_driver->stream_create(&device->streams[i], CU_STREAM_NON_BLOCKING);
   int code = result == CUDA_SUCCESS ? 0 : cuda_failed(number, result, "cuStreamCreate");
   if (code == 0 && (result = set_marker(device)) != CUDA_SUCCESS)
     code = cuda_failed(number, result, "cuMemHostAlloc");
-  for (unsigned i = 0; i < CUDA_LANES && code == 0; i++)
-    if (!device->lanes[i].busy)
-      code = cuda_lane_build(device, &device->lanes[i]);
   return code;
 }
 
-/* Drops the resources of a destroyed context; their handles are invalid. Lanes in use keep theirs
- * and are rebuilt when they are next taken. */
+/* Drops the resources of a destroyed context; their handles are invalid. Lanes keep theirs and are
+ * rebuilt when they are next taken. */
 static void forget_context(struct cuda_device *device) {
-  for (unsigned i = 0; i < CUDA_LANES; i++)
-    if (!device->lanes[i].busy)
-      device->lanes[i] = (struct cuda_lane){.busy = false};
-  device->into = device->out = NULL;
+  memset(device->streams, 0, sizeof device->streams);
   take_marker(device);
 }
 

@@ -196,7 +196,10 @@ int sim_copy_start(struct copy *copy) {
 }
 
 int sim_copy_poll(struct copy *copy) {
-  return atomic_load_explicit(&copy->status, memory_order_acquire);
+  int status = atomic_load_explicit(&copy->status, memory_order_acquire);
+  return status < 0 && status != HAUL_ECANCELED
+             ? error_set(status, 0, "sim", NULL, "the device's copy failed")
+             : status;
 }
 
 void sim_copy_cancel(struct copy *copy) {

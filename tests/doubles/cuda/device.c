@@ -10,7 +10,7 @@
 #define CONTEXTS_DEEP 16
 
 struct cuda_double cuda_double = {
-    .devices = 2, .memory = 4ULL << 30, .vmm = 1, .attributes = 20, .dmabuf = 1};
+    .devices = 2, .memory = 4ULL << 30, .vmm = 1, .attributes = 20, .dmabuf = 1, .moves = 1};
 struct gpu gpus[GPUS_MAX];
 unsigned gpu_count;
 struct CUctx_st contexts[GPUS_MAX];
@@ -50,6 +50,7 @@ static __attribute__((constructor)) void read_settings(void) {
   set(words, "hold=", &cuda_double.hold);
   set(words, "dmabuf=", &cuda_double.dmabuf);
   set(words, "bar1=", &cuda_double.bar1);
+  set(words, "moves=", &cuda_double.moves);
 }
 
 bool is_due(_Atomic unsigned long long *counter) {
@@ -297,6 +298,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  DEMAND(!in_callback);
   if (!initialised)
     return CUDA_ERROR_NOT_INITIALIZED;
   if (context < contexts || context >= contexts + gpu_count)
@@ -318,8 +320,11 @@ CUresult cuCtxGetCurrent(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
+_Thread_local bool in_callback;
+
 CUcontext current_or_broken(CUresult *code) {
   CUcontext context = depth > 0 ? stack[depth - 1] : NULL;
+  DEMAND(!in_callback);
   if (!initialised)
     *code = CUDA_ERROR_NOT_INITIALIZED;
   else if (!context)

@@ -8,25 +8,30 @@
  * driver's, even those by asynchronous calls.
  *
  * Settings are words in HAUL_CUDA_DOUBLE, read when the library is loaded, with defaults:
- *   devices=2         GPUs of the machine; CUDA_VISIBLE_DEVICES (numbers or UUIDs) selects and
- * orders them memory=4294967296 bytes per GPU bandwidth=0       bytes per second of a copy; 0:
- * unlimited latency=0         nanoseconds before each copy init=0            result of cuInit
+ *   devices=2         GPUs; CUDA_VISIBLE_DEVICES (numbers or UUIDs) selects and orders them
+ *   memory=4294967296 bytes per GPU
+ *   bandwidth=0       bytes per second of a copy; 0: unlimited
+ *   latency=0         nanoseconds before each copy
+ *   init=0            result of cuInit
  *   create=0          the n-th allocation fails without memory
  *   pin=0             the n-th registration of pages fails without memory
  *   copy=0            the n-th copy fails halfway, and breaks its context
  *   ordering=0        of GPUDirect writes: below 100 they need flushes
  *   vmm=1             0: no virtual-memory calls
- *   dmabuf=1          dma-bufs of udmabuf, where the kernel has it; 0: none; 2: stand-ins, which
- * are files that only the emulated NIC accepts bar1=0            bytes of live stand-ins at most;
- * 0: unlimited attributes=20     of addresses: newer ones are rejected capture=0         1: a
- * capture in mode "global" is active, so that threads that are not "relaxed" cannot make most calls
- * hold=0            1: copies wait until it is 0 */
+ *   attributes=20     of addresses: newer ones are rejected
+ *   capture=0         1: a capture in mode "global" is active: most calls of threads that are not
+ *                     "relaxed" fail
+ *   hold=0            1: copies wait until it is 0
+ *   moves=1           0: copies move no bytes and take no time
+ *   dmabuf=1          dma-bufs of udmabuf, where the kernel has it; 0: none; 2: stand-ins, files
+ *                     that only the mock NIC accepts
+ *   bar1=0            bytes of live stand-ins at most; 0: unlimited */
 #ifndef HAUL_TESTS_CUDA_DOOR_H
 #define HAUL_TESTS_CUDA_DOOR_H
 
 struct cuda_double {
   _Atomic unsigned long long devices, memory, bandwidth, latency, init, create, pin, copy, ordering,
-      vmm, attributes, hold, capture, dmabuf, bar1;
+      vmm, attributes, hold, moves, capture, dmabuf, bar1;
   /* Current counts. */
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
   _Atomic unsigned flushes; /* calls of cuFlushGPUDirectRDMAWrites */

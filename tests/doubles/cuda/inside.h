@@ -46,6 +46,8 @@ CUcontext current(CUresult *code);
 /* Also a broken context, for calls that wait. */
 CUcontext current_or_broken(CUresult *code);
 int gpu_by_uuid(const CUuuid *uuid);
+/* The calling thread runs a callback, which must not call the driver. */
+extern _Thread_local bool in_callback;
 /* Counts down to an injected failure. */
 bool is_due(_Atomic unsigned long long *counter);
 

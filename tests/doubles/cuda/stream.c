@@ -12,11 +12,15 @@ struct op {
   struct op *next;
   char *to;
   const char *from; /* NULL: a fill with `value` */
-  size_t bytes;     /* 0: an event */
+  size_t bytes;     /* 0: an event or a call */
   unsigned char value;
   struct range *uses[2];
   CUevent event;
+  bool waits;                /* for the event's record; else it records */
   unsigned long long number; /* of the event record */
+  void (*host)(void *user);
+  void (*callback)(CUstream stream, CUresult result, void *user);
+  void *user;
 };
 
 struct CUstream_st {
@@ -24,6 +28,7 @@ struct CUstream_st {
   CUcontext context;
   unsigned generation;
   pthread_t thread;
+  pthread_cond_t work;
   struct op *first, **last;
   unsigned long long given, done;
   _Atomic bool ending;
@@ -40,6 +45,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all streams a
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static CUstream streams;
 static CUevent events;
+
+/* With the lock. */
+static bool is_event(CUevent event, CUcontext context) {
+  CUevent one = events;
+  while (one && one != event)
+    one = one->next;
+  return one && one->context == context && one->generation == context->generation;
+}
 
 static void sleep_ns(unsigned long long ns) {
   struct timespec time = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
@@ -61,6 +74,8 @@ static bool move(CUstream stream, const struct op *op) {
   while (cuda_double.hold && !stream->ending)
     sleep_ns(1000000);
   sleep_ns(cuda_double.latency);
+  if (!cuda_double.moves)
+    return !breaks;
   for (size_t at = 0; at < end && !stream->ending; at += SLICE) {
     size_t bytes = end - at < SLICE ? end - at : SLICE;
     move_slice(op, at, bytes);
@@ -70,17 +85,48 @@ static bool move(CUstream stream, const struct op *op) {
   return !breaks;
 }
 
-/* With the lock, which is dropped during the copy. */
+/* With the lock, which is dropped meanwhile. An event may be destroyed while a stream waits for it.
+ */
+static void run_event(CUstream stream, const struct op *op) {
+  if (!op->waits)
+    op->event->passed = op->number > op->event->passed ? op->number : op->event->passed;
+  while (op->waits && !stream->ending && is_event(op->event, stream->context) &&
+         op->event->passed < op->number)
+    pthread_cond_wait(&changed, &lock);
+}
+
+/* Without the lock. After an error the driver calls callbacks and no host functions. */
+static void run_call(CUstream stream, const struct op *op) {
+  CUresult result = atomic_load(&stream->context->broken);
+  if (stream->ending)
+    return;
+  in_callback = true;
+  if (op->callback)
+    op->callback(stream, result, op->user);
+  else if (result == CUDA_SUCCESS)
+    op->host(op->user);
+  in_callback = false;
+}
+
+/* Without the lock. */
+static void run_copy(CUstream stream, const struct op *op) {
+  bool runs = !stream->ending && atomic_load(&stream->context->broken) == CUDA_SUCCESS;
+  if (runs && !move(stream, op))
+    atomic_store(&stream->context->broken, CUDA_ERROR_ILLEGAL_ADDRESS);
+  range_release(op->uses[0]);
+  range_release(op->uses[1]);
+}
+
+/* With the lock, which is dropped meanwhile. */
 static void run(CUstream stream, struct op *op) {
   if (op->event) {
-    op->event->passed = op->number > op->event->passed ? op->number : op->event->passed;
+    run_event(stream, op);
   } else {
-    bool runs = !stream->ending && atomic_load(&stream->context->broken) == CUDA_SUCCESS;
     pthread_mutex_unlock(&lock);
-    if (runs && !move(stream, op))
-      atomic_store(&stream->context->broken, CUDA_ERROR_ILLEGAL_ADDRESS);
-    range_release(op->uses[0]);
-    range_release(op->uses[1]);
+    if (op->host || op->callback)
+      run_call(stream, op);
+    else
+      run_copy(stream, op);
     pthread_mutex_lock(&lock);
   }
   stream->done++;
@@ -94,7 +140,7 @@ static void *stream_main(void *argument) {
   while (stream->first || !stream->ending) {
     struct op *op = stream->first;
     if (!op) {
-      pthread_cond_wait(&changed, &lock);
+      pthread_cond_wait(&stream->work, &lock);
       continue;
     }
     stream->first = op->next;
@@ -126,6 +172,7 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
   made->context = context;
   made->generation = context->generation;
   made->last = &made->first;
+  pthread_cond_init(&made->work, NULL);
   pthread_mutex_lock(&lock);
   made->next = streams;
   streams = made;
@@ -147,8 +194,10 @@ static void end_stream(CUstream stream, bool drop) {
     pthread_cond_wait(&changed, &lock);
   stream->ending = true;
   pthread_cond_broadcast(&changed);
+  pthread_cond_signal(&stream->work);
   pthread_mutex_unlock(&lock);
   pthread_join(stream->thread, NULL);
+  pthread_cond_destroy(&stream->work);
   free(stream);
   atomic_fetch_sub(&cuda_double.streams, 1);
   pthread_mutex_lock(&lock);
@@ -172,7 +221,7 @@ static void give(CUstream stream, struct op *op) {
   *stream->last = op;
   stream->last = &op->next;
   stream->given++;
-  pthread_cond_broadcast(&changed);
+  pthread_cond_signal(&stream->work);
 }
 
 static void wait_for(CUstream stream, unsigned long long number) {
@@ -276,14 +325,6 @@ CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes,
   return op.to ? start(context, stream, op, false) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* With the lock. */
-static bool is_event(CUevent event, CUcontext context) {
-  CUevent one = events;
-  while (one && one != event)
-    one = one->next;
-  return one && one->context == context && one->generation == context->generation;
-}
-
 CUresult cuEventCreate(CUevent *event, unsigned flags) {
   CUresult code;
   CUcontext context = current(&code);
@@ -329,7 +370,7 @@ CUresult cuEventDestroy_v2(CUevent event) {
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult cuEventRecord(CUevent event, CUstream stream) {
+static CUresult give_event(CUevent event, CUstream stream, bool waits) {
   CUresult code;
   CUcontext context = current(&code);
   if (!context)
@@ -340,13 +381,40 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   bool good = is_event(event, context) && is_stream(stream, context);
   if (good) {
     op->event = event;
-    op->number = ++event->recorded;
+    op->waits = waits;
+    op->number = waits ? event->recorded : ++event->recorded;
     give(stream, op);
   }
   pthread_mutex_unlock(&lock);
   if (!good)
     free(op);
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return give_event(event, stream, false);
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+  return flags == 0 ? give_event(event, stream, true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult give_call(CUstream stream, struct op op) {
+  CUresult code;
+  CUcontext context = current(&code);
+  if (!context)
+    return code;
+  return op.host || op.callback ? start(context, stream, op, false) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, void (*host)(void *user), void *user) {
+  return give_call(stream, (struct op){.host = host, .user = user});
+}
+
+CUresult cuStreamAddCallback(CUstream stream, void (*callback)(CUstream, CUresult, void *),
+                             void *user, unsigned flags) {
+  return flags == 0 ? give_call(stream, (struct op){.callback = callback, .user = user})
+                    : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult ask_event(CUevent event, bool wait) {
