@@ -259,9 +259,11 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until);
 /* No descriptor: it cannot be exported, and peers of this host use cross-memory attach. */
 #define HAUL_REGION_PRIVATE 1u
 
-/* Host memory that GPUs copy directly: the driver pins its pages at the first such copy until the
- * release, some 0.1 ms per MiB; the copy fails where it cannot. Other host memory that the driver
- * has not pinned is copied by the CPU through bounce buffers, as reports show. Never pooled. */
+/* Host memory that GPUs copy directly: the driver pins its pages until the release, some 0.1 ms per
+ * MiB, at once if the node has GPU memory, else at the first such copy; that copy fails where it
+ * cannot. Pinning and unpinning may wait for all that runs on the GPU, so allocate before a kernel
+ * that waits for transfers starts. Other host memory that the driver has not pinned is copied by
+ * the CPU through bounce buffers, as reports show. Never pooled. */
 #define HAUL_REGION_PINNED 2u
 
 #define HAUL_READ  1u /* peers may read */

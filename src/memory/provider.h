@@ -28,9 +28,11 @@ struct memory {
   bool writable;    /* false for an import without HAUL_WRITE */
   bool may_pin;     /* HAUL_REGION_PINNED: an engine may pin it until it is freed */
   bool may_wait;    /* allocated by memory_alloc_wait */
-  /* The provider whose engine has pinned it, and the device; NULL: not pinned. */
-  const struct provider *pinned_by;
+  /* The provider whose engine has pinned it, stored last; NULL: not pinned. The device, and which
+   * of its contexts. */
+  const struct provider *_Atomic pinned_by;
   uint16_t pinned_for;
+  uint32_t pinned_generation;
   /* The provider whose library has registered it (`enroll`); NULL: none. */
   const struct provider *enrolled_by;
   /* Wrapped device memory: of the allocations behind its addresses, never reused. Equal addresses
@@ -171,7 +173,11 @@ struct provider {
   /* Must the CPU copy this host memory to and from bounce buffers, as the engine does not reach it?
    * Not if it may be pinned. NULL: never. */
   bool (*needs_cpu)(const struct memory *host);
-  /* Unpins it before it is freed. */
+  /* Pins memory with `may_pin`, unless it is pinned. May block until all that runs on the device
+   * has ended, and kernels may wait for transfers: so not where a transfer waits. NULL: the engine
+   * pins nothing for longer than a copy. */
+  int (*pin)(unsigned device, struct memory *host);
+  /* Unpins it before it is freed. Blocks likewise. */
   void (*unpin)(struct memory *host);
   /* Host memory is about to end: drops what the engine keeps of its pages. NULL: nothing. */
   void (*forget)(const struct memory *host);

@@ -200,6 +200,7 @@ static int region_finish(struct haul_region *made, int status, struct haul_regio
   }
   atomic_fetch_add_explicit(&made->heap->refs, 1, memory_order_relaxed);
   made->generation = pool_born(&made->heap->pool);
+  staging_prepare(&made->heap->staging, made->memory.place);
   *region = made;
   return 0;
 }

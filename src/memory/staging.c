@@ -7,10 +7,13 @@
 #include "core/sys.h"
 #include "memory/pages.h"
 
-void staging_bind_numa(const struct memory *memory, int numa) {
+void staging_pin(struct staging *staging, struct memory *memory, int numa) {
+  const struct provider *engine = atomic_load(&staging->engine);
   /* If a sandbox forbids mbind, pages come from the node of their first use. */
   if (numa >= 0)
     pages_prefer(memory->address, memory->length, (unsigned)numa, false);
+  if (engine)
+    engine->pin(staging->device, memory);
 }
 
 static int ask_numa(struct haul_place place) {
@@ -44,19 +47,19 @@ static void bounce_free_all(struct list *bounces) {
     bounce_free(list_entry(item, struct bounce, link));
 }
 
-static int bounce_new(struct heap *heap, int numa, struct bounce **made) {
+static int bounce_new(struct staging *staging, int numa, struct bounce **made) {
   struct bounce *bounce = alloc_zero(1, sizeof *bounce);
   if (!bounce)
     return error_memory("buffer for a device");
   list_init(&bounce->link);
   bounce->numa = numa;
-  int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, BOUNCE_BYTES,
+  int code = heap_alloc(staging->heap, (struct haul_place){HAUL_HOST, 0}, BOUNCE_BYTES,
                         HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &bounce->region);
   if (code) {
     alloc_free(bounce);
     return code;
   }
-  staging_bind_numa(&bounce->region->memory, numa);
+  staging_pin(staging, &bounce->region->memory, numa);
   *made = bounce;
   return 0;
 }
@@ -84,18 +87,20 @@ static struct bounce *find_idle(struct staging *staging, int numa) {
 }
 
 /* Gets a buffer that the user was counted for. If the limit is reached, a buffer of another NUMA
- * node is replaced. */
+ * node is replaced, or taken from a pool that is full. */
 static int bounce_get(struct staging *staging, int numa, struct bounce **bounce) {
   struct list dead = LIST_INIT(dead);
   pthread_mutex_lock(&staging->lock);
   *bounce = find_idle(staging, numa);
+  if (!*bounce && staging->full)
+    *bounce = find_idle(staging, -1);
   if (!*bounce) {
     trim(staging, staging->limit - staging->reserved - 1, &dead);
     staging->made++;
   }
   pthread_mutex_unlock(&staging->lock);
   bounce_free_all(&dead);
-  int code = *bounce ? 0 : bounce_new(staging->heap, numa, bounce);
+  int code = *bounce ? 0 : bounce_new(staging, numa, bounce);
   if (code == 0)
     return 0;
   pthread_mutex_lock(&staging->lock);
@@ -116,7 +121,7 @@ static bool staging_has_room(const struct staging *staging, enum staging_kind ki
   size_t taken = staging->reserved + staging->used[kind] + count;
   for (unsigned i = 0; i < STAGING_KINDS; i++)
     taken += i == kind ? 0 : guaranteed(staging, i);
-  return taken <= staging->limit;
+  return taken <= (staging->full ? staging->made + staging->reserved : staging->limit);
 }
 
 static struct staging_user *first_waiter(const struct staging *staging, unsigned kind) {
@@ -261,6 +266,51 @@ int staging_full(void) {
                    "all bounce buffers are in use by slow peers");
 }
 
+/* Once for all threads: they need not wait for buffers that another one makes. */
+static void fill(struct staging *staging, int numa) {
+  struct bounce *bounce;
+  pthread_mutex_lock(&staging->lock);
+  while (staging->full && !staging->closed && staging->made + staging->reserved < staging->goal) {
+    pthread_mutex_unlock(&staging->lock);
+    int code = bounce_new(staging, numa, &bounce);
+    pthread_mutex_lock(&staging->lock);
+    staging->full = code == 0;
+    if (code == 0) {
+      list_prepend(&staging->idle, &bounce->link);
+      staging->made++;
+    }
+    wake_next(staging);
+  }
+  staging->filling = false;
+  pthread_mutex_unlock(&staging->lock);
+}
+
+void staging_prepare(struct staging *staging, struct haul_place place) {
+  const struct provider *engine = provider_of(place.kind);
+  struct list dead = LIST_INIT(dead);
+  if (!engine || !engine->pin)
+    return;
+  int numa = staging_numa(staging, place);
+  uint64_t node = UINT64_C(1) << (unsigned)(numa + 1) % 64;
+  pthread_mutex_lock(&staging->lock);
+  if (!staging->engine) {
+    staging->device = place.device;
+    atomic_store(&staging->engine, engine);
+    trim(staging, 0, &dead); /* these are not pinned */
+  }
+  if (!(staging->nodes & node))
+    staging->goal += numa < 0 ? staging->limit : staging->limit / 2;
+  if (staging->goal > staging->limit)
+    staging->goal = staging->limit;
+  staging->nodes |= node;
+  bool fills = !staging->filling;
+  staging->filling = staging->full = true;
+  pthread_mutex_unlock(&staging->lock);
+  bounce_free_all(&dead);
+  if (fills)
+    fill(staging, numa);
+}
+
 unsigned staging_reserve(struct staging *staging, unsigned wanted) {
   struct list dead = LIST_INIT(dead);
   pthread_mutex_lock(&staging->lock);
@@ -312,7 +362,7 @@ int64_t staging_expire(struct staging *staging, int64_t now) {
   struct list dead = LIST_INIT(dead);
   int64_t next = HAUL_FOREVER;
   pthread_mutex_lock(&staging->lock);
-  while (!list_empty(&staging->idle) && next == HAUL_FOREVER) {
+  while (!staging->full && !list_empty(&staging->idle) && next == HAUL_FOREVER) {
     struct bounce *oldest = list_entry(staging->idle.previous, struct bounce, link);
     if (oldest->ends_at > now)
       next = oldest->ends_at;

@@ -10,7 +10,11 @@
  *
  * Fairness. A user with fewer than STAGING_PAIR buffers queues, in order of arrival within its
  * kind; others do not queue. So each user gets two before any gets a third. A user that holds
- * buffers requests more only if it can continue without them, or requests all at once. */
+ * buffers requests more only if it can continue without them, or requests all at once.
+ *
+ * Pinning. A driver may let pinning, unpinning and freeing wait for all that runs on its device, as
+ * for a kernel that waits for a transfer. So for an engine that pins, the pool is filled when the
+ * node gets memory of its device, and keeps its buffers. */
 #ifndef HAUL_MEMORY_STAGING_H
 #define HAUL_MEMORY_STAGING_H
 
@@ -49,6 +53,14 @@ struct staging {
   struct list idle;                   /* bounce buffers, latest first */
   struct list waiting[STAGING_KINDS]; /* users, in order of arrival */
   int64_t gave_up[STAGING_KINDS];     /* when a user last left it without a buffer */
+  /* An engine that pins, one of its devices, and the NUMA nodes that have a share: half of the
+   * limit each. `full`: buffers are neither made nor freed but by staging_prepare and
+   * staging_reserve. */
+  const struct provider *_Atomic engine;
+  uint16_t device;
+  uint64_t nodes;
+  size_t goal; /* buffers, made and reserved */
+  bool full, filling;
   bool closed;
   bool expires; /* a call of staging_expire is due */
   uint64_t waits;
@@ -108,7 +120,10 @@ void staging_unreserve(struct staging *staging, unsigned count);
 
 /* The NUMA node of the place's device; -1: unknown, or the host has one node. */
 int staging_numa(struct staging *staging, struct haul_place place);
-/* Makes the memory's pages, at their first use, come from that node if it has free ones. */
-void staging_bind_numa(const struct memory *memory, int numa);
+/* Makes the memory's pages come from that node if it has free ones, and has the engine pin them. If
+ * that fails, the first copy tries again and reports. Before the first use, not on a data path. */
+void staging_pin(struct staging *staging, struct memory *memory, int numa);
+/* Fills the pool if engines of the place's kind pin. Not on a data path. */
+void staging_prepare(struct staging *staging, struct haul_place place);
 
 #endif

@@ -9,10 +9,21 @@
 #include "core/sys.h"
 #include "core/wire.h"
 #include "memory/copy.h"
+#include "memory/staging.h"
 #include "memory/ticket.h"
 #include "node/peer.h"
 
 #define PAGE 24 /* entries of NAMES: at most 24 * 273 bytes, which fit CONTROL_BODY_MAX */
+
+/* Pins the memory at once if the node has memory of a device whose engine pins. */
+static __attribute__((noinline)) int alloc_pinned(haul_node *node, struct haul_place place,
+                                                  size_t length, unsigned flags,
+                                                  haul_region **region) {
+  int code = heap_alloc(node->heap, place, length, flags, region);
+  if (code == 0)
+    staging_pin(heap_staging(node->heap), &(*region)->memory, -1);
+  return code;
+}
 
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region) {
@@ -20,6 +31,8 @@ HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t 
     return HAUL_EFORK;
   if (__builtin_expect(!node || !region, 0))
     return node_enter("haul_region_alloc", false, "node or region is NULL");
+  if (__builtin_expect(flags & HAUL_REGION_PINNED, 0))
+    return alloc_pinned(node, place, length, flags, region);
   return heap_alloc(node->heap, place, length, flags, region);
 }
 

@@ -3,6 +3,9 @@
  * transfer reports its own region's way, whichever region came first. */
 #include "support/check.h"
 
+#include <unistd.h>
+
+#include "doubles/cuda/door.h"
 #include "memory/staging.h"
 #include "support/gpu.h"
 #include "support/names.h"
@@ -54,22 +57,28 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* A write and its report; returns the code if it is rejected. */
-static int write_all(struct haul_region *from, unsigned flags, struct haul_path *path) {
+/* A write over a path and its report; returns the code if it is rejected or fails. */
+static int write_over(const char *only, struct haul_region *from, unsigned flags,
+                      struct haul_path *path) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_report report = HAUL_REPORT_INIT;
   struct haul_transfer *transfer;
   struct haul_piece piece = {0, 0, LENGTH};
   options.flags = flags;
-  options.only = "map";
+  options.only = only;
+  options.deadline = haul_deadline_in(BOUND);
   int code = haul_write(t.remote, from, &piece, 1, &options, &transfer);
   if (code)
     return code;
-  assert_works(haul_transfer_wait(transfer, HAUL_FOREVER));
+  code = haul_transfer_wait(transfer, HAUL_FOREVER);
   assert_works(haul_transfer_report(transfer, &report));
   haul_transfer_release(transfer);
   *path = report.paths[0];
-  return 0;
+  return code;
+}
+
+static int write_all(struct haul_region *from, unsigned flags, struct haul_path *path) {
+  return write_over("map", from, flags, path);
 }
 
 static void goes_straight(void) {
@@ -189,6 +198,24 @@ static void canceled_transfers_free_their_buffers(void **state) {
   all_arrive();
 }
 
+/* A kernel may wait for what a transfer brings, and pinning waits for the kernel. */
+static void transfers_complete_while_a_kernel_runs(void **state) {
+  struct cuda_double *door = gpu_double();
+  struct haul_region *const regions[] = {t.plain, t.pinned};
+  struct haul_path path;
+  (void)state;
+  if (!door)
+    skip();
+  door->kernel = 1;
+  alarm(60);
+  for (size_t i = 0; i < COUNT(regions); i++) {
+    assert_works(write_over("tcp", regions[i], 0, &path));
+    assert_works(write_over("map", regions[i], 0, &path));
+  }
+  door->kernel = 0;
+  alarm(0);
+}
+
 static void a_node_closes_while_transfers_wait_for_buffers(void **state) {
   (void)state;
   struct haul_transfer *transfers[MANY];
@@ -214,6 +241,7 @@ int main(void) {
       TEST(a_report_outlives_its_region),
       TEST(plain_memory_shares_the_bounce_buffers),
       TEST(canceled_transfers_free_their_buffers),
+      TEST(transfers_complete_while_a_kernel_runs),
       TEST(a_node_closes_while_transfers_wait_for_buffers),
   };
   return cmocka_run_group_tests_name("pinned memory and a GPU", tests, NULL, NULL);

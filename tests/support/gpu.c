@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "support/gpu.h"
 
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,11 @@ void *gpu_alloc(size_t length) {
   must(driver->alloc(&address, length), "cuMemAlloc");
   leave();
   return (void *)(uintptr_t)address;
+}
+
+struct cuda_double *gpu_double(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  return library ? dlsym(library, "cuda_double") : NULL;
 }
 
 void gpu_free(void *address) {

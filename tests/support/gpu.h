@@ -14,4 +14,7 @@ bool gpu_is_there(void);
 void *gpu_alloc(size_t length);
 void gpu_free(void *address);
 
+/* The emulated driver's settings; NULL: the driver is real. */
+struct cuda_double *gpu_double(void);
+
 #endif

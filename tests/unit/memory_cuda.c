@@ -126,7 +126,7 @@ static int end(void **state) {
   providers_stop();
   library_forget(&cuda_library);
   door->bandwidth = door->latency = door->init = door->create = door->pin = door->copy =
-      door->ordering = door->hold = 0;
+      door->ordering = door->hold = door->kernel = 0;
   door->vmm = door->moves = 1;
   door->attributes = 20;
   door->flushes = 0;
@@ -578,6 +578,89 @@ static void buffers_that_cannot_be_pinned_are_an_error(void **state) {
   memory_free(&memory);
   memory_free(&bytes);
   memory_free(&through);
+}
+
+/* Kernels may wait for what a transfer brings, and the driver lets pinning wait for kernels. */
+static void copies_work_while_a_kernel_runs(void **state) {
+  (void)state;
+  struct heap *heap;
+  struct haul_region *there, *here;
+  struct staging_counters counters;
+  assert_works(heap_open(NULL, 0, &heap));
+  staging_counters(heap_staging(heap), &counters);
+  assert_int_equal(counters.bytes, 0); /* no GPU is used yet */
+  assert_works(heap_alloc(heap, host, 4 * MIB, 0, &here));
+  assert_int_equal(door->pinned, 0);
+  assert_works(heap_alloc(heap, gpu0, 4 * MIB, 0, &there));
+  staging_counters(heap_staging(heap), &counters);
+  assert_int_equal(counters.bytes, counters.limit);
+  unsigned pinned = door->pinned;
+  alarm(20);
+  door->kernel = 1;
+  for (uint64_t seed = 1; seed < 3; seed++) {
+    pattern_fill(here->memory.view, 4 * MIB, seed);
+    assert_works(copy_sync(heap_staging(heap), &there->memory, 0, &here->memory, 0, 4 * MIB,
+                           haul_deadline_in(10 * S)));
+    memset(here->memory.view, 0, 4 * MIB);
+    assert_works(copy_sync(heap_staging(heap), &here->memory, 0, &there->memory, 0, 4 * MIB,
+                           haul_deadline_in(10 * S)));
+    pattern_check(here->memory.view, 4 * MIB, seed);
+    assert_true(heap_expire(heap, clock_now() + 2 * STAGING_IDLE_NS) == HAUL_FOREVER);
+    assert_int_equal(door->pinned, pinned);
+  }
+  door->kernel = 0;
+  alarm(0);
+  region_put(there);
+  region_put(here);
+  heap_close(heap);
+}
+
+/* As of two GPUs on different sockets. */
+static void each_numa_node_has_its_share_of_buffers(void **state) {
+  bool (*before)(void) = sys_ops.has_nodes;
+  struct heap *heap;
+  struct haul_region *regions[2];
+  struct staging_counters counters;
+  struct staging_user user;
+  struct bounce *near;
+  (void)state;
+  make_root();
+  tree_file(root, "bus/pci/devices/0000:da:00.0/numa_node", "1\n");
+  tree_file(root, "bus/pci/devices/0000:db:00.0/numa_node", "2\n");
+  again();
+  assert_works(heap_open(NULL, 0, &heap));
+  struct staging *staging = heap_staging(heap);
+  staging_limit(staging, STAGING_LEAST);
+  sys_ops.has_nodes = several_nodes;
+  for (unsigned i = 0; i < 2; i++) {
+    assert_works(heap_alloc(heap, i == 0 ? gpu0 : gpu1, MIB, 0, &regions[i]));
+    staging_counters(staging, &counters);
+    assert_int_equal(counters.bytes, (i + 1) * STAGING_LEAST / 2);
+    assert_works(staging_get_wait(staging, &user, 1, (int)i + 1, &near, HAUL_NO_WAIT));
+    assert_int_equal(near->numa, i + 1);
+    staging_put(&user, near);
+  }
+  sys_ops.has_nodes = before;
+  region_put(regions[0]);
+  region_put(regions[1]);
+  heap_close(heap);
+  tree_remove(root);
+}
+
+/* Then buffers are made on demand, and the first copy reports what is missing. */
+static void a_pool_that_cannot_be_filled_still_works(void **state) {
+  (void)state;
+  struct heap *heap;
+  struct haul_region *there, *here;
+  assert_works(heap_open(NULL, 0, &heap));
+  assert_works(heap_alloc(heap, host, MIB, 0, &here));
+  door->pin = 1;
+  assert_works(heap_alloc(heap, gpu0, MIB, 0, &there));
+  assert_works(copy_sync(heap_staging(heap), &there->memory, 0, &here->memory, 0, MIB,
+                         haul_deadline_in(10 * S)));
+  region_put(there);
+  region_put(here);
+  heap_close(heap);
 }
 
 /* Else the CPU would copy every byte, as for unpinned memory. */
@@ -1273,6 +1356,9 @@ int main(int count, char **arguments) {
       OVER(pinned_host_memory_is_copied_directly),
       OVER(memory_that_is_not_pinned_takes_two_buffers),
       OVER(buffers_that_cannot_be_pinned_are_an_error),
+      OVER(copies_work_while_a_kernel_runs),
+      OVER(each_numa_node_has_its_share_of_buffers),
+      OVER(a_pool_that_cannot_be_filled_still_works),
       OVER(memory_is_pinned_from_its_first_copy_until_its_free),
       OVER(memory_that_cannot_be_pinned_is_an_error),
       OVER(the_callers_context_stays_current),

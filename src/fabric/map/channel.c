@@ -22,6 +22,7 @@
 #include "core/sys.h"
 #include "core/wire.h"
 #include "fabric/map/map.h"
+#include "memory/staging.h"
 #include "memory/ticket.h"
 
 #define MAGIC 0x50414d48u /* "HMAP" */
@@ -322,7 +323,11 @@ int channel_bind(struct map_endpoint *endpoint, const struct remote_key *key, ha
   if (code)
     list_remove(&request.base.link);
   loop_unlock(loop);
-  return code ? code : channel_request_wait(&request.base, until);
+  if (code == 0)
+    code = channel_request_wait(&request.base, until);
+  if (code == 0)
+    staging_prepare(heap_staging(endpoint->base.link->fabric->heap), binding->memory.place);
+  return code;
 }
 
 bool channel_lives(const struct map_endpoint *endpoint) {

@@ -71,7 +71,7 @@ static int open_area(struct rdma_endpoint *endpoint, struct haul_place place,
   int code = heap_alloc(heap, (struct haul_place){HAUL_HOST, 0}, area->slots * BOUNCE_BYTES,
                         HAUL_REGION_PRIVATE | HAUL_REGION_PINNED, &area->region);
   if (code == 0)
-    staging_bind_numa(&area->region->memory, staging_numa(staging, place));
+    staging_pin(staging, &area->region->memory, staging_numa(staging, place));
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
     code = rdma_device_export(endpoint->rails[i].device, &area->region->memory,
                               HAUL_READ | HAUL_WRITE, &area->registrations[i]);

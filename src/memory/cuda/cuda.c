@@ -58,6 +58,7 @@ const struct provider provider_cuda = {
     .copy_poll = cuda_copy_poll,
     .copy_cancel = cuda_copy_cancel,
     .needs_cpu = cuda_needs_cpu,
+    .pin = cuda_pin,
     .unpin = cuda_unpin,
     .wakes = true,
     .fence = cuda_fence,

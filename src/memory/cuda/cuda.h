@@ -155,6 +155,7 @@ int cuda_copy_start(struct copy *copy);
 int cuda_copy_poll(struct copy *copy);
 void cuda_copy_cancel(struct copy *copy);
 bool cuda_needs_cpu(const struct memory *host);
+int cuda_pin(unsigned device, struct memory *host);
 void cuda_unpin(struct memory *host);
 int cuda_checksum(struct memory *memory, uint64_t offset, uint64_t length, uint64_t *sum);
 

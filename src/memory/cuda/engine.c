@@ -300,8 +300,9 @@ static int pin_now(unsigned device, struct memory *host) {
       cuda_driver->host_register(host->view, host->length, CU_MEMHOSTREGISTER_PORTABLE);
   if (result != CUDA_SUCCESS)
     return cuda_failed(device, result, "cuMemHostRegister");
-  host->pinned_by = &provider_cuda;
   host->pinned_for = (uint16_t)device;
+  host->pinned_generation = atomic_load(&cuda_device(device)->generation);
+  atomic_store_explicit(&host->pinned_by, &provider_cuda, memory_order_release);
   return 0;
 }
 
@@ -318,6 +319,15 @@ static int pin(unsigned device, struct memory *host) {
   return code;
 }
 
+int cuda_pin(unsigned device, struct memory *host) {
+  int code = cuda_enter(device); /* the context may not exist yet */
+  if (code)
+    return code;
+  code = pin(device, host);
+  cuda_leave();
+  return code;
+}
+
 /* If the context is destroyed, the pinning is gone, too. */
 void cuda_unpin(struct memory *host) {
   host->pinned_by = NULL;
@@ -327,9 +337,15 @@ void cuda_unpin(struct memory *host) {
   cuda_leave();
 }
 
+/* As known here; the driver is not asked. */
+static bool is_pinned_here(struct memory *host) {
+  return atomic_load_explicit(&host->pinned_by, memory_order_acquire) == &provider_cuda &&
+         cuda_is_current(host->pinned_for, host->pinned_generation);
+}
+
 /* 0: the driver reaches the memory; 1: the CPU must copy it through buffers; or a code. */
 static int look_at_host(struct memory *host, uint64_t offset, uint64_t length, unsigned device) {
-  if (length == 0 || is_pinned((const char *)host->view + offset, length))
+  if (length == 0 || is_pinned_here(host) || is_pinned((const char *)host->view + offset, length))
     return 0;
   return host->may_pin ? pin(device, host) : 1;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "inside.h"
@@ -51,6 +52,7 @@ static __attribute__((constructor)) void read_settings(void) {
   set(words, "dmabuf=", &cuda_double.dmabuf);
   set(words, "bar1=", &cuda_double.bar1);
   set(words, "moves=", &cuda_double.moves);
+  set(words, "kernel=", &cuda_double.kernel);
 }
 
 bool is_due(_Atomic unsigned long long *counter) {
@@ -318,6 +320,12 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 CUresult cuCtxGetCurrent(CUcontext *context) {
   *context = depth > 0 ? stack[depth - 1] : NULL;
   return CUDA_SUCCESS;
+}
+
+CUcontext current_idle(CUresult *code) {
+  while (cuda_double.kernel)
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  return current(code);
 }
 
 _Thread_local bool in_callback;

@@ -25,13 +25,15 @@
  *   moves=1           0: copies move no bytes and take no time
  *   dmabuf=1          dma-bufs of udmabuf, where the kernel has it; 0: none; 2: stand-ins, files
  *                     that only the mock NIC accepts
- *   bar1=0            bytes of live stand-ins at most; 0: unlimited */
+ *   bar1=0            bytes of live stand-ins at most; 0: unlimited
+ *   kernel=0          1: a kernel runs on each GPU, and calls with implicit synchronization wait
+ *                     until it is 0: they allocate, free, pin and unpin */
 #ifndef HAUL_TESTS_CUDA_DOOR_H
 #define HAUL_TESTS_CUDA_DOOR_H
 
 struct cuda_double {
   _Atomic unsigned long long devices, memory, bandwidth, latency, init, create, pin, copy, ordering,
-      vmm, attributes, hold, moves, capture, dmabuf, bar1;
+      vmm, attributes, hold, moves, kernel, capture, dmabuf, bar1;
   /* Current counts. */
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
   _Atomic unsigned flushes; /* calls of cuFlushGPUDirectRDMAWrites */

@@ -43,6 +43,8 @@ extern struct CUctx_st contexts[GPUS_MAX];
 extern _Atomic bool initialised;
 /* The calling thread's context, or NULL with the driver's code. */
 CUcontext current(CUresult *code);
+/* Waits for the running kernel first: implicit synchronization. */
+CUcontext current_idle(CUresult *code);
 /* Also a broken context, for calls that wait. */
 CUcontext current_or_broken(CUresult *code);
 int gpu_by_uuid(const CUuuid *uuid);

@@ -307,7 +307,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 
 CUresult cuMemHostAlloc(void **address, size_t size, unsigned flags) {
   CUresult code;
-  CUcontext context = current(&code);
+  CUcontext context = current_idle(&code);
   if (!context)
     return code;
   if (size == 0 || flags > 7)
@@ -331,7 +331,7 @@ static void end_pinned(struct range *range) {
 
 static CUresult unpin(void *address, bool theirs, CUresult otherwise) {
   CUresult code;
-  if (!current(&code))
+  if (!current_idle(&code))
     return code;
   pthread_mutex_lock(&memory_lock);
   struct range *range = find_range(PINNED, (uintptr_t)address, 1);
@@ -352,7 +352,7 @@ CUresult cuMemHostUnregister(void *address) {
 
 CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags) {
   CUresult code;
-  CUcontext context = current(&code);
+  CUcontext context = current_idle(&code);
   if (!context)
     return code;
   if (!address || size == 0 || flags > 15)

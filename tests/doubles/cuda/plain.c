@@ -69,7 +69,7 @@ static void drop_plain(struct range *range) {
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
   CUresult code;
-  CUcontext context = current(&code);
+  CUcontext context = current_idle(&code);
   if (!context)
     return code;
   if (size == 0)
@@ -97,7 +97,7 @@ void end_plain(struct range *range) {
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
   CUresult code;
-  if (!current(&code))
+  if (!current_idle(&code))
     return code;
   pthread_mutex_lock(&memory_lock);
   struct range *range = find_range(PLAIN, address, 1);
