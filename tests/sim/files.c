@@ -309,9 +309,11 @@ char *world_getenv(const char *name) {
   return text;
 }
 
+/* A NIC notices within 2 s that its peer is gone, and not within 34 s as by default, so that runs
+ * need no longer calm than other faults do. */
 char *world_secure_getenv(const char *name) {
-  (void)name;
-  return NULL;
+  static char timeout[] = "14";
+  return strcmp(name, "HAUL_RDMA_TIMEOUT") == 0 ? timeout : NULL;
 }
 
 int world_uname(struct utsname *kernel) {
