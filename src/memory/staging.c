@@ -268,14 +268,14 @@ int staging_full(void) {
 
 /* Once for all threads: they need not wait for buffers that another one makes. */
 static void fill(struct staging *staging, int numa) {
-  struct bounce *bounce;
   pthread_mutex_lock(&staging->lock);
   while (staging->full && !staging->closed && staging->made + staging->reserved < staging->goal) {
     pthread_mutex_unlock(&staging->lock);
-    int code = bounce_new(staging, numa, &bounce);
+    struct bounce *bounce = NULL;
+    bounce_new(staging, numa, &bounce);
     pthread_mutex_lock(&staging->lock);
-    staging->full = code == 0;
-    if (code == 0) {
+    staging->full = bounce != NULL;
+    if (bounce) {
       list_prepend(&staging->idle, &bounce->link);
       staging->made++;
     }
