@@ -53,6 +53,7 @@ static CUresult (*app_unreserve)(CUdeviceptr address, size_t bytes);
 static CUresult (*app_map)(CUdeviceptr address, size_t bytes, size_t offset,
                            CUmemGenericAllocationHandle handle, unsigned long long flags);
 static CUresult (*app_unmap)(CUdeviceptr address, size_t bytes);
+static CUresult (*app_ask)(unsigned count, int *attributes, void **values, CUdeviceptr address);
 static CUresult (*app_set_access)(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
                                   size_t count);
 
@@ -91,6 +92,7 @@ static int load_double(void **state) {
   find(library, "cuMemMap", &app_map);
   find(library, "cuMemUnmap", &app_unmap);
   find(library, "cuMemSetAccess", &app_set_access);
+  find(library, "cuPointerGetAttributes", &app_ask);
   return 0;
 }
 
@@ -500,6 +502,39 @@ static void remapped_memory_has_another_identity(void **state) {
   }
   for (unsigned part = 0; part < 3; part++)
     unmap_part(segment, part);
+  assert_int_equal(app_unreserve(segment, RESERVED_BYTES), CUDA_SUCCESS);
+  end_application(1);
+}
+
+static unsigned synchronises(CUdeviceptr at) {
+  int attribute = CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+  unsigned set = 2;
+  void *value = &set;
+  assert_int_equal(app_ask(1, &attribute, &value, at), CUDA_SUCCESS);
+  return set;
+}
+
+/* Else cudaMemcpy may return before its bytes are where a NIC reads them. */
+static void operations_on_wrapped_memory_are_synchronous(void **state) {
+  (void)state;
+  CUdeviceptr address, other;
+  struct memory memory;
+  be_an_application(1);
+  assert_int_equal(app_alloc(&address, 4 * MIB), CUDA_SUCCESS);
+  assert_int_equal(app_alloc(&other, 4 * MIB), CUDA_SUCCESS);
+  assert_int_equal(synchronises(address), 0);
+  assert_works(memory_wrap((char *)(uintptr_t)address + MIB, MIB, &memory));
+  assert_int_equal(synchronises(address), 1); /* it is of the allocation */
+  assert_int_equal(synchronises(other), 0);
+  memory_free(&memory);
+  assert_int_equal(app_free(address), CUDA_SUCCESS);
+  assert_int_equal(app_free(other), CUDA_SUCCESS);
+  CUdeviceptr segment = reserve_segment();
+  map_part(segment, 0);
+  assert_works(memory_wrap((void *)(uintptr_t)segment, MAPPING, &memory)); /* it refuses */
+  assert_int_equal(synchronises(segment), 0);
+  memory_free(&memory);
+  unmap_part(segment, 0);
   assert_int_equal(app_unreserve(segment, RESERVED_BYTES), CUDA_SUCCESS);
   end_application(1);
 }
@@ -1353,6 +1388,7 @@ int main(int count, char **arguments) {
       OVER(reallocated_memory_has_another_identity),
       OVER(only_what_is_mapped_is_memory),
       OVER(remapped_memory_has_another_identity),
+      OVER(operations_on_wrapped_memory_are_synchronous),
       OVER(pinned_host_memory_is_copied_directly),
       OVER(memory_that_is_not_pinned_takes_two_buffers),
       OVER(buffers_that_cannot_be_pinned_are_an_error),

@@ -56,6 +56,7 @@ enum {
 /* CUpointer_attribute_enum, with the type of each value */
 enum {
   CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,                 /* unsigned */
+  CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,                 /* unsigned; the only one to be set */
   CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,                   /* unsigned long long */
   CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,                  /* unsigned, though bool in its text */
   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,              /* int */
@@ -144,6 +145,8 @@ enum { CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100 };
   X(host_unregister, cuMemHostUnregister, (void *address))                                         \
   X(pointer_attributes, cuPointerGetAttributes,                                                    \
     (unsigned count, int *attributes, void **values, CUdeviceptr address))                         \
+  X(set_pointer_attribute, cuPointerSetAttribute,                                                  \
+    (const void *value, int attribute, CUdeviceptr address))                                       \
   X(granularity, cuMemGetAllocationGranularity,                                                    \
     (size_t * bytes, const CUmemAllocationProp *properties, int option))                           \
   X(create, cuMemCreate,                                                                           \

@@ -240,21 +240,35 @@ static CUdeviceptr mapped_until(const struct cuda_pointer *pointer, CUdeviceptr 
              : (address / grain + 1) * grain;
 }
 
-/* Fails unless memory of the GPU is mapped in the whole range, which may span adjacent mappings, as
- * of growing segments. Identifies the allocations behind it; parts of one are alike. */
+/* Has synchronous operations of the application on the allocation complete before they return, and
+ * waits for those that have returned early: NICs and our streams are not ordered after them. False:
+ * memory of pools and of the virtual-memory calls refuses it. */
+static bool synchronise(CUdeviceptr at) {
+  unsigned on = 1;
+  return cuda_driver->set_pointer_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at) ==
+         CUDA_SUCCESS;
+}
+
+/* In the device's context. Fails unless memory of the GPU is mapped in the whole range, which may
+ * span adjacent mappings, as of growing segments. Identifies the allocations behind it; parts of
+ * one are alike. */
 static int identify(struct memory *memory) {
   const struct cuda_device *device = cuda_device(memory->place.device);
   size_t grain = device->granularity ? device->granularity : page_size();
   CUdeviceptr at = cuda_address(memory, 0), end = cuda_address(memory, memory->length);
   struct cuda_pointer pointer;
   unsigned long long last = 0;
+  bool synchronises = true;
   for (; at < end; at = mapped_until(&pointer, at, grain)) {
     cuda_pointer(cuda_driver, (void *)(uintptr_t)at, &pointer);
     if (!is_device(&pointer) || pointer.device != (int)memory->place.device)
       return partly(memory->address, memory->length);
-    if (pointer.buffer != last) /* the multiplier: of the golden ratio */
-      memory->identity = (memory->identity ^ pointer.buffer) * UINT64_C(0x9e3779b97f4a7c15);
+    if (pointer.buffer == last)
+      continue;
+    /* The multiplier: of the golden ratio. */
+    memory->identity = (memory->identity ^ pointer.buffer) * UINT64_C(0x9e3779b97f4a7c15);
     last = pointer.buffer;
+    synchronises = synchronises && synchronise(at);
   }
   return 0;
 }

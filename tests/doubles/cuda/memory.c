@@ -426,6 +426,9 @@ static void write_attribute(int attribute, const struct range *range, void *valu
   case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     *(unsigned *)value = range && range->kind == PLAIN && !range->borrowed;
     break;
+  case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    *(unsigned *)value = range && range->synchronises;
+    break;
   case CU_POINTER_ATTRIBUTE_MAPPED:
     *(unsigned *)value = mapped;
     break;
@@ -449,6 +452,21 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
     write_attribute(attributes[i], range, values[i]);
   pthread_mutex_unlock(&memory_lock);
   return CUDA_SUCCESS;
+}
+
+/* Memory of the virtual-memory calls refuses it. */
+CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address) {
+  unsigned wanted = *(const unsigned *)value;
+  CUresult code;
+  if (!current(&code))
+    return code;
+  pthread_mutex_lock(&memory_lock);
+  struct range *range = find_range(PLAIN, address, 1);
+  bool good = range && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && wanted <= 1;
+  if (good)
+    range->synchronises = wanted;
+  pthread_mutex_unlock(&memory_lock);
+  return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 bool is_pinned(const void *address) {

@@ -19,8 +19,9 @@ struct range {
   unsigned long long buffer; /* unique number */
   struct allocation *allocation;
   char *view;
-  void *base;  /* PLAIN: start of its reserved addresses */
-  bool theirs; /* PINNED: pages of the caller */
+  void *base;        /* PLAIN: start of its reserved addresses */
+  bool theirs;       /* PINNED: pages of the caller */
+  bool synchronises; /* PLAIN: CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
   /* PLAIN: its memfd, with a page after the bytes for the pids that opened it; -1 until exported.
    */
   int fd;
