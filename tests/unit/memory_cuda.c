@@ -725,6 +725,44 @@ static void memory_is_pinned_from_its_first_copy_until_its_free(void **state) {
   assert_fails(HAUL_EINVAL, memory_alloc(gpu0, MIB, HAUL_REGION_PINNED, &memory));
 }
 
+/* What it is was asked when it was wrapped and pinned: a question takes about 1 us. */
+static void works_ask_the_driver_nothing_about_their_memory(void **state) {
+  (void)state;
+  CUdeviceptr address;
+  struct memory memory, bytes = get(host, MIB, HAUL_REGION_PINNED);
+  be_an_application(0);
+  assert_int_equal(app_alloc(&address, MIB), CUDA_SUCCESS);
+  assert_works(memory_wrap((void *)(uintptr_t)address, MIB, &memory));
+  assert_true(memory.identity != 0); /* the key of registrations */
+  assert_works(provider_cuda.pin(0, &bytes));
+  unsigned before = door->questions;
+  for (unsigned i = 0; i < 10; i++) {
+    assert_works(copy_sync(NULL, &memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
+    assert_works(copy_sync(NULL, &bytes, 0, &memory, 0, MIB, HAUL_FOREVER));
+  }
+  assert_int_equal(door->questions, before);
+  memory_free(&memory);
+  memory_free(&bytes);
+  assert_int_equal(app_free(address), CUDA_SUCCESS);
+  end_application(0);
+}
+
+/* A context takes its pinned pages with it. */
+static void memory_is_pinned_again_after_a_reset(void **state) {
+  (void)state;
+  struct memory memory = get(gpu0, MIB, HAUL_REGION_PRIVATE);
+  struct memory bytes = get(host, MIB, HAUL_REGION_PINNED);
+  assert_works(copy_wait(&memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
+  assert_int_equal(app_reset(0), CUDA_SUCCESS);
+  memory_free(&memory);
+  memory = get(gpu0, MIB, HAUL_REGION_PRIVATE);
+  unsigned pinned = door->pinned;
+  assert_works(copy_wait(&memory, 0, &bytes, 0, MIB, HAUL_FOREVER));
+  assert_int_equal(door->pinned, pinned + 1);
+  memory_free(&memory);
+  memory_free(&bytes);
+}
+
 static void memory_that_cannot_be_pinned_is_an_error(void **state) {
   struct memory bytes, memory;
   (void)state;
@@ -1396,6 +1434,8 @@ int main(int count, char **arguments) {
       OVER(each_numa_node_has_its_share_of_buffers),
       OVER(a_pool_that_cannot_be_filled_still_works),
       OVER(memory_is_pinned_from_its_first_copy_until_its_free),
+      OVER(works_ask_the_driver_nothing_about_their_memory),
+      OVER(memory_is_pinned_again_after_a_reset),
       OVER(memory_that_cannot_be_pinned_is_an_error),
       OVER(the_callers_context_stays_current),
       OVER(nic_writes_are_flushed_if_necessary),

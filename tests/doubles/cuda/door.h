@@ -36,7 +36,8 @@ struct cuda_double {
       vmm, attributes, hold, moves, kernel, capture, dmabuf, bar1;
   /* Current counts. */
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
-  _Atomic unsigned flushes; /* calls of cuFlushGPUDirectRDMAWrites */
+  _Atomic unsigned flushes;   /* calls of cuFlushGPUDirectRDMAWrites */
+  _Atomic unsigned questions; /* calls of cuPointerGetAttributes for more than one attribute */
 };
 
 /* Tests find it by dlsym(3). */

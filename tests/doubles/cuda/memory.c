@@ -444,6 +444,7 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
   for (unsigned i = 0; i < count; i++)
     if (attributes[i] > (int)cuda_double.attributes)
       return CUDA_ERROR_INVALID_VALUE;
+  atomic_fetch_add(&cuda_double.questions, count > 1);
   pthread_mutex_lock(&memory_lock);
   const struct range *range = find_range(MAPPED | PLAIN | PINNED, address, 1);
   if (!range)
