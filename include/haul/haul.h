@@ -271,16 +271,16 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until);
 #define HAUL_LEND  4u /* only for haul_region_export */
 
 /* Allocates `length` bytes at `place`, page-aligned, with undefined contents; the system provides
- * host pages at their first access. `flags` are HAUL_REGION_…. A pool of freed regions serves up to
- * 64 KiB, and over 256 KiB up to 256 MiB, rounded up to 1 MiB or a multiple of 2 MiB. At HAUL_DPDK
- * it may block for dpdk_wait (haul.conf(5)). Release with haul_region_release. HAUL_EINVAL (also
- * HAUL_REGION_PINNED for a device), HAUL_EPLACE, HAUL_ELIMIT (descriptors: see
+ * host pages at their first access. `flags` are HAUL_REGION_…. Freed regions are kept in a pool, in
+ * sizes of 64 KiB, 1 MiB (over 256 KiB) and multiples of 2 MiB up to 256 MiB; other lengths are
+ * exact. At HAUL_DPDK it may block for dpdk_wait (haul.conf(5)). Release with haul_region_release.
+ * HAUL_EINVAL (also HAUL_REGION_PINNED for a device), HAUL_EPLACE, HAUL_ELIMIT (descriptors: see
  * HAUL_REGION_PRIVATE). */
 HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t length,
                                unsigned flags, haul_region **region);
 
 /* Makes a region of memory that the caller owns and keeps until haul_region_release has returned.
- * Asks every provider for the place.
+ * Finds out whether it is memory of a GPU, of a Gaudi, of DPDK or of the host.
  *
  * GPU memory, also of haul_region_alloc, is accessed outside of the caller's streams. Complete all
  * work on its bytes before a transfer or copy starts, or a peer is notified of them: synchronise
@@ -478,8 +478,8 @@ struct haul_piece {
 #define HAUL_CHECKSUM          2u /* XXH3 of each slice, verified at the destination */
 /* More transfers follow at once, so this one may be batched with them: until 16 slices or 64 KiB
  * (tcp: 32 slices or 512 KiB) are batched for the peer, a transfer comes without this flag, or 20
- * us have passed. While the peer owes 8 responses over tcp, writes up to 128 KiB and reads below
- * HAUL_PRIORITY_HIGH do so too. */
+ * us have passed. While 8 requests over tcp are unanswered, reads, and writes up to 128 KiB, are
+ * batched without this flag, too, unless their priority is HAUL_PRIORITY_HIGH. */
 #define HAUL_MORE     4u
 #define HAUL_CPU_TIME 8u /* measure cpu_ns of the report, which takes about a microsecond */
 

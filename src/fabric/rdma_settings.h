@@ -29,11 +29,13 @@ bool rdma_setting_assign(struct rdma_settings *settings, enum rdma_setting which
                          uint64_t min, uint64_t max);
 /* The NIC's value, or RDMA_AUTO. `settings` may be NULL. */
 int rdma_setting_of(const struct rdma_settings *settings, enum rdma_setting which, const char *nic);
-/* A name that the setting has and for which is_nic() is false; false: there is none. */
+/* Stores the first NIC of the setting that is_nic() does not know in `name`; false: it knows all.
+ */
 bool rdma_setting_finds_stranger(const struct rdma_settings *settings, enum rdma_setting which,
                                  bool (*is_nic)(const void *user, const char *name),
                                  const void *user, char name[64]);
-/* Whether only the host's NICs show that they are valid. */
+/* Whether they must be checked against the host's NICs: they name one, or set a GID, partition key
+ * or MTU. */
 bool rdma_settings_need_nic(const struct rdma_settings *settings);
 /* "rdma_gid" */
 const char *rdma_setting_name(enum rdma_setting which);

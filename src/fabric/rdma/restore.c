@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * A path that was open and broke is connected again, over the same channel. The initiator begins,
- * with a HELLO, when both sides have destroyed their queue pairs, after a pause that doubles while
- * the path breaks at once. Regions stay attached: their keys belong to NICs, not to queue pairs.
+ * with a HELLO, when both sides have destroyed their queue pairs. The pause before it doubles,
+ * unless the path had lasted. Regions stay attached: their keys belong to NICs, not to queue pairs.
  *
- * The queue pairs connect even while no packet arrives. So each rail carries a message, and the
- * path opens when the peer's NICs have acknowledged all: before that no work waits for them. */
+ * A queue pair is ready to send without a packet from its peer, which shows nothing of the wire. So
+ * each rail sends a message, and the path opens when the peer's NICs have acknowledged all of
+ * them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@
 #define PAUSE_NS      INT64_C(100000000)
 #define PAUSE_MOST_NS INT64_C(30000000000)
 
-/* With the endpoint's lock, on which readers of the fields that stay rely. */
+/* With the endpoint's lock, under which other threads read the fields that are kept. */
 static int renew_rail(struct rdma_rail *rail) {
   rdma_close_rail(rail);
   *rail = (struct rdma_rail){.endpoint = rail->endpoint,
@@ -93,7 +94,7 @@ bool rdma_restore_answer(struct rdma_endpoint *endpoint) {
   return true;
 }
 
-/* A response without a request has no effect. */
+/* The peer ignores a response without a request; its NIC acknowledges it. */
 static void probe(struct rdma_endpoint *endpoint) {
   endpoint->restore.probing = true;
   for (unsigned i = 0; i < endpoint->rail_count; i++)

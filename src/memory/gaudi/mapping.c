@@ -2,7 +2,8 @@
  * Host pages that a device has pinned and mapped for DMA. Pinning 4 MiB takes as long as copying
  * it, so mappings are kept until the memory ends (gaudi_forget), another one needs their room, or
  * the device is closed. As with a NIC's registrations, the application keeps a region's pages in
- * place while the region lives. All with the engine's lock. */
+ * place while the region lives. Callers hold the engine's lock, except of gaudi_forget, which
+ * takes it. */
 #include <errno.h>
 #include <sys/utsname.h>
 
@@ -58,7 +59,8 @@ static void shrink(struct gaudi_device *device, uint64_t bytes) {
   }
 }
 
-/* Before Linux 5.12 a fork moves the parent to other pages than the pinned ones. */
+/* Before Linux 5.12 the parent's first write after a fork may give it a copy of a pinned page,
+ * while the device keeps the original. */
 static bool may_keep(void) {
   struct utsname kernel;
   return !kernel_is_before("5.12", &kernel);
