@@ -187,6 +187,8 @@ void endpoint_interrupt(struct endpoint *endpoint, const char *reason) {
              reason);
   end(endpoint, &endpoint->interrupted);
   pthread_mutex_unlock(&reasons);
+  loop_wake(endpoint->link->fabric->loop); /* works that wait see it */
+  loop_notify(endpoint->link->fabric->loop);
 }
 
 void endpoint_resume(struct endpoint *endpoint) {
@@ -195,6 +197,7 @@ void endpoint_resume(struct endpoint *endpoint) {
   link_log_lost(endpoint->link); /* first */
   atomic_store(&endpoint->interrupted, false);
   atomic_store(&endpoint->open, true);
+  loop_notify(endpoint->link->fabric->loop);
   link_log(endpoint->link, LOG_PATH_RESTORED, endpoint->transport->name, NULL);
 }
 
@@ -222,7 +225,7 @@ static bool is_settled(void *user) {
   struct loop *loop = endpoint->link->fabric->loop;
   loop_lock(loop);
   bool settled = atomic_load(&endpoint->open) || endpoint_is_closed(endpoint) ||
-                 atomic_load(&endpoint->link->ended);
+                 atomic_load(&endpoint->interrupted) || atomic_load(&endpoint->link->ended);
   loop_unlock(loop);
   return settled;
 }
@@ -234,7 +237,8 @@ bool endpoint_wait_settled(struct endpoint *endpoint, haul_deadline until) {
 void endpoint_close_unless_open(struct endpoint *endpoint, const char *before, const char *detail) {
   struct loop *loop = endpoint->link->fabric->loop;
   loop_lock(loop);
-  if (!atomic_load(&endpoint->open) && !endpoint_is_closed(endpoint))
+  if (!atomic_load(&endpoint->open) && !endpoint_is_closed(endpoint) &&
+      !atomic_load(&endpoint->interrupted))
     endpoint_failed(endpoint, "%s%.120s", before, detail);
   loop_unlock(loop);
 }
