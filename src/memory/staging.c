@@ -266,10 +266,16 @@ int staging_full(void) {
                    "all bounce buffers are in use by slow peers");
 }
 
+/* With the lock. Reservations count against the goal, but leave buffers for each kind of use. */
+static bool lacks_buffers(const struct staging *staging) {
+  return staging->made + staging->reserved < staging->goal ||
+         staging->made < STAGING_PAIR * STAGING_KINDS;
+}
+
 /* Once for all threads: they need not wait for buffers that another one makes. */
 static void fill(struct staging *staging, int numa) {
   pthread_mutex_lock(&staging->lock);
-  while (staging->full && !staging->closed && staging->made + staging->reserved < staging->goal) {
+  while (staging->full && !staging->closed && lacks_buffers(staging)) {
     pthread_mutex_unlock(&staging->lock);
     struct bounce *bounce = NULL;
     bounce_new(staging, numa, &bounce);
