@@ -294,11 +294,33 @@ static void rails_are_renewed_after_broken(void **state) {
   hello.restores = true;
   for (unsigned i = 0; i < 3; i++) {
     break_rails(&client);
+    nanosleep(&(struct timespec){0, (100 * MS) << i}, NULL); /* as initiators do */
     send_record(client.channel, &hello);
     assert_int_equal(receive_record(client.channel, RDMA_HELLO).rails, 1);
     receive_record(client.channel, RDMA_READY);
     assert_int_equal(attach(&client, client.host).status, 0);
   }
+  assert_serves();
+  close_client(&client);
+}
+
+/* Else a peer could keep the loop busy with queue pairs. */
+static void rails_are_renewed_after_a_pause(void **state) {
+  (void)state;
+  struct client client = open_restoring_client();
+  struct rdma_record hello = hello_record();
+  hello.restores = true;
+  break_rails(&client);
+  send_record(client.channel, &hello);
+  assert_int_equal(receive_record(client.channel, RDMA_HELLO).rails, 1);
+  receive_record(client.channel, RDMA_READY);
+  break_rails(&client);
+  send_record(client.channel, &hello);
+  receive_record(client.channel, RDMA_BROKEN);
+  send_plain(client.channel, RDMA_BROKEN_ACK, 0, 0);
+  nanosleep(&(struct timespec){0, 200 * MS}, NULL);
+  send_record(client.channel, &hello);
+  assert_int_equal(receive_record(client.channel, RDMA_HELLO).rails, 1);
   assert_serves();
   close_client(&client);
 }
@@ -704,6 +726,7 @@ int main(int argc, char **argv) {
       OWNER_TEST(a_second_detach_ends_the_peer),
       OWNER_TEST(a_hello_after_broken_connects_nothing),
       OWNER_TEST(rails_are_renewed_after_broken),
+      OWNER_TEST(rails_are_renewed_after_a_pause),
       OWNER_TEST(an_acknowledgement_that_nothing_needs_breaks_nothing),
       OWNER_TEST(renewed_rails_have_the_same_number),
       OWNER_TEST(staged_copies_end_with_the_rails),

@@ -259,7 +259,7 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
     loop_unlock(loop);
     return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   }
-  request.base.id = ++endpoint->next_request;
+  request.base.id = rdma_next_request(endpoint);
   list_append(&endpoint->attach_requests, &request.base.link);
   rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_ATTACH,
                                                    .request = request.base.id,
@@ -320,9 +320,13 @@ int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECO
     break;
   }
   rdma_end_stranded(endpoint, HAUL_EPATH); /* the peer receives none of it any more */
-  if (record.type == RDMA_BROKEN_ACK)
-    rdma_restore_later(endpoint);
-  return 0;
+  if (record.type != RDMA_BROKEN_ACK)
+    return 0;
+  rdma_restore_later(endpoint);
+  /* The peer waits for a HELLO, and this side never opened: the channel's end tells the peer. */
+  const struct rdma_restore *restore = &endpoint->restore;
+  return endpoint->base.link->initiator && restore->peer_does && !restore->possible ? HAUL_EPATH
+                                                                                    : 0;
 }
 
 /* A failure of this side closes this path alone; a malformed record ends the connection to the

@@ -244,12 +244,15 @@ static uint32_t refusal_number(struct rdma_node *node, const char *text) {
   return i + 1;
 }
 
+#define RAILS ((1u << RDMA_RAILS_MAX) - 1)
+
 void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_region *region) {
-  int64_t retry_at = atomic_load(&region->retry_at), began;
+  int64_t retry_at = atomic_load(&region->retry_at), began = clock_now();
+  uint32_t was = atomic_load(&region->refused), tried = was >> RDMA_RAILS_MAX & RAILS;
   struct registration *registration;
   struct ibv_mr *mr;
-  uint32_t refused = 0;
-  if (retry_at == HAUL_FOREVER || retry_at > (began = clock_now()))
+  uint32_t refused = 0, others = was & RAILS & ~devices;
+  if (!(devices & ~tried) && retry_at > began)
     return;
   for (unsigned i = 0; i < node->count; i++) {
     if (!(devices & 1u << i))
@@ -259,10 +262,10 @@ void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_regi
     else
       refused |= 1u << i;
   }
-  if (refused)
-    refused |= refusal_number(node, haul_error_last()->text) << 8;
+  uint32_t number = refused ? refusal_number(node, haul_error_last()->text) : others ? was >> 8 : 0;
   int64_t now = clock_now();
-  atomic_store(&region->refused, refused);
+  refused |= others;
+  atomic_store(&region->refused, refused | (tried | devices) << RDMA_RAILS_MAX | number << 8);
   atomic_store(&region->retry_at,
                refused ? clock_after(now, RETRY_NS + RETRY_SHARE * (now - began)) : HAUL_FOREVER);
 }

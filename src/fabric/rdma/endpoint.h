@@ -60,6 +60,7 @@ struct rdma_restore {
   struct timer timer; /* initiator */
   int64_t pause;
   int64_t opened_at; /* 0: not since the pause was set */
+  int64_t answer_at; /* acceptor: an earlier HELLO renews nothing */
   bool possible;     /* the path was open, and the peer supports it */
   bool peer_does;    /* the peer's HELLO */
   bool quiet;        /* after BROKEN_ACK: neither side has queue pairs */
@@ -106,6 +107,12 @@ struct rdma_endpoint {
   uint64_t checksummed;      /* bytes, for the peer, in this turn */
   uint32_t next_number;      /* of an attachment */
 };
+
+/* Never 0, the number of a probe (restore.c). */
+static inline uint32_t rdma_next_request(struct rdma_endpoint *endpoint) {
+  endpoint->next_request += endpoint->next_request == UINT32_MAX ? 2 : 1;
+  return endpoint->next_request;
+}
 
 /* rdma.c: creates a rail at its device. */
 int rdma_open_rail(struct rdma_rail *rail);

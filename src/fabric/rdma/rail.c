@@ -82,8 +82,8 @@ __attribute__((cold)) static int to_init(struct rdma_rail *rail) {
   bool atomics = rail->device->nic->limits.atomics != IBV_ATOMIC_NONE;
   struct ibv_qp_attr attributes = {
       .qp_state = IBV_QPS_INIT,
-      .pkey_index = rail->device->port.pkey_index,
-      .port_num = (uint8_t)rail->device->port.number,
+      .pkey_index = rail->port.pkey_index,
+      .port_num = (uint8_t)rail->port.number,
       .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                          (atomics ? (unsigned)IBV_ACCESS_REMOTE_ATOMIC : 0),
   };
@@ -93,7 +93,7 @@ __attribute__((cold)) static int to_init(struct rdma_rail *rail) {
 
 __attribute__((cold)) static void describe_end(struct rdma_rail *rail) {
   const struct nic *nic = rail->device->nic;
-  const struct nic_port *port = &rail->device->port;
+  const struct nic_port *port = &rail->port;
   struct rdma_end *end = &rail->end;
   uint32_t random;
   random_bytes(&random, sizeof random);
@@ -175,6 +175,10 @@ __attribute__((cold)) int rdma_rail_open_messages(struct rdma_rail *rail) {
 __attribute__((cold)) int rdma_rail_open(struct rdma_rail *rail) {
   list_init(&rail->posted);
   backlog_init(&rail->waiting);
+  /* LID and GID may differ from those at the node's opening. */
+  nic_port(rail->device->nic, rail->device->port.number, &rail->port);
+  if (rail->port.status != NIC_PORT_USABLE)
+    return error_set(HAUL_EPATH, 0, rail->device->nic->name, NULL, "%s", rail->port.reason);
   int code = size_queues(rail);
   if (code == 0)
     code = rdma_receives_get(rail->device, &rail->receives);
@@ -199,7 +203,7 @@ static bool needs_gid(const struct rdma_end *own, const struct rdma_end *peer) {
 }
 
 __attribute__((cold)) static int to_receive(struct rdma_rail *rail, const struct rdma_end *peer) {
-  const struct nic_port *port = &rail->device->port;
+  const struct nic_port *port = &rail->port;
   const int *settings = rail->device->nic->settings;
   struct ibv_qp_attr attributes = {
       .qp_state = IBV_QPS_RTR,

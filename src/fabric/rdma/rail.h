@@ -7,6 +7,7 @@
 #include "core/backlog.h"
 #include "core/loop.h"
 #include "fabric/rdma/frame.h"
+#include "fabric/rdma/nic.h"
 #include "fabric/rdma/verbs.h"
 #include "fabric/transport.h"
 
@@ -57,12 +58,13 @@ struct rdma_fence {
 };
 
 struct rdma_rail {
-  struct rdma_endpoint *endpoint;
+  struct rdma_endpoint *endpoint; /* constant, like `device` (restore.c) */
   struct rdma_device *device;
   struct ibv_comp_channel *events;
   struct ibv_cq *cq;
   struct ibv_qp *qp;
   struct rdma_receives *receives; /* shared with other rails; NULL: the rail has its own */
+  struct nic_port port;           /* when the rail was opened */
   struct rdma_end end;            /* as in this side's hello */
   uint32_t inlined;               /* most bytes that go inline */
   struct watch watch;             /* of `events`; the loop's lock */

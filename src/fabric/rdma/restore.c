@@ -6,6 +6,7 @@
  * A queue pair is ready to send without a packet from its peer, which shows nothing of the wire. So
  * each rail sends a message, and the path opens when the peer's NICs have acknowledged all of
  * them. */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,15 +18,17 @@
 #define PAUSE_NS      INT64_C(100000000)
 #define PAUSE_MOST_NS INT64_C(30000000000)
 
-/* With the endpoint's lock, under which other threads read the fields that are kept. */
+/* With the endpoint's lock. Other threads read `endpoint` and `device` without it: both stay. */
 static int renew_rail(struct rdma_rail *rail) {
+  const struct rdma_end end = rail->end;
+  uint32_t inlined = rail->inlined;
+  uint8_t atomics = rail->peer_atomics;
   rdma_close_rail(rail);
-  *rail = (struct rdma_rail){.endpoint = rail->endpoint,
-                             .device = rail->device,
-                             .end = rail->end,
-                             .inlined = rail->inlined,
-                             .peer_atomics = rail->peer_atomics,
-                             .broken = true};
+  memset(&rail->events, 0, sizeof *rail - offsetof(struct rdma_rail, events));
+  rail->end = end;
+  rail->inlined = inlined;
+  rail->peer_atomics = atomics;
+  rail->broken = true;
   int code = rdma_open_rail(rail);
   rail->broken = code != 0;
   return code;
@@ -46,13 +49,18 @@ static int renew_rails(struct rdma_endpoint *endpoint) {
   return code;
 }
 
-static void pause_first(struct rdma_endpoint *endpoint) {
-  struct rdma_restore *restore = &endpoint->restore;
-  int64_t now = clock_now();
+/* Doubles the pause, unless the path had lasted. */
+static void set_pause(struct rdma_restore *restore, int64_t now) {
   bool lasted = restore->opened_at && now - restore->opened_at >= PAUSE_MOST_NS;
   int64_t longer = restore->pause && !lasted ? 2 * restore->pause : PAUSE_NS;
   restore->pause = longer < PAUSE_MOST_NS ? longer : PAUSE_MOST_NS;
   restore->opened_at = 0;
+}
+
+static void pause_first(struct rdma_endpoint *endpoint) {
+  struct rdma_restore *restore = &endpoint->restore;
+  int64_t now = clock_now();
+  set_pause(restore, now);
   loop_timer_start(endpoint->base.link->fabric->loop, &restore->timer,
                    clock_after(now, restore->pause));
 }
@@ -78,6 +86,16 @@ void rdma_restore_later(struct rdma_endpoint *endpoint) {
     pause_first(endpoint);
 }
 
+/* As an initiator that keeps its pauses: half of them, as clocks and messages vary. */
+static bool comes_early(struct rdma_restore *restore) {
+  int64_t now = clock_now();
+  if (now < restore->answer_at)
+    return true;
+  set_pause(restore, now);
+  restore->answer_at = clock_after(now, restore->pause / 2);
+  return false;
+}
+
 bool rdma_restore_answer(struct rdma_endpoint *endpoint) {
   struct rdma_record none = {.type = RDMA_HELLO};
   if (!endpoint->restore.possible) { /* it never opened here */
@@ -85,7 +103,7 @@ bool rdma_restore_answer(struct rdma_endpoint *endpoint) {
     rdma_send_record(endpoint, &none);
     return false;
   }
-  if (renew_rails(endpoint) != 0) {
+  if (comes_early(&endpoint->restore) || renew_rails(endpoint) != 0) {
     endpoint->restore.quiet = false; /* until the peer has acknowledged again */
     rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
     return false;

@@ -166,7 +166,7 @@ static int request_all(struct rdma_job *job, unsigned type) {
   uint32_t requests = type == RDMA_FENCE ? 1 : (count + RDMA_SPANS - 1) / RDMA_SPANS;
   if (endpoint->outstanding + requests > RDMA_REQUESTS)
     return LATER;
-  job->request_id = ++endpoint->next_request;
+  job->request_id = rdma_next_request(endpoint);
   job->response = 0;
   job->pending_responses = requests;
   if (type == RDMA_FENCE)
