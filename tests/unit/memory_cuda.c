@@ -682,6 +682,35 @@ static void each_numa_node_has_its_share_of_buffers(void **state) {
   tree_remove(root);
 }
 
+/* Peers reserved as much as half of the limit, which is the first NUMA node's share. */
+static void reservations_leave_buffers_to_the_pool(void **state) {
+  bool (*before)(void) = sys_ops.has_nodes;
+  struct heap *heap;
+  struct haul_region *region;
+  struct staging_user user;
+  struct bounce *bounce;
+  unsigned reserved = 0;
+  (void)state;
+  make_root();
+  tree_file(root, "bus/pci/devices/0000:da:00.0/numa_node", "1\n");
+  again();
+  assert_works(heap_open(NULL, 0, &heap));
+  struct staging *staging = heap_staging(heap);
+  staging_limit(staging, STAGING_LEAST);
+  for (unsigned more; (more = staging_reserve(staging, 8)) > 0;)
+    reserved += more;
+  assert_int_equal(reserved, STAGING_LEAST / BOUNCE_BYTES / 2);
+  sys_ops.has_nodes = several_nodes;
+  assert_works(heap_alloc(heap, gpu0, MIB, 0, &region));
+  assert_works(staging_get_wait(staging, &user, 1, 1, &bounce, HAUL_NO_WAIT));
+  staging_put(&user, bounce);
+  sys_ops.has_nodes = before;
+  staging_unreserve(staging, reserved);
+  region_put(region);
+  heap_close(heap);
+  tree_remove(root);
+}
+
 /* Then buffers are made on demand, and the first copy reports what is missing. */
 static void a_pool_that_cannot_be_filled_still_works(void **state) {
   (void)state;
@@ -1432,6 +1461,7 @@ int main(int count, char **arguments) {
       OVER(buffers_that_cannot_be_pinned_are_an_error),
       OVER(copies_work_while_a_kernel_runs),
       OVER(each_numa_node_has_its_share_of_buffers),
+      OVER(reservations_leave_buffers_to_the_pool),
       OVER(a_pool_that_cannot_be_filled_still_works),
       OVER(memory_is_pinned_from_its_first_copy_until_its_free),
       OVER(works_ask_the_driver_nothing_about_their_memory),
