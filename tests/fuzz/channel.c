@@ -43,7 +43,7 @@ static void send_one(int end, const uint8_t *bytes, size_t length) {
 
 static void use(struct endpoint *endpoint, const struct remote_key *key, void *binding) {
   struct haul_piece piece = {0, 0, 64};
-  struct estimate estimate;
+  struct estimate estimate = {.refusal = 0};
   struct memory *local = &rig_local()->memory;
   map_transport.estimate(endpoint, key, binding, local, HAUL_OP_READ, &estimate);
   if (estimate.open && !((struct map_binding *)binding)->attached)

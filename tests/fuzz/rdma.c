@@ -201,7 +201,7 @@ static void post(struct session *session, enum haul_operation operation) {
 
 static void post_addition(struct session *session, const struct memory *local) {
   struct endpoint *endpoint = &session->endpoint->base;
-  struct estimate estimate;
+  struct estimate estimate = {.refusal = 0};
   rdma_transport.estimate(endpoint, &session->key, session->binding, local, HAUL_OP_FETCH_ADD,
                           &estimate);
   if (!estimate.open)
@@ -215,7 +215,7 @@ static void post_addition(struct session *session, const struct memory *local) {
 
 static void ask(struct session *session) {
   struct endpoint *endpoint = &session->endpoint->base;
-  struct estimate estimate;
+  struct estimate estimate = {.refusal = 0};
   if (rdma_transport.bind(endpoint, &session->key, haul_deadline_in(2000000), &session->binding) ||
       !atomic_load(&endpoint->open))
     return;
