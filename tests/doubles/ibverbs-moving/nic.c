@@ -168,10 +168,13 @@ int ibverbs_double_fault(const char *words) {
                                                 : wanted[GLOBAL]  ? IBV_ATOMIC_GLOB
                                                                   : IBV_ATOMIC_HCA;
   ibverbs_double.devices[0].dmabuf = wanted[DMABUF];
-  ibverbs_double.devices[0].limits.max_srq_wr = (int)(wanted[SRQ] ? wanted[SRQ] : FABRIC_SHARED);
+  int receives = (int)(wanted[SRQ] ? wanted[SRQ] : FABRIC_SHARED);
+  if (ibverbs_double.devices[0].limits.max_srq_wr != receives) /* threads read it */
+    ibverbs_double.devices[0].limits.max_srq_wr = receives;
   if (!*words) {
     atomic_store(&gone, PRESENT);
-    *port = device.port[0];
+    if (memcmp(port, &device.port[0], sizeof *port) != 0) /* requests under way read it */
+      *port = device.port[0];
   }
   if (wanted[SECOND]) {
     port->gids[2] = port->gids[1];

@@ -35,7 +35,7 @@ struct double_port {
 
 /* errno of each call; 0: it succeeds. */
 struct double_errors {
-  int open, query, pd, registration, channel, cq, srq, qp;
+  _Atomic int open, query, pd, registration, channel, cq, srq, qp;
 };
 
 struct double_device {

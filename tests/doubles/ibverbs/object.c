@@ -2,6 +2,7 @@
  * Objects of a device: protection domains, registrations, completion queues, shared receive queues,
  * queue pairs. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -350,6 +351,13 @@ static bool are_values(const struct qp *qp, const struct ibv_qp_attr *wanted, in
          wanted->max_dest_rd_atomic <= limits->max_qp_rd_atom;
 }
 
+static void note_connected(const struct qp *qp) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
+  ibverbs_double.connected = qp->attributes;
+  pthread_mutex_unlock(&lock);
+}
+
 int ibv_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
   struct qp *qp = double_qp_of(seen);
   if (!(mask & IBV_QP_STATE))
@@ -362,7 +370,7 @@ int ibv_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
   if (system == 0)
     seen->state = wanted->qp_state;
   if (system == 0 && wanted->qp_state == IBV_QPS_RTS)
-    ibverbs_double.connected = qp->attributes;
+    note_connected(qp);
   return system;
 }
 
