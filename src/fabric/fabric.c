@@ -150,13 +150,24 @@ static bool end(struct endpoint *endpoint, _Atomic bool *how) {
   return was_open;
 }
 
-const char *endpoint_reason(const struct endpoint *endpoint) {
+/* `rest`: behind the stored reason; NULL: no reason holds. */
+static const char *reason_with(const struct endpoint *endpoint, const char *rest) {
   static _Thread_local char text[sizeof endpoint->close_reason];
-  bool any = endpoint_is_closed(endpoint) || atomic_load(&endpoint->interrupted);
   pthread_mutex_lock(&reasons);
-  snprintf(text, sizeof text, "%s", any ? endpoint->close_reason : "");
+  snprintf(text, sizeof text, "%.170s%s", rest ? endpoint->close_reason : "", rest ? rest : "");
   pthread_mutex_unlock(&reasons);
   return text;
+}
+
+const char *endpoint_reason(const struct endpoint *endpoint) {
+  return reason_with(endpoint, endpoint_is_closed(endpoint)          ? ""
+                               : atomic_load(&endpoint->interrupted) ? "; connecting again"
+                                                                     : NULL);
+}
+
+const char *endpoint_interruption(const struct endpoint *endpoint, int64_t since) {
+  bool came = atomic_load(&endpoint->open) && atomic_load(&endpoint->interrupted_at) >= since;
+  return reason_with(endpoint, came ? "; connected again" : NULL);
 }
 
 static void close_endpoint(struct endpoint *endpoint, enum log_event event, const char *format,
@@ -183,8 +194,8 @@ void endpoint_close(struct endpoint *endpoint, const char *format, ...) {
 void endpoint_interrupt(struct endpoint *endpoint, const char *reason) {
   pthread_mutex_lock(&reasons);
   if (!endpoint->closed && !endpoint->interrupted)
-    snprintf(endpoint->close_reason, sizeof endpoint->close_reason, "%.150s; connecting again",
-             reason);
+    snprintf(endpoint->close_reason, sizeof endpoint->close_reason, "%.150s", reason);
+  atomic_store(&endpoint->interrupted_at, clock_now());
   end(endpoint, &endpoint->interrupted);
   pthread_mutex_unlock(&reasons);
   loop_wake(endpoint->link->fabric->loop); /* works that wait see it */

@@ -125,8 +125,9 @@ struct endpoint {
   unsigned channels; /* initiator: that it opens on demand. The acceptor gets them by `expect` */
   /* By endpoint_close and endpoint_interrupt, after `close_reason` and before `open` becomes false.
    * The text has a lock of its own. */
-  _Atomic bool closed;      /* for good */
-  _Atomic bool interrupted; /* the transport connects it again */
+  _Atomic bool closed;            /* for good */
+  _Atomic bool interrupted;       /* the transport connects it again */
+  _Atomic int64_t interrupted_at; /* the last time; 0: never */
   char close_reason[192];
   _Atomic bool no_zero_copy;   /* unavailable here: large transfers are copied */
   _Atomic bool lost;           /* closed after it was open; not logged yet (link_log_lost) */
@@ -418,6 +419,9 @@ void endpoint_close(struct endpoint *endpoint, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* The same for an endpoint that was open and may open again; the first reason stays until then. */
 void endpoint_interrupt(struct endpoint *endpoint, const char *reason);
+/* Why the endpoint was interrupted since then, though it is open again; else "". As
+ * endpoint_reason. */
+const char *endpoint_interruption(const struct endpoint *endpoint, int64_t since);
 /* Opens an interrupted endpoint, unless it was closed meanwhile. With the lock. */
 void endpoint_resume(struct endpoint *endpoint);
 /* The same as endpoint_close with a warning, for an endpoint that could not open. */

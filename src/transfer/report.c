@@ -138,6 +138,18 @@ static int64_t started_at(const struct haul_transfer *transfer, int64_t ended) {
   return first > transfer->posted ? first : transfer->posted;
 }
 
+/* A path that broke under the transfer may be open again. */
+static void name_interruptions(const struct haul_transfer *transfer, struct haul_report *report) {
+  for (size_t i = 0; i < report->path_count; i++) {
+    struct haul_path *path = &report->paths[i];
+    const struct transport *transport = transport_named(path->name);
+    const char *reason = endpoint_interruption(transfer->remote->link->endpoints[transport->index],
+                                               transfer->posted);
+    if (!path->chosen && *reason)
+      snprintf(path->reason, sizeof path->reason, "%s", reason);
+  }
+}
+
 static void fill_report(struct haul_transfer *transfer, struct haul_report *report) {
   struct haul_remote *remote = transfer->remote;
   int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
@@ -163,6 +175,8 @@ static void fill_report(struct haul_transfer *transfer, struct haul_report *repo
   struct constraints constraints = transfer_constraints(transfer);
   report->path_count = describe_paths(remote, transfer->route, transfer->bytes, transfer->pieces,
                                       &constraints, atomic_load(&transfer->path), report->paths);
+  if (report->retries > 0)
+    name_interruptions(transfer, report);
   snprintf(report->peer, sizeof report->peer, "%s", remote->link->name);
   snprintf(report->name, sizeof report->name, "%s", remote->name);
 }

@@ -157,6 +157,28 @@ static void a_region_looked_up_meanwhile_uses_the_path_later(void **state) {
   assert_arrived(5);
 }
 
+/* Also when the path is open again before the report is read. */
+static void a_report_keeps_the_reason_of_a_retry(void **state) {
+  (void)state;
+  struct haul_report report = HAUL_REPORT_INIT;
+  struct haul_transfer *transfer;
+  const char *of_rdma = "";
+  nic_fault("retry:1");
+  assert_works(
+      haul_write(t.remote, t.region, &(struct haul_piece){0, 0, LENGTH}, 1, NULL, &transfer));
+  assert_works(haul_transfer_wait(transfer, haul_deadline_in(60 * S)));
+  nic_fault("");
+  await_rdma();
+  assert_works(haul_transfer_report(transfer, &report));
+  haul_transfer_release(transfer);
+  assert_int_equal(report.retries, 1);
+  assert_string_equal(report.paths[0].name, "tcp");
+  for (size_t i = 1; i < report.path_count; i++)
+    if (strcmp(report.paths[i].name, "rdma") == 0)
+      of_rdma = report.paths[i].reason;
+  assert_non_null(strstr(of_rdma, "does not acknowledge; connected again"));
+}
+
 /* The NIC takes no new queue pair for a while. */
 static void a_failed_attempt_is_repeated(void **state) {
   (void)state;
@@ -196,6 +218,7 @@ int main(int argc, char **argv) {
       TEST(a_wire_that_stays_cut_delays_no_transfer),
       TEST(a_region_looked_up_meanwhile_uses_the_path_later),
       TEST(a_failed_attempt_is_repeated),
+      TEST(a_report_keeps_the_reason_of_a_retry),
       TEST(a_peer_that_leaves_meanwhile_is_dropped),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

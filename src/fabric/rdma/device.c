@@ -247,12 +247,16 @@ static uint32_t refusal_number(struct rdma_node *node, const char *text) {
 #define RAILS ((1u << RDMA_RAILS_MAX) - 1)
 
 void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_region *region) {
-  int64_t retry_at = atomic_load(&region->retry_at), began = clock_now();
+  int64_t retry_at = atomic_load(&region->retry_at), began;
   uint32_t was = atomic_load(&region->refused), tried = was >> RDMA_RAILS_MAX & RAILS;
   struct registration *registration;
   struct ibv_mr *mr;
   uint32_t refused = 0, others = was & RAILS & ~devices;
-  if (!(devices & ~tried) && retry_at > began)
+  bool any = devices & ~tried;
+  if (!any && retry_at == HAUL_FOREVER)
+    return;
+  began = clock_now();
+  if (!any && retry_at > began)
     return;
   for (unsigned i = 0; i < node->count; i++) {
     if (!(devices & 1u << i))
