@@ -39,6 +39,7 @@ static struct {
 
 static int set_up(void **state) {
   t.variant = *state;
+  device_start();
   t.descriptors = open_descriptors();
   owner_start(&t.owner, t.variant->address, NULL);
   const struct haul_node_config config = patient_config();

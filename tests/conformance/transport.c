@@ -81,21 +81,10 @@ static bool has_view(struct haul_place place) {
   return place.kind == HAUL_DPDK;
 }
 
-/* EAL starts once per process, and keeps its descriptors open. */
-static void start_eal(void) {
-  struct haul_region *region;
-  struct haul_node *node;
-  assert_works(haul_node_open(NULL, &node));
-  assert_works(haul_region_alloc(node, device_place(), 4096, 0, &region));
-  haul_region_release(region);
-  haul_node_close(node);
-}
-
 static int set_up(void **state) {
   memset(&t, 0, sizeof t);
   t.variant = *state;
-  if (has_view(device_place()))
-    start_eal();
+  device_start();
   t.descriptors = open_descriptors();
   start_owner(t.variant);
   const struct haul_node_config config = patient_config();

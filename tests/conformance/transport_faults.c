@@ -42,6 +42,7 @@ static struct {
 
 static int open_pair(const struct variant *variant, int64_t liveness_ns) {
   t.variant = variant;
+  device_start();
   t.descriptors = open_descriptors();
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.liveness_ns = liveness_ns;

@@ -90,6 +90,15 @@ struct haul_place device_place(void) {
   return is_owner ? owners_device_place() : place_of(getenv("HAUL_TEST_DEVICE"));
 }
 
+void device_start(void) {
+  struct haul_region *region;
+  struct haul_node *node;
+  must(haul_node_open(NULL, &node), "haul_node_open");
+  must(haul_region_alloc(node, device_place(), 4096, 0, &region), "haul_region_alloc");
+  haul_region_release(region);
+  haul_node_close(node);
+}
+
 struct haul_region *region_make(struct haul_node *node, enum memory_kind kind, size_t length) {
   struct haul_region *region;
   struct haul_place place = kind == KIND_SIM ? device_place() : (struct haul_place){HAUL_HOST, 0};

@@ -29,6 +29,8 @@ enum memory_kind { KIND_HOST, KIND_PRIVATE, KIND_WRAPPED, KIND_SIM };
 bool wraps_gpu(void);
 struct haul_place device_place(void);
 struct haul_place owners_device_place(void); /* the same in any process */
+/* Uses the device once: its driver starts once a process and keeps its descriptors open. */
+void device_start(void);
 
 /* The default configuration, with a liveness timeout that suits slow sanitizers. */
 struct haul_node_config patient_config(void);

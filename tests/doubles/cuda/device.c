@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * GPUs and their primary contexts. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,14 +112,23 @@ static void find_gpus(void) {
   free(words);
 }
 
+/* The driver keeps the files of its devices open until the process ends. */
+static void open_devices(void) {
+  for (unsigned i = 0; i < 13; i++)
+    if (open("/dev/null", O_RDWR | O_CLOEXEC) < 0)
+      return;
+}
+
 CUresult cuInit(unsigned flags) {
   if (flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
   if (cuda_double.init)
     return (CUresult)cuda_double.init;
   pthread_mutex_lock(&lock);
-  if (!initialised)
+  if (!initialised) {
     find_gpus();
+    open_devices();
+  }
   initialised = gpu_count > 0;
   pthread_mutex_unlock(&lock);
   return initialised ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
