@@ -10,7 +10,8 @@ static int start_segment(struct devcopy *copy) {
                              .length = segment.length,
                              .through = {copy->bounce[0], copy->bounce[1]},
                              .wake = loop_wake_callback,
-                             .user = copy->loop};
+                             .user = copy->loop,
+                             .wakes = true};
   int code = copy->engine->copy_start(&copy->copy);
   copy->in_flight = code == 0;
   return code == 1 ? DEVCOPY_NEEDS_BOUNCE : code;

@@ -34,7 +34,7 @@ static inline void copy_small(void *to, const void *from, size_t length) {
 /* HAUL_EFORK in a forked child, HAUL_EACCESS where the destination may not be written. */
 int copy_may_start(const struct copy *copy, const struct provider *engine);
 
-/* A copy by an engine, and a futex word that its `wake` sets. */
+/* A copy by an engine, and a futex word that its `wake` sets once someone waits. */
 struct copy_pending {
   struct copy copy;
   const struct provider *engine;

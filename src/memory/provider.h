@@ -51,12 +51,13 @@ struct copy {
   /* Two bounce buffers (staging.h) for an engine that needs them (copy_start); else NULL. */
   struct memory *through[2];
   /* Called from a thread of the engine when copy_poll has something to do, at the latest when the
-   * status is final; may be NULL. It may come once too often, also after a poll saw the final
-   * status. After copy_cancel it does not come. */
+   * status is final. It may come once too often, also after a poll saw the final status. After
+   * copy_cancel it does not come. */
   void (*wake)(void *user);
   void *user;
+  bool wakes;         /* does it come? Set before copy_start, or later before a poll */
   _Atomic int status; /* 1: in progress, 0: done, or a negative code */
-  uint64_t engine[8];
+  uint64_t engine[9];
 };
 
 enum fence {
@@ -181,7 +182,7 @@ struct provider {
   void (*unpin)(struct memory *host);
   /* Host memory is about to end: drops what the engine keeps of its pages. NULL: nothing. */
   void (*forget)(const struct memory *host);
-  /* Does the engine call `wake`? If not, poll with copy_poll every few microseconds. A driver may
+  /* Can the engine call `wake`? If not, poll with copy_poll every few microseconds. A driver may
    * forget the call if it destroys a device's context, so a deadline still matters. */
   bool wakes;
 

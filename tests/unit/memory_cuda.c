@@ -977,8 +977,12 @@ static void the_engine_calls_when_a_copy_can_go_on(void **state) {
   assert_true(provider_cuda.wakes);
   door->hold = 1;
   for (size_t i = 0; i < COUNT(copies); i++) {
-    copies[i] = (struct copy){
-        .to = &memory, .from = &bytes, .length = 24 * MIB, .wake = count_wake, .user = &wakes[i]};
+    copies[i] = (struct copy){.to = &memory,
+                              .from = &bytes,
+                              .length = 24 * MIB,
+                              .wake = count_wake,
+                              .user = &wakes[i],
+                              .wakes = true};
     assert_works(provider_cuda.copy_start(&copies[i]));
   }
   usleep(20000);

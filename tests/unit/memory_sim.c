@@ -320,8 +320,12 @@ static void running_and_queued_copies_are_canceled(void **state) {
   _Atomic unsigned wakes[3] = {0, 0, 0};
   struct copy copies[3];
   for (size_t i = 0; i < 3; i++) {
-    copies[i] = (struct copy){
-        .to = &device, .from = &bytes, .length = MIB, .wake = count_wake, .user = &wakes[i]};
+    copies[i] = (struct copy){.to = &device,
+                              .from = &bytes,
+                              .length = MIB,
+                              .wake = count_wake,
+                              .user = &wakes[i],
+                              .wakes = true};
     assert_works(sim->copy_start(&copies[i]));
   }
   const size_t order[] = {1, 0, 2};
@@ -348,8 +352,12 @@ static void a_copy_reused_while_its_last_wake_runs_can_be_canceled(void **state)
   struct memory device = get(sim0, 64 * MIB), bytes = get(host, 64 * MIB);
   const struct provider *sim = provider_of(HAUL_SIM);
   _Atomic bool waking = false;
-  struct copy copy = {
-      .to = &device, .from = &bytes, .length = 1, .wake = wake_slowly, .user = (void *)&waking};
+  struct copy copy = {.to = &device,
+                      .from = &bytes,
+                      .length = 1,
+                      .wake = wake_slowly,
+                      .user = (void *)&waking,
+                      .wakes = true};
   assert_works(sim->copy_start(&copy));
   while (!atomic_load(&waking))
     sched_yield();
@@ -372,8 +380,12 @@ static void stopping_ends_copies_in_flight(void **state) {
   _Atomic unsigned wakes = 0;
   struct copy copies[2];
   for (size_t i = 0; i < 2; i++) {
-    copies[i] = (struct copy){
-        .to = &device, .from = &bytes, .length = MIB, .wake = count_wake, .user = &wakes};
+    copies[i] = (struct copy){.to = &device,
+                              .from = &bytes,
+                              .length = MIB,
+                              .wake = count_wake,
+                              .user = &wakes,
+                              .wakes = true};
     assert_works(sim->copy_start(&copies[i]));
   }
   providers_stop();
@@ -400,6 +412,7 @@ static void wakes_after_the_end(void **state) {
                         .from = &bytes,
                         .length = i,
                         .wake = status_is_final_when_it_wakes,
+                        .wakes = true,
                         .user = &copy};
     copy.engine[5] = 1;
     assert_works(sim->copy_start(&copy));

@@ -35,6 +35,7 @@ struct job {
   struct list link;
   int64_t due; /* when the copy may start */
   struct engine *engine;
+  bool wakes; /* copy->wakes, with the engine's lock */
 };
 _Static_assert(sizeof(struct job) <= sizeof((struct copy *)0)->engine, "struct copy is too small");
 
@@ -92,10 +93,10 @@ static int move(struct engine *engine, struct copy *copy) {
 
 /* With the lock, which is released meanwhile. After the final status the copy may be freed. */
 static void report(struct engine *engine, struct copy *copy, int status) {
-  void (*wake)(void *) = copy->wake;
+  void (*wake)(void *) = job_of(copy)->wakes ? copy->wake : NULL;
   void *user = copy->user;
-  pthread_mutex_unlock(&engine->lock);
   atomic_store_explicit(&copy->status, status, memory_order_release);
+  pthread_mutex_unlock(&engine->lock);
   if (wake)
     wake(user);
   pthread_mutex_lock(&engine->lock);
@@ -180,6 +181,7 @@ int sim_copy_start(struct copy *copy) {
   struct engine *engine = &engines[own->place.device];
   struct job *job = job_of(copy);
   job->engine = engine;
+  job->wakes = copy->wakes;
   job->due =
       sim_settings.latency_ns ? clock_after(clock_now(), (int64_t)sim_settings.latency_ns) : 0;
   atomic_store_explicit(&copy->status, 1, memory_order_relaxed);
@@ -195,7 +197,17 @@ int sim_copy_start(struct copy *copy) {
   return status;
 }
 
+/* The engine reports under its lock, so it sees the flag or the poll sees the final status. */
+static void wake_from_now(struct copy *copy) {
+  struct engine *engine = job_of(copy)->engine;
+  pthread_mutex_lock(&engine->lock);
+  job_of(copy)->wakes = true;
+  pthread_mutex_unlock(&engine->lock);
+}
+
 int sim_copy_poll(struct copy *copy) {
+  if (copy->wakes && !fork_is_child() && atomic_load(&copy->status) == 1)
+    wake_from_now(copy);
   int status = atomic_load_explicit(&copy->status, memory_order_acquire);
   return status < 0 && status != HAUL_ECANCELED
              ? error_set(status, 0, "sim", NULL, "the device's copy failed")
