@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * segments PATH COUNT SIZE SECONDS: writes of COUNT scattered segments of SIZE bytes each, one
- * after the other, to another process over PATH. Prints GB/s and CPU seconds a GB. */
+ * segments PATH COUNT SIZE SECONDS [PLACE]: writes of COUNT scattered segments of SIZE bytes each, one
+ * after the other, to another process over PATH; both regions at PLACE (host). Prints GB/s and CPU
+ * seconds a GB. */
 #include "common.h"
 
 #include <stdio.h>
@@ -33,16 +34,17 @@ static void run(haul_remote *remote, haul_region *region, const char *path, uint
 int main(int argc, char **argv) {
   char address[128];
   if (argc < 5) {
-    fprintf(stderr, "usage: segments PATH COUNT SIZE SECONDS\n");
+    fprintf(stderr, "usage: segments PATH COUNT SIZE SECONDS [PLACE]\n");
     return 2;
   }
   uint64_t count = parse_size(argv[2]), length = count * parse_size(argv[3]);
+  const char *place = argc - is_child(argc, argv) > 5 ? argv[5] : "host";
   if (is_child(argc, argv))
-    serve_target(argv[1], "host", length);
+    serve_target(argv[1], place, length);
   pid_t child = start_child(argc, argv, address, sizeof address);
   haul_node *node = open_node(0, SPIN_NS);
   /* Before the connection: meanwhile no call drives the node. */
-  haul_region *region = make_region(node, "host", length, 2, HAUL_REGION_PRIVATE);
+  haul_region *region = make_region(node, place, length, 2, HAUL_REGION_PRIVATE);
   haul_peer *peer;
   haul_remote *remote;
   must(haul_peer_connect(node, address, haul_deadline_in(5000000000), &peer), "connect");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Copies of scatter/gather segments by a device's engine, one segment in flight at a time, driven
- * by a loop's poller.
+ * Copies of scatter/gather segments by a device's engine, driven by a loop's poller. An engine that
+ * gathers has a group of segments in flight, others one segment.
  *
  * The caller's lock guards the struct; the engine's `wake` takes no lock. After devcopy_poll
  * returned anything but 1, and after devcopy_cancel, the engine accesses neither memory and no
@@ -11,9 +11,7 @@
 #include "core/loop.h"
 #include "memory/provider.h"
 
-struct devcopy_segment {
-  uint64_t to_offset, from_offset, length; /* bytes */
-};
+#define DEVCOPY_GROUP 32u /* segments; a driver takes some 4 us for each */
 
 /* Zeroed: nothing in flight, nothing to cancel. */
 struct devcopy {
@@ -22,15 +20,17 @@ struct devcopy {
   struct memory *to, *from;
   struct loop *loop; /* woken when there is something to poll, if the engine wakes */
   uint32_t count;    /* segments, at least one */
-  struct devcopy_segment (*segment)(const struct devcopy *copy, uint32_t index);
+  /* `before`: the bytes of the segments before it. */
+  struct copy_segment (*segment)(const struct devcopy *copy, uint32_t index, uint64_t before);
   const void *owner; /* for `segment` */
 
   struct memory *bounce[2]; /* bounce buffers, once the engine has asked for them */
 
-  uint32_t index;  /* of the segment in flight */
+  uint32_t index;  /* of the first segment in flight */
   uint64_t copied; /* bytes of the segments before it */
   bool in_flight;
   struct copy copy;
+  struct copy_segment more[DEVCOPY_GROUP - 1]; /* offered to the engine with the first */
 };
 
 #define DEVCOPY_NEEDS_BOUNCE 2

@@ -12,7 +12,9 @@ static struct {
   unsigned starts, cancels;
   unsigned fail_start; /* the n-th start fails; 0: none */
   int result;          /* what copy_poll returns: 1 while it runs */
-  bool needs_bounce;
+  bool needs_bounce, gathers;
+  uint32_t offered;  /* further segments, with the last start */
+  uint64_t gathered; /* their bytes, in all starts */
   uint64_t from_offsets[8], to_offsets[8], lengths[8];
 } engine;
 
@@ -25,6 +27,10 @@ static int mock_start(struct copy *copy) {
   engine.from_offsets[i] = copy->from_offset;
   engine.to_offsets[i] = copy->to_offset;
   engine.lengths[i] = copy->length;
+  engine.offered = copy->more_count;
+  copy->gathers = engine.gathers;
+  for (uint32_t more = 0; more < copy->more_count && engine.gathers; more++)
+    engine.gathered += copy->more[more].length;
   return 0;
 }
 
@@ -46,11 +52,22 @@ static const struct provider mock = {
     .wakes = true,
 };
 
+static const struct provider gatherer = {
+    .name = "gatherer",
+    .copy_start = mock_start,
+    .copy_poll = mock_poll,
+    .copy_cancel = mock_cancel,
+    .wakes = true,
+    .gathers = true,
+};
+
 static const uint64_t lengths[] = {10, 20, 30};
 
-static struct devcopy_segment next_segment(const struct devcopy *copy, uint32_t index) {
-  return (struct devcopy_segment){
-      .to_offset = copy->copied, .from_offset = 1000 * (index + 1), .length = lengths[index]};
+static struct copy_segment next_segment(const struct devcopy *copy, uint32_t index,
+                                        uint64_t before) {
+  (void)copy;
+  return (struct copy_segment){
+      .to_offset = before, .from_offset = 1000 * (index + 1), .length = lengths[index]};
 }
 
 static struct devcopy make(void) {
@@ -125,6 +142,64 @@ static void an_engine_may_require_bounce_buffers(void **state) {
   assert_int_equal(engine.starts, 3);
 }
 
+static void an_engine_may_gather_segments(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  copy.engine = &gatherer;
+  engine.gathers = true;
+  assert_int_equal(devcopy_poll(&copy), 0);
+  assert_int_equal(engine.starts, 1);
+  assert_int_equal(engine.offered, 2);
+  assert_int_equal(engine.gathered, 50);
+  assert_int_equal(copy.more[1].to_offset, 30);
+  assert_int_equal(copy.more[1].from_offset, 3000);
+  assert_int_equal(copy.copied, 60);
+  assert_int_equal(copy.index, 3);
+}
+
+static void an_engine_may_leave_what_is_offered(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  copy.engine = &gatherer;
+  assert_int_equal(devcopy_poll(&copy), 0);
+  assert_int_equal(engine.starts, 3);
+  assert_int_equal(engine.to_offsets[2], 30);
+  assert_int_equal(copy.copied, 60);
+}
+
+static struct copy_segment small_segment(const struct devcopy *copy, uint32_t index,
+                                         uint64_t before) {
+  (void)copy;
+  return (struct copy_segment){.to_offset = before, .from_offset = index, .length = 1};
+}
+
+static struct copy_segment large_segment(const struct devcopy *copy, uint32_t index,
+                                         uint64_t before) {
+  (void)copy;
+  return (struct copy_segment){
+      .to_offset = before, .from_offset = index, .length = COPY_GROUP_BYTES / 2};
+}
+
+static void a_group_has_bounds(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  copy.engine = &gatherer;
+  engine.gathers = true;
+  copy.count = 3 * DEVCOPY_GROUP;
+  copy.segment = small_segment;
+  assert_int_equal(devcopy_poll(&copy), 0);
+  assert_int_equal(engine.starts, 3);
+  assert_int_equal(copy.copied, 3 * DEVCOPY_GROUP);
+  copy = make();
+  copy.engine = &gatherer;
+  engine.gathers = true;
+  copy.count = 4;
+  copy.segment = large_segment;
+  assert_int_equal(devcopy_poll(&copy), 0);
+  assert_int_equal(engine.starts, 2);
+  assert_int_equal(copy.copied, 2 * COPY_GROUP_BYTES);
+}
+
 static void a_copy_without_segments_has_ended(void **state) {
   (void)state;
   struct devcopy copy = make();
@@ -141,6 +216,9 @@ int main(void) {
       cmocka_unit_test(a_failed_copy_is_fenced_and_has_a_detail),
       cmocka_unit_test(a_failed_start_leaves_nothing_in_flight),
       cmocka_unit_test(an_engine_may_require_bounce_buffers),
+      cmocka_unit_test(an_engine_may_gather_segments),
+      cmocka_unit_test(an_engine_may_leave_what_is_offered),
+      cmocka_unit_test(a_group_has_bounds),
       cmocka_unit_test(a_copy_without_segments_has_ended),
   };
   return cmocka_run_group_tests_name("devcopy", tests, NULL, NULL);

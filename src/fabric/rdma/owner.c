@@ -394,14 +394,15 @@ static int compare(struct rdma_endpoint *endpoint, const struct rdma_record *req
   return sum == request->sum ? 0 : HAUL_ECHECKSUM;
 }
 
-static struct devcopy_segment staged_segment(const struct devcopy *copy, uint32_t index) {
+static struct copy_segment staged_segment(const struct devcopy *copy, uint32_t index,
+                                          uint64_t before) {
   const struct staged_copy *staged = copy->owner;
   const struct rdma_span *span = &staged->request.spans[index];
-  uint64_t at = staged->request.at + copy->copied;
+  uint64_t at = staged->request.at + before;
   bool in = staged->request.type == RDMA_COPY_IN;
-  return (struct devcopy_segment){.to_offset = in ? span->offset : at,
-                                  .from_offset = in ? at : span->offset,
-                                  .length = span->length};
+  return (struct copy_segment){.to_offset = in ? span->offset : at,
+                               .from_offset = in ? at : span->offset,
+                               .length = span->length};
 }
 
 static void end_staged_copy(struct staged_copy *staged) {

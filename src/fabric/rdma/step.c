@@ -85,13 +85,14 @@ static bool needs_drain(const struct rdma_job *job) {
   return !is_write(job) && !job->work->region->memory.view;
 }
 
-static struct devcopy_segment device_segment(const struct devcopy *copy, uint32_t index) {
+static struct copy_segment device_segment(const struct devcopy *copy, uint32_t index,
+                                          uint64_t before) {
   const struct rdma_job *job = copy->owner;
   const struct haul_piece *piece = &job->work->pieces[index];
   bool out = is_write(job);
-  return (struct devcopy_segment){.to_offset = out ? copy->copied : piece->local,
-                                  .from_offset = out ? piece->local : copy->copied,
-                                  .length = piece->length};
+  return (struct copy_segment){.to_offset = out ? before : piece->local,
+                               .from_offset = out ? piece->local : before,
+                               .length = piece->length};
 }
 
 static int poll_copy(struct rdma_job *job) {

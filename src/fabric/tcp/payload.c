@@ -102,14 +102,15 @@ void tcp_staging_leave_queue(struct tcp_endpoint *endpoint) {
     staging_cancel_wait(&endpoint->rx_staging);
 }
 
-static struct devcopy_segment segment_out(const struct devcopy *copy, uint32_t index) {
+static struct copy_segment segment_out(const struct devcopy *copy, uint32_t index,
+                                       uint64_t before) {
   const struct frame_segment *segment = &((const struct payload *)copy->owner)->segments[index];
-  return (struct devcopy_segment){copy->copied, segment->offset, segment->length};
+  return (struct copy_segment){before, segment->offset, segment->length};
 }
 
-static struct devcopy_segment segment_in(const struct devcopy *copy, uint32_t index) {
+static struct copy_segment segment_in(const struct devcopy *copy, uint32_t index, uint64_t before) {
   const struct frame_segment *segment = &((const struct payload *)copy->owner)->segments[index];
-  return (struct devcopy_segment){segment->offset, copy->copied, segment->length};
+  return (struct copy_segment){segment->offset, before, segment->length};
 }
 
 /* Prepares a copy between the payload's region and its bounce buffer. */

@@ -139,13 +139,15 @@ static CUstream stream_of(const struct job *job) {
   return cuda_device(job->device)->streams[job->way == OUT ? CUDA_OUT : CUDA_INTO];
 }
 
-static CUresult give_to_driver(struct copy *copy, struct job *job, uint64_t at, uint64_t length) {
+static CUresult give_to_driver(struct copy *copy, struct job *job,
+                               const struct copy_segment *segment) {
   CUstream stream = stream_of(job);
+  uint64_t length = segment->length;
   void *buffer = job->staged ? copy->through[job->issued % 2]->view : NULL;
-  CUdeviceptr to = cuda_address(copy->to, copy->to_offset + at);
-  CUdeviceptr from = cuda_address(copy->from, copy->from_offset + at);
-  char *host_to = (char *)copy->to->view + copy->to_offset + at;
-  const char *host_from = (const char *)copy->from->view + copy->from_offset + at;
+  CUdeviceptr to = cuda_address(copy->to, segment->to_offset);
+  CUdeviceptr from = cuda_address(copy->from, segment->from_offset);
+  char *host_to = (char *)copy->to->view + segment->to_offset;
+  const char *host_from = (const char *)copy->from->view + segment->from_offset;
   switch ((enum way)job->way) {
   case INTO:
     if (job->staged)
@@ -164,8 +166,13 @@ static CUresult give_to_driver(struct copy *copy, struct job *job, uint64_t at, 
 
 /* In the device's context. */
 static CUresult chunk_issue(struct copy *copy, struct job *job) {
-  uint64_t length, at = chunk_at(copy, job, job->issued, &length);
-  CUresult result = give_to_driver(copy, job, at, length);
+  struct copy_segment segment;
+  uint64_t at = chunk_at(copy, job, job->issued, &segment.length);
+  segment.to_offset = copy->to_offset + at;
+  segment.from_offset = copy->from_offset + at;
+  CUresult result = give_to_driver(copy, job, &segment);
+  for (uint32_t i = 0; copy->gathers && i < copy->more_count && result == CUDA_SUCCESS; i++)
+    result = give_to_driver(copy, job, &copy->more[i]);
   if (result == CUDA_SUCCESS)
     result = cuda_driver->event_record(job->lane->events[job->issued % 2], stream_of(job));
   if (result == CUDA_SUCCESS)
@@ -402,6 +409,7 @@ int cuda_copy_start(struct copy *copy) {
     return code;
   if (copy->length == 0)
     return set_status(copy, 0);
+  copy->gathers = !job->staged && copy->length <= chunk_bytes(job); /* in the only chunk */
   set_status(copy, 1);
   code = move_on(copy, job);
   return code < 0 ? code : 0;
