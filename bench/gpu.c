@@ -3,7 +3,8 @@
  * region that haul pins, or by the driver from memory that it pinned. gpu share haul|driver SIZE
  * ROUNDS: a copy within GPU memory: from an import of another process's region, or by the driver
  * between two allocations of one process. gpu inside haul SIZE ROUNDS: a copy between two regions
- * of one GPU. Prints the median in GB/s. */
+ * of one GPU. gpu pieces driver SIZE ROUNDS: the driver's copies of PIECES scattered pieces of SIZE
+ * bytes each between two allocations. Prints the median in GB/s. */
 #include "common.h"
 
 #include <signal.h>
@@ -16,7 +17,8 @@
 
 #include "memory/cuda/driver.h"
 
-#define GPU "cuda:0"
+#define GPU    "cuda:0"
+#define PIECES 256
 
 /* Ends of the copies; each program uses some. */
 static struct {
@@ -71,6 +73,20 @@ static void prepare_inside(void) {
 
 static void copy_inside(void) {
   drive(at.driver->copy_inside(at.to, at.from, at.length, at.stream), "cuMemcpyDtoDAsync");
+  drive(at.driver->stream_wait(at.stream), "cuStreamSynchronize");
+}
+
+static void prepare_pieces(void) {
+  at.length *= PIECES;
+  prepare_inside();
+}
+
+static void copy_pieces(void) {
+  uint64_t size = at.length / PIECES;
+  for (uint64_t i = 0; i < PIECES; i++)
+    drive(at.driver->copy_inside(at.to + scattered(i, PIECES) * size, at.from + i * size, size,
+                                 at.stream),
+          "cuMemcpyDtoDAsync");
   drive(at.driver->stream_wait(at.stream), "cuStreamSynchronize");
 }
 
@@ -158,6 +174,7 @@ static const struct {
     {"share", "haul", prepare_shared, copy_shared, 1},
     {"share", "driver", prepare_inside, copy_inside, 1},
     {"inside", "haul", prepare_inside_regions, copy_shared, 1},
+    {"pieces", "driver", prepare_pieces, copy_pieces, 1},
 };
 
 static int by_size(const void *one, const void *other) {
@@ -182,7 +199,7 @@ static int measure(size_t program, size_t rounds) {
 }
 
 int main(int argc, char **argv) {
-  need(argc == 5, "gpu staged|share|inside haul|driver SIZE ROUNDS");
+  need(argc == 5, "gpu staged|share|inside|pieces haul|driver SIZE ROUNDS");
   at.length = parse_size(argv[3]);
   for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
     if (strcmp(programs[i].what, argv[1]) == 0 && strcmp(programs[i].who, argv[2]) == 0)
