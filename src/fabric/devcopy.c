@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/devcopy.h"
 
+#include "core/alloc.h"
 #include "core/shrinkable.h"
 
-/* Offers the segments that follow, as far as they fit the group. */
+/* Offers the segments that follow, as far as they fit the group; none without memory for them. */
 static void add_more(struct devcopy *copy) {
+  uint32_t left = copy->count - copy->index - 1, most = shrinkable(DEVCOPY_GROUP, 2) - 1;
   uint64_t bytes = copy->copy.length;
-  copy->copy.more = copy->more;
-  while (copy->copy.more_count < shrinkable(DEVCOPY_GROUP - 1, 2)) {
-    uint32_t next = copy->index + 1 + copy->copy.more_count;
-    if (next == copy->count)
-      return;
-    struct copy_segment segment = copy->segment(copy, next, copy->copied + bytes);
-    bytes += segment.length;
+  if (left == 0)
+    return;
+  copy->more = alloc_zero(left < most ? left : most, sizeof *copy->more);
+  for (uint32_t i = 0; copy->more && i < left && i < most; i++) {
+    copy->more[i] = copy->segment(copy, copy->index + 1 + i, copy->copied + bytes);
+    bytes += copy->more[i].length;
     if (bytes > COPY_GROUP_BYTES)
-      return;
-    copy->more[copy->copy.more_count++] = segment;
+      break;
+    copy->copy.more_count++;
   }
+  copy->copy.more = copy->more;
+}
+
+static void end_group(struct devcopy *copy) {
+  copy->in_flight = false;
+  alloc_free(copy->more);
+  copy->more = NULL;
 }
 
 static int start(struct devcopy *copy) {
@@ -33,14 +41,18 @@ static int start(struct devcopy *copy) {
   if (copy->engine->gathers)
     add_more(copy);
   int code = copy->engine->copy_start(&copy->copy);
-  copy->in_flight = code == 0;
+  if (code)
+    end_group(copy);
+  else
+    copy->in_flight = true;
   return code == 1 ? DEVCOPY_NEEDS_BOUNCE : code;
 }
 
 void devcopy_cancel(struct devcopy *copy) {
-  if (copy->in_flight)
-    copy->engine->copy_cancel(&copy->copy);
-  copy->in_flight = false;
+  if (!copy->in_flight)
+    return;
+  copy->engine->copy_cancel(&copy->copy);
+  end_group(copy);
 }
 
 /* Counts what has been copied. */
@@ -61,10 +73,11 @@ int devcopy_poll(struct devcopy *copy) {
     int status = copy->engine->copy_poll(&copy->copy);
     if (status > 0)
       return 1;
+    if (status == 0)
+      advance(copy);
     devcopy_cancel(copy); /* ended, but its `wake` may still be on its way to the loop */
     if (status < 0)
       return status;
-    advance(copy);
   }
   return 0;
 }

@@ -11,7 +11,7 @@
 #include "core/loop.h"
 #include "memory/provider.h"
 
-#define DEVCOPY_GROUP 32u /* segments; a driver takes some 4 us for each */
+#define DEVCOPY_GROUP 128u /* segments; a driver takes some 4 us for each, and a cancel waits */
 
 /* Zeroed: nothing in flight, nothing to cancel. */
 struct devcopy {
@@ -29,8 +29,8 @@ struct devcopy {
   uint32_t index;  /* of the first segment in flight */
   uint64_t copied; /* bytes of the segments before it */
   bool in_flight;
+  struct copy_segment *more; /* in flight: copy.more, or NULL */
   struct copy copy;
-  struct copy_segment more[DEVCOPY_GROUP - 1]; /* offered to the engine with the first */
 };
 
 #define DEVCOPY_NEEDS_BOUNCE 2

@@ -15,6 +15,7 @@ static struct {
   bool needs_bounce, gathers;
   uint32_t offered;  /* further segments, with the last start */
   uint64_t gathered; /* their bytes, in all starts */
+  struct copy_segment last;
   uint64_t from_offsets[8], to_offsets[8], lengths[8];
 } engine;
 
@@ -30,7 +31,7 @@ static int mock_start(struct copy *copy) {
   engine.offered = copy->more_count;
   copy->gathers = engine.gathers;
   for (uint32_t more = 0; more < copy->more_count && engine.gathers; more++)
-    engine.gathered += copy->more[more].length;
+    engine.gathered += copy->more[more].length, engine.last = copy->more[more];
   return 0;
 }
 
@@ -151,8 +152,8 @@ static void an_engine_may_gather_segments(void **state) {
   assert_int_equal(engine.starts, 1);
   assert_int_equal(engine.offered, 2);
   assert_int_equal(engine.gathered, 50);
-  assert_int_equal(copy.more[1].to_offset, 30);
-  assert_int_equal(copy.more[1].from_offset, 3000);
+  assert_int_equal(engine.last.to_offset, 30);
+  assert_int_equal(engine.last.from_offset, 3000);
   assert_int_equal(copy.copied, 60);
   assert_int_equal(copy.index, 3);
 }
@@ -200,6 +201,20 @@ static void a_group_has_bounds(void **state) {
   assert_int_equal(copy.copied, 2 * COPY_GROUP_BYTES);
 }
 
+static void a_canceled_group_is_fenced(void **state) {
+  (void)state;
+  struct devcopy copy = make();
+  copy.engine = &gatherer;
+  engine.gathers = true;
+  engine.result = 1;
+  assert_int_equal(devcopy_poll(&copy), 1);
+  devcopy_cancel(&copy);
+  assert_int_equal(engine.cancels, 1);
+  assert_null(copy.more);
+  devcopy_cancel(&copy);
+  assert_int_equal(engine.cancels, 1);
+}
+
 static void a_copy_without_segments_has_ended(void **state) {
   (void)state;
   struct devcopy copy = make();
@@ -219,6 +234,7 @@ int main(void) {
       cmocka_unit_test(an_engine_may_gather_segments),
       cmocka_unit_test(an_engine_may_leave_what_is_offered),
       cmocka_unit_test(a_group_has_bounds),
+      cmocka_unit_test(a_canceled_group_is_fenced),
       cmocka_unit_test(a_copy_without_segments_has_ended),
   };
   return cmocka_run_group_tests_name("devcopy", tests, NULL, NULL);
