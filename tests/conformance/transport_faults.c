@@ -305,7 +305,7 @@ static void a_long_transfer_is_canceled_at_once(void **state) {
   assert_works(haul_write(t.remote, t.region, pieces, count, &options, &transfer));
   int64_t began = haul_deadline_in(0);
   assert_works(haul_transfer_cancel(transfer));
-  assert_in_range(haul_deadline_in(0) - began, 0, 2 * S);
+  assert_in_range(haul_deadline_in(0) - began, 0, (SLOW ? 30 : 10) * S);
   assert_int_equal(finish(transfer), HAUL_ECANCELED);
   assert_transfers_work(t.remote);
   free(pieces);
