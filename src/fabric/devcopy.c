@@ -3,6 +3,7 @@
 
 #include "core/alloc.h"
 #include "core/shrinkable.h"
+#include "core/sys.h"
 
 /* Offers the segments that follow, as far as they fit the group; none without memory for them. */
 static void add_more(struct devcopy *copy) {
@@ -36,8 +37,8 @@ static int start(struct devcopy *copy) {
                              .length = segment.length,
                              .through = {copy->bounce[0], copy->bounce[1]},
                              .wake = loop_wake_callback,
-                             .user = copy->loop,
-                             .wakes = true};
+                             .user = copy->loop};
+  copy->started = clock_now();
   if (copy->engine->gathers)
     add_more(copy);
   int code = copy->engine->copy_start(&copy->copy);
@@ -65,12 +66,21 @@ static void advance(struct devcopy *copy) {
   }
 }
 
+static int poll_engine(struct devcopy *copy) {
+  int status = copy->engine->copy_poll(&copy->copy);
+  if (status <= 0 || copy->copy.wakes || !copy->engine->wakes ||
+      clock_now() < clock_after(copy->started, DEVCOPY_POLLED))
+    return status;
+  copy->copy.wakes = true;
+  return copy->engine->copy_poll(&copy->copy);
+}
+
 int devcopy_poll(struct devcopy *copy) {
   while (copy->index < copy->count) {
     int code = copy->in_flight ? 0 : start(copy);
     if (code)
       return code;
-    int status = copy->engine->copy_poll(&copy->copy);
+    int status = poll_engine(copy);
     if (status > 0)
       return 1;
     if (status == 0)

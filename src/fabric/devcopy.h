@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Copies of scatter/gather segments by a device's engine, driven by a loop's poller. An engine that
- * gathers has a group of segments in flight, others one segment.
+ * gathers has a group of segments in flight, others one segment. The loop polls a copy often at
+ * first, as a driver calls back late and for one copy after the other; a longer one wakes it.
  *
  * The caller's lock guards the struct; the engine's `wake` takes no lock. After devcopy_poll
  * returned anything but 1, and after devcopy_cancel, the engine accesses neither memory and no
@@ -11,14 +12,15 @@
 #include "core/loop.h"
 #include "memory/provider.h"
 
-#define DEVCOPY_GROUP 128u /* segments; a driver takes some 4 us for each, and a cancel waits */
+#define DEVCOPY_POLLED 1000000 /* nanoseconds until an engine is asked to wake the loop */
+#define DEVCOPY_GROUP  128u    /* segments; a driver takes some 4 us for each, and a cancel waits */
 
 /* Zeroed: nothing in flight, nothing to cancel. */
 struct devcopy {
   /* Constant from the first poll to the end. */
   const struct provider *engine;
   struct memory *to, *from;
-  struct loop *loop; /* woken when there is something to poll, if the engine wakes */
+  struct loop *loop;
   uint32_t count;    /* segments, at least one */
   /* `before`: the bytes of the segments before it. */
   struct copy_segment (*segment)(const struct devcopy *copy, uint32_t index, uint64_t before);
@@ -29,6 +31,7 @@ struct devcopy {
   uint32_t index;  /* of the first segment in flight */
   uint64_t copied; /* bytes of the segments before it */
   bool in_flight;
+  int64_t started; /* the group in flight */
   struct copy_segment *more; /* in flight: copy.more, or NULL */
   struct copy copy;
 };
@@ -45,7 +48,7 @@ void devcopy_cancel(struct devcopy *copy);
 
 /* A copy is in flight and its engine does not wake the loop: the poller is urgent. */
 static inline bool devcopy_is_polled(const struct devcopy *copy) {
-  return copy->in_flight && !copy->engine->wakes;
+  return copy->in_flight && !copy->copy.wakes;
 }
 
 #endif

@@ -973,13 +973,13 @@ static void the_engine_calls_when_a_copy_can_go_on(void **state) {
   static struct copy copies[CUDA_LANES + 1];
   _Atomic unsigned wakes[CUDA_LANES + 1] = {0};
   (void)state;
-  struct memory memory = get(gpu0, 24 * MIB, 0), bytes = get(host, 24 * MIB, HAUL_REGION_PINNED);
+  struct memory memory = get(gpu0, 96 * MIB, 0), bytes = get(host, 96 * MIB, HAUL_REGION_PINNED);
   assert_true(provider_cuda.wakes);
   door->hold = 1;
   for (size_t i = 0; i < COUNT(copies); i++) {
     copies[i] = (struct copy){.to = &memory,
                               .from = &bytes,
-                              .length = 24 * MIB,
+                              .length = 96 * MIB,
                               .wake = count_wake,
                               .user = &wakes[i],
                               .wakes = true};
@@ -1001,12 +1001,12 @@ static void the_end_of_a_failed_copy_is_noticed(void **state) {
   for (unsigned i = 0; i < 2; i++) {
     cuda_library.names[0] = libraries[i == 0 ? 0 : 2];
     struct cuda_double *double_of = i == 0 ? door : other_door;
-    struct memory memory = get(gpu0, 32 * MIB, 0);
-    struct memory bytes = get(host, 32 * MIB, HAUL_REGION_PINNED);
+    struct memory memory = get(gpu0, 128 * MIB, 0);
+    struct memory bytes = get(host, 128 * MIB, HAUL_REGION_PINNED);
     int64_t began = clock_now();
-    assert_works(copy_wait(&memory, 0, &bytes, 0, 32 * MIB, HAUL_FOREVER));
+    assert_works(copy_wait(&memory, 0, &bytes, 0, 128 * MIB, HAUL_FOREVER));
     double_of->copy = 2;
-    assert_fails(HAUL_ESYSTEM, copy_wait(&memory, 0, &bytes, 0, 32 * MIB, HAUL_FOREVER));
+    assert_fails(HAUL_ESYSTEM, copy_wait(&memory, 0, &bytes, 0, 128 * MIB, HAUL_FOREVER));
     assert_non_null(strstr(haul_error_last()->text, "CUDA_ERROR_ILLEGAL_ADDRESS (700)"));
     assert_true(clock_now() - began < INT64_C(5000000000));
     memory_free(&memory);
@@ -1072,9 +1072,9 @@ static void copies_within_a_gpu_exceed_2_terabytes_a_second(void **state) {
 /* The context is unusable until the application resets the device, as with the real driver. */
 static void an_error_in_the_middle_ends_the_copy(void **state) {
   (void)state;
-  struct memory memory = get(gpu0, 32 * MIB, 0), more;
-  struct memory bytes = get(host, 32 * MIB, HAUL_REGION_PINNED);
-  struct copy copy = {.to = &memory, .from = &bytes, .length = 32 * MIB};
+  struct memory memory = get(gpu0, 128 * MIB, 0), more;
+  struct memory bytes = get(host, 128 * MIB, HAUL_REGION_PINNED);
+  struct copy copy = {.to = &memory, .from = &bytes, .length = 128 * MIB};
   door->copy = 3;
   assert_works(provider_cuda.copy_start(&copy));
   assert_int_equal(wait_for(&copy), HAUL_ESYSTEM);

@@ -348,11 +348,10 @@ void map_engines_free(struct engines *engines) {
   alloc_free(engines);
 }
 
-void engine_post(struct engines *engines, const struct provider *by, struct work *work) {
+void engine_post(struct engines *engines, struct work *work) {
   work->state = NULL;
   combiner_submit(&engines->combiner, &work->link);
-  if (!by->wakes) /* the loop polls it */
-    loop_wake(engines->loop);
+  loop_wake(engines->loop); /* it polls the engine */
 }
 
 int engine_try(struct engines *engines, struct map_endpoint *endpoint,

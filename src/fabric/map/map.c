@@ -199,7 +199,7 @@ static void map_post(struct endpoint *base, struct work *work) {
   else if (operation_is_atomic(work->operation))
     work->done(work, operate_now(base, work));
   else if (engine)
-    engine_post(node->engines, engine, work);
+    engine_post(node->engines, work);
   else
     copier_post(node->copier, work);
 }

@@ -141,7 +141,7 @@ void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code
 int map_engines_open(struct fabric *fabric, struct engines **engines);
 void map_engines_end(struct engines *engines);
 void map_engines_free(struct engines *engines);
-void engine_post(struct engines *engines, const struct provider *by, struct work *work);
+void engine_post(struct engines *engines, struct work *work);
 /* Opens the binding's IPC mapping and closes it again, to learn of a failure early. */
 int engine_try(struct engines *engines, struct map_endpoint *endpoint, struct map_binding *binding);
 void engine_cancel(struct engines *engines, struct work *work, int code);

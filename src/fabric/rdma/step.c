@@ -331,7 +331,7 @@ static bool poll_stepping(struct rdma_endpoint *endpoint, bool *urgent) {
     enum rdma_step before = job->step;
     int status = advance_job(job);
     any |= status <= 0 || job->step != before;
-    *urgent |= status > 0 && job->copy && job->copy->in_flight && devcopy_is_polled(job->copy);
+    *urgent |= status > 0 && job->copy && devcopy_is_polled(job->copy);
     dispatch(job, status, &waiting, &ended);
   }
   put_back(endpoint, &waiting, &endpoint->stepping);
