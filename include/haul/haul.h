@@ -284,12 +284,12 @@ HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t 
  *
  * GPU memory, also of haul_region_alloc, is accessed outside of the caller's streams. Complete all
  * work on its bytes before a transfer or copy starts, or a peer is notified of them: synchronise
- * the stream or its event. Calls without a stream may return early, too: cudaMemcpy from pageable
- * memory or within a GPU, and cudaMemset (CUDA driver API, "API synchronization behavior"). Memory
- * of cudaMalloc gets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS for good, so that these complete before they
- * return. Pools (cudaMallocAsync) and virtual-memory calls, as of haul_region_alloc, refuse it.
- * HAUL_EINVAL: the range is empty, wraps around, is not mapped, or lies only partly in a device's
- * memory. */
+ * the stream or its event, or name the event in the options (`after`). Calls without a stream may
+ * return early, too: cudaMemcpy from pageable memory or within a GPU, and cudaMemset (CUDA driver
+ * API, "API synchronization behavior"). Memory of cudaMalloc gets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+ * for good, so that these complete before they return. Pools (cudaMallocAsync) and virtual-memory
+ * calls, as of haul_region_alloc, refuse it. HAUL_EINVAL: the range is empty, wraps around, is not
+ * mapped, or lies only partly in a device's memory. */
 HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region);
 
 /* Makes a read-only region of a range of a regular file. Its bytes are sent from the page cache
@@ -502,10 +502,20 @@ struct haul_transfer_options {
    * node makes progress and calls of `done` are deferred; haul_node_close only sets HAUL_EBUSY. */
   void (*done)(void *user, haul_transfer *transfer);
   void *user;
+  /* NULL, or an event (CUevent, cudaEvent_t) of the GPU `after_at`, or of the region's GPU if that
+   * has kind 0. The local memory is accessed once the event has completed; until the end it is
+   * neither recorded again nor destroyed. HAUL_ENOTSUP: the place has no events. To have a stream
+   * wait for the end, let `done` store into pinned memory that cuStreamWaitValue32 waits for. */
+  void *after;
+  struct haul_place after_at;
 };
 
 #define HAUL_TRANSFER_OPTIONS_INIT                                                                 \
-  { sizeof(struct haul_transfer_options), 0, NULL, 0, HAUL_PRIORITY_NORMAL, NULL, NULL }
+  {                                                                                                \
+    sizeof(struct haul_transfer_options), 0, NULL, 0, HAUL_PRIORITY_NORMAL, NULL, NULL, NULL, {    \
+      0, 0                                                                                         \
+    }                                                                                              \
+  }
 
 /* Starts to move `count` segments between a region and a remote of one node; none unless all are
  * valid. `options` may be NULL; options and segments are copied. With `transfer` NULL it waits for

@@ -169,6 +169,10 @@ struct provider {
    * and the system limits its size. HAUL_ENOTSUP: none for this memory; HAUL_ELIMIT. */
   int (*dmabuf)(struct memory *memory, int *descriptor, uint64_t *offset);
 
+  /* An event of the application's on the device: 1: its work is under way, 0: complete, or a code
+   * with the detail. NULL: there are no events. */
+  int (*event_look)(unsigned device, void *event);
+
   /* Can the engine copy between `own`, of this kind, and `other`? An engine may first find out by a
    * copy that it cannot: the copy fails with HAUL_ENOTSUP, and this returns false from then on. */
   bool (*reaches)(const struct memory *own, const struct memory *other);
@@ -260,5 +264,8 @@ int error_length(size_t length);
 /* Wrappers with the defaults of NULL callbacks. */
 int memory_check(const struct memory *memory);
 int memory_fence(struct memory *memory, enum fence direction);
+
+/* provider.event_look, at a place that may not exist: HAUL_EPLACE, HAUL_ENOTSUP. */
+int memory_event(struct haul_place place, void *event);
 
 #endif

@@ -55,6 +55,19 @@ struct transfer_request {
   size_t path;
 };
 
+/* An event that has completed is none. */
+__attribute__((cold)) static int check_event(struct transfer_request *request) {
+  struct haul_transfer_options *options = &request->options;
+  if (!options->after)
+    return 0;
+  if (options->after_at.kind == 0)
+    options->after_at = request->region->memory.place;
+  int state = memory_event(options->after_at, options->after);
+  if (state == 0)
+    options->after = NULL;
+  return state < 0 ? state : 0;
+}
+
 static int choose_path(struct transfer_request *request) {
   if (request->options.flags & HAUL_CPU_TIME)
     request->cpu = clock_cpu();
@@ -86,6 +99,7 @@ static struct haul_transfer *new_transfer(const struct transfer_request *request
   atomic_store_explicit(&transfer->path, (int)request->path, memory_order_relaxed);
   transfer->operation = request->operation;
   transfer->only = request->options.only;
+  transfer->after_at = request->options.after_at;
   transfer->done = request->options.done;
   transfer->user = request->options.user;
   transfer->flags = request->options.flags;
@@ -98,30 +112,6 @@ static struct haul_transfer *new_transfer(const struct transfer_request *request
   atomic_fetch_add_explicit(&transfer->remote->transfers->handles, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&transfer->remote->transfers->bytes, size, memory_order_relaxed);
   return transfer;
-}
-
-static void post_all(struct haul_transfer *transfer) {
-  bool more = transfer->flags & HAUL_MORE;
-  for (uint32_t i = 0; i < transfer->work_count; i++) {
-    struct work *work = &transfer_works(transfer)[i];
-    int code = atomic_load(&transfer->failure);
-    work->more = more || i + 1 < transfer->work_count;
-    if (code == 0)
-      code = transfer_post(transfer, work);
-    if (code) {
-      transfer_fail(transfer, code);
-      transfer_settle(transfer);
-    }
-  }
-  atomic_store(&transfer->posting, false);
-  int failure = atomic_load(&transfer->failure);
-  if (failure) {
-    loop_lock(transfer->remote->transfers->fabric->loop);
-    transfer_cancel_works(transfer, failure);
-    loop_unlock(transfer->remote->transfers->fabric->loop);
-  }
-  transfer_posted_all(transfer);
-  transfer_settle(transfer); /* the call's own; `done` may release the transfer from here on */
 }
 
 static struct slice slice_of(const struct transfer_request *request, bool alone) {
@@ -196,8 +186,11 @@ static int start_posted(const struct transfer_request *request, struct haul_tran
   PROBE4(submit, transfer, request->operation, request->bytes, remote->name);
   if (transfer_is_traced(transfer))
     trace_transfer(transfer, HAUL_TRACE_SUBMIT);
-  post_all(transfer);
   *out = transfer;
+  if (request->options.after)
+    transfer_hold(transfer, request->options.after);
+  else
+    transfer_post_all(transfer);
   return 0;
 }
 
@@ -254,12 +247,14 @@ static int start_transfer(struct haul_remote *remote, struct haul_region *region
   if (code == 0)
     code = transfer_check_done(&request.options, out);
   if (code == 0)
+    code = check_event(&request);
+  if (code == 0)
     code = choose_path(&request);
   if (code)
     return code;
   struct endpoint *endpoint = remote->link->endpoints[request.path];
   if (endpoint->transport->now && !(request.options.flags & HAUL_CHECKSUM) &&
-      !endpoint_is_blocked(endpoint, operation)) {
+      !request.options.after && !endpoint_is_blocked(endpoint, operation)) {
     code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[request.path], region,
                                     pieces, count, request.bytes, operation);
     if (code == 0 && out)
@@ -389,7 +384,8 @@ static int operate_now(const struct transfer_request *request, struct haul_trans
   struct haul_remote *remote = request->remote;
   struct endpoint *endpoint = remote->link->endpoints[request->path];
   struct haul_transfer *transfer = NULL;
-  if (!endpoint->transport->atomic || endpoint_is_blocked(endpoint, request->operation))
+  if (!endpoint->transport->atomic || request->options.after ||
+      endpoint_is_blocked(endpoint, request->operation))
     return 1;
   const struct work work = {.endpoint = endpoint,
                             .key = &remote->key,
@@ -437,6 +433,8 @@ static int run_atomic(const char *call, struct haul_remote *remote, struct haul_
   code = check_atomic(remote, region, piece, given, &request.options);
   if (code == 0)
     code = transfer_check_done(&request.options, out);
+  if (code == 0)
+    code = check_event(&request);
   if (code == 0)
     code = choose_path(&request);
   if (code)

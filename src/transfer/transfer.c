@@ -66,7 +66,7 @@ void transfer_notify(struct haul_transfer *transfer) {
 
 /* The first failure counts. Two threads may fail the transfer at once, so the lock orders them. The
  * detail is stored before the code: a thread that sees `failure` (acquire) also sees `error`. */
-void transfer_fail(struct haul_transfer *transfer, int code) {
+__attribute__((cold)) void transfer_fail(struct haul_transfer *transfer, int code) {
   struct transfers *owner = transfer->remote->transfers;
   if (atomic_load(&transfer->failure))
     return;
@@ -124,7 +124,8 @@ void transfer_settle(struct haul_transfer *transfer) {
 }
 
 /* With the lock of `transfers`. The thread's detail is the reason of the refusal. */
-static void avoid_path(struct haul_transfer *transfer, const struct endpoint *endpoint) {
+__attribute__((cold)) static void avoid_path(struct haul_transfer *transfer,
+                                             const struct endpoint *endpoint) {
   size_t size = sizeof haul_error_last()->text;
   char *reason = atomic_load(&transfer->avoided_reason) ? NULL : alloc_zero(1, size);
   if (reason) {
@@ -134,7 +135,7 @@ static void avoid_path(struct haul_transfer *transfer, const struct endpoint *en
   atomic_fetch_or(&transfer->avoided, 1u << endpoint->transport->index);
 }
 
-static bool will_retry(struct transfers *owner, struct work *work, int code) {
+__attribute__((cold)) static bool will_retry(struct transfers *owner, struct work *work, int code) {
   lock_lists(owner);
   bool will = !owner->ended;
   if (will) {
@@ -210,7 +211,7 @@ int transfer_post(struct haul_transfer *transfer, struct work *work) {
 
 /* With the loop's lock. Posts a work again: `broke`, on the best path left, else after it was
  * blocked. A peer without any path left fails. */
-static void retry(struct work *work, bool broke) {
+__attribute__((cold)) static void retry(struct work *work, bool broke) {
   struct haul_transfer *transfer = work->owner;
   struct link *link = transfer->remote->link;
   if (atomic_load(&transfer->failure)) { /* aborted meanwhile */
@@ -235,7 +236,7 @@ static void retry(struct work *work, bool broke) {
   transfer_settle(transfer);
 }
 
-static bool take_from_lists(struct transfers *owner, struct work *work) {
+__attribute__((cold)) static bool take_from_lists(struct transfers *owner, struct work *work) {
   lock_lists(owner);
   bool found = work->listed;
   if (found)
@@ -246,7 +247,7 @@ static bool take_from_lists(struct transfers *owner, struct work *work) {
 }
 
 /* With the loop's lock and a reference. */
-void transfer_cancel_works(struct haul_transfer *transfer, int code) {
+__attribute__((cold)) void transfer_cancel_works(struct haul_transfer *transfer, int code) {
   for (uint32_t i = 0; i < transfer->work_count; i++) {
     struct work *work = &transfer_works(transfer)[i];
     atomic_store(&work->canceled, code); /* a transport that starts it from now on ends it */
@@ -257,16 +258,104 @@ void transfer_cancel_works(struct haul_transfer *transfer, int code) {
   }
 }
 
+static void post_works(struct haul_transfer *transfer) {
+  bool more = transfer->flags & HAUL_MORE;
+  for (uint32_t i = 0; i < transfer->work_count; i++) {
+    struct work *work = &transfer_works(transfer)[i];
+    int code = atomic_load(&transfer->failure);
+    work->more = more || i + 1 < transfer->work_count;
+    if (code == 0)
+      code = transfer_post(transfer, work);
+    if (code) {
+      transfer_fail(transfer, code);
+      transfer_settle(transfer);
+    }
+  }
+  atomic_store(&transfer->posting, false);
+}
+
+static void end_posting(struct haul_transfer *transfer) {
+  transfer_posted_all(transfer);
+  transfer_settle(transfer); /* the call's own; `done` may release the transfer from here on */
+}
+
+void transfer_post_all(struct haul_transfer *transfer) {
+  post_works(transfer);
+  int failure = atomic_load(&transfer->failure);
+  if (failure) {
+    loop_lock(transfer->remote->transfers->fabric->loop);
+    transfer_cancel_works(transfer, failure);
+    loop_unlock(transfer->remote->transfers->fabric->loop);
+  }
+  end_posting(transfer);
+}
+
+__attribute__((cold)) void transfer_hold(struct haul_transfer *transfer, void *event) {
+  struct transfers *owner = transfer->remote->transfers;
+  struct work *first = transfer_works(transfer);
+  first->state = event;
+  transfer->flags &= ~(unsigned)HAUL_MORE;
+  atomic_store(&transfer->alone, false);
+  lock_lists(owner);
+  bool held = !owner->ended;
+  if (held)
+    list_append(&owner->held, &first->link);
+  pthread_mutex_unlock(&owner->lock);
+  if (held) {
+    loop_wake(owner->fabric->loop);
+    return;
+  }
+  transfer_fail(transfer, node_closed(transfer));
+  transfer_post_all(transfer);
+}
+
+/* With the loop's lock: posts the works of a held transfer, or ends it. False: its event is not
+ * complete. */
+__attribute__((cold)) static bool release_held(struct work *first) {
+  struct haul_transfer *transfer = first->owner;
+  int failure = atomic_load(&transfer->failure);
+  int state = failure ? 0 : memory_event(transfer->after_at, first->state);
+  if (state > 0)
+    return false;
+  if (state < 0)
+    transfer_fail(transfer, state);
+  post_works(transfer);
+  failure = atomic_load(&transfer->failure);
+  if (failure)
+    transfer_cancel_works(transfer, failure);
+  end_posting(transfer);
+  return true;
+}
+
+/* With the loop's lock. An event has no callback that would not delay its stream, so the loop
+ * polls. */
+__attribute__((cold)) static bool release_some(struct transfers *transfers, struct list *held) {
+  struct list kept = LIST_INIT(kept);
+  bool any = false;
+  for (struct list *item; (item = list_take(held));)
+    if (release_held(list_entry(item, struct work, link)))
+      any = true;
+    else
+      list_append(&kept, item);
+  transfers->poller.urgent = !list_empty(&kept);
+  if (!transfers->poller.urgent)
+    return any;
+  lock_lists(transfers);
+  list_splice(&transfers->held, &kept);
+  pthread_mutex_unlock(&transfers->lock);
+  return any;
+}
+
 /* With the loop's lock and a reference; the thread's detail is the reason. While a call still posts
  * works, that call cancels them. It stores `posting` and then reads `failure`; here `failure` is
  * stored before `posting` is read. Both are seq_cst, so one of the two sees the other's store. */
-static void abort_transfer(struct haul_transfer *transfer, int code) {
+__attribute__((cold)) static void abort_transfer(struct haul_transfer *transfer, int code) {
   transfer_fail(transfer, code);
   if (!atomic_load(&transfer->posting))
     transfer_cancel_works(transfer, code);
 }
 
-static void expire(struct haul_transfer *transfer) {
+__attribute__((cold)) static void expire(struct haul_transfer *transfer) {
   loop_lock(transfer->remote->transfers->fabric->loop);
   if (atomic_load(&transfer->status) == 1) {
     error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
@@ -280,8 +369,8 @@ static void expire(struct haul_transfer *transfer) {
 typedef bool matches_fn(const struct haul_transfer *transfer, const void *user);
 
 /* The first running transfer that matches and has not failed, with a reference. */
-static struct haul_transfer *find_running(struct transfers *transfers, matches_fn *matches,
-                                          const void *user) {
+__attribute__((cold)) static struct haul_transfer *
+find_running(struct transfers *transfers, matches_fn *matches, const void *user) {
   struct haul_transfer *found = NULL;
   lock_lists(transfers);
   list_each(item, &transfers->running) {
@@ -307,8 +396,9 @@ static bool uses(const struct haul_transfer *transfer, const void *user) {
          (!users->link || transfer->remote->link == users->link);
 }
 
-void transfers_abort(struct transfers *transfers, const struct haul_region *region,
-                     const struct link *link, int code, const char *reason) {
+__attribute__((cold)) void transfers_abort(struct transfers *transfers,
+                                           const struct haul_region *region,
+                                           const struct link *link, int code, const char *reason) {
   struct users users = {region, link};
   struct haul_transfer *transfer;
   while ((transfer = find_running(transfers, uses, &users))) {
@@ -318,8 +408,9 @@ void transfers_abort(struct transfers *transfers, const struct haul_region *regi
   }
 }
 
-bool transfers_use(struct transfers *transfers, const struct haul_region *region,
-                   const struct link *link) {
+__attribute__((cold)) bool transfers_use(struct transfers *transfers,
+                                         const struct haul_region *region,
+                                         const struct link *link) {
   const struct users users = {region, link};
   bool used = false;
   lock_lists(transfers);
@@ -333,7 +424,7 @@ static bool is_due(const struct haul_transfer *transfer, const void *user) {
   return transfer->deadline <= *(const int64_t *)user;
 }
 
-static void on_deadline(struct timer *timer) {
+__attribute__((cold)) static void on_deadline(struct timer *timer) {
   struct transfers *transfers = list_entry(timer, struct transfers, timer);
   int64_t now = clock_now();
   struct haul_transfer *transfer;
@@ -370,9 +461,10 @@ static void take_unblocked(struct transfers *transfers, struct list *unblocked) 
 
 static bool on_poll(struct poller *poller) {
   struct transfers *transfers = list_entry(poller, struct transfers, poller);
-  struct list works = LIST_INIT(works), unblocked = LIST_INIT(unblocked);
+  struct list works = LIST_INIT(works), unblocked = LIST_INIT(unblocked), held = LIST_INIT(held);
   lock_lists(transfers);
   int64_t first = first_deadline(transfers);
+  list_splice(&held, &transfers->held);
   list_splice(&works, &transfers->retries);
   list_each(item, &works) list_entry(item, struct work, link)->listed = false;
   take_unblocked(transfers, &unblocked);
@@ -382,6 +474,7 @@ static bool on_poll(struct poller *poller) {
     loop_timer_start(transfers->fabric->loop, &transfers->timer, first);
   }
   bool any = !list_empty(&works) || !list_empty(&unblocked);
+  any |= release_some(transfers, &held);
   for (struct list *item; (item = list_take(&works));)
     retry(list_entry(item, struct work, link), true);
   for (struct list *item; (item = list_take(&unblocked));)
@@ -477,6 +570,7 @@ __attribute__((cold)) void transfers_open(struct fabric *fabric, struct transfer
   transfers->estimates_only = fabric->config->estimates_only;
   pthread_mutex_init(&transfers->lock, NULL);
   list_init(&transfers->running);
+  list_init(&transfers->held);
   list_init(&transfers->retries);
   list_init(&transfers->blocked);
   atomic_store(&transfers->armed, HAUL_FOREVER);
@@ -487,13 +581,19 @@ __attribute__((cold)) void transfers_open(struct fabric *fabric, struct transfer
 }
 
 __attribute__((cold)) void transfers_end(struct transfers *transfers) {
-  struct list works = LIST_INIT(works);
+  struct list works = LIST_INIT(works), held = LIST_INIT(held);
   lock_lists(transfers);
   transfers->ended = true;
   list_splice(&works, &transfers->retries);
   list_splice(&works, &transfers->blocked);
   list_each(item, &works) list_entry(item, struct work, link)->listed = false;
+  list_splice(&held, &transfers->held);
   pthread_mutex_unlock(&transfers->lock);
+  for (struct list *item; (item = list_take(&held));) {
+    struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;
+    transfer_fail(transfer, node_closed(transfer));
+    transfer_post_all(transfer);
+  }
   for (struct list *item; (item = list_take(&works));) {
     struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;
     transfer_fail(transfer, node_closed(transfer));

@@ -124,6 +124,7 @@ struct transfers {
   pthread_mutex_t lock;    /* guards the lists below and the links' lists of writes; innermost */
   struct list running;     /* by deadline */
   struct inbox begun;      /* started; the next holder of `lock` moves them to `running` */
+  struct list held;        /* first works of transfers that wait for an event, their `state` */
   struct list retries;     /* works whose path broke */
   struct list blocked;     /* works whose endpoint is blocked: see struct endpoint */
   struct poller poller;
@@ -176,13 +177,14 @@ struct haul_transfer {
   _Atomic uint32_t retries;
   _Atomic int path;         /* index of the transport that the next work takes if it is open */
   _Atomic uint32_t avoided; /* as in struct constraints */
-  _Atomic bool posting;     /* the call that started the transfer still posts works */
-  bool immediate;           /* complete within the call; never listed */
-  _Atomic bool alone;       /* no other was under way when it started */
-  uint32_t handed;          /* ns from `posted` until all works were posted; 0: not yet */
+  _Atomic bool posting; /* the call that started the transfer still posts works, or it is held */
+  bool immediate;       /* complete within the call; never listed */
+  _Atomic bool alone;   /* no other was under way when it started */
+  uint32_t handed;      /* ns from `posted` until all works were posted; 0: not yet */
   /* In a node that its caller drives, for a transfer that is alone: ns from all works posted to the
    * wait for it, plus 1; 0: no wait yet. */
   _Atomic uint32_t awaited;
+  struct haul_place after_at;       /* of the event */
   char *_Atomic avoided_reason;     /* set before the first bit of `avoided`; NULL: no memory */
   struct haul_error *_Atomic error; /* detail of `failure`; NULL: no memory */
   const char *only;                 /* an option, as the next three */
@@ -251,6 +253,10 @@ static inline bool transfer_is_traced(const struct haul_transfer *transfer) {
   return trace_is_on(&transfer->remote->transfers->fabric->trace);
 }
 
+/* Posts all works, or ends those of a transfer that failed. */
+void transfer_post_all(struct haul_transfer *transfer);
+/* Posts the works once the event, at after_at, has completed. */
+void transfer_hold(struct haul_transfer *transfer, void *event);
 /* Queues the transfer for `running`; takes no lock. */
 void transfer_begin(struct haul_transfer *transfer);
 /* Posts the work on the transfer's path, or on the best one left if that path is lost. Returns 0,

@@ -82,7 +82,7 @@ static struct work *take_work(struct tcp_slot *slot) {
   return work;
 }
 
-static void count_abandoned(struct tcp_endpoint *endpoint) {
+__attribute__((cold)) static void count_abandoned(struct tcp_endpoint *endpoint) {
   if (endpoint->abandoned++ == 0)
     endpoint_set_abandoned(&endpoint->base, true);
 }
@@ -98,7 +98,7 @@ struct work *slot_abandon(struct tcp_endpoint *endpoint, struct tcp_slot *slot, 
   return work;
 }
 
-bool slots_drop(struct tcp_rail *rail, struct list *works) {
+__attribute__((cold)) bool slots_drop(struct tcp_rail *rail, struct list *works) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   bool begun = false;
   for (unsigned i = 0; i < TCP_WINDOW; i++) {
@@ -212,7 +212,8 @@ void tcp_use_slots(struct tcp_endpoint *endpoint) {
   combiner_unlock(&endpoint->combiner);
 }
 
-void tcp_end_works(struct tcp_endpoint *endpoint, struct list *works, int code) {
+__attribute__((cold)) void tcp_end_works(struct tcp_endpoint *endpoint, struct list *works,
+                                         int code) {
   for (struct list *item; (item = list_take(works));) {
     struct work *work = list_entry(item, struct work, link);
     work->state = NULL;
@@ -265,7 +266,7 @@ static void tcp_post(struct endpoint *base, struct work *work) {
     combiner_drain(&endpoint->combiner);
 }
 
-static void tcp_cancel(struct endpoint *base, struct work *work, int code) {
+__attribute__((cold)) static void tcp_cancel(struct endpoint *base, struct work *work, int code) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   bool ended = false;
   combiner_lock(&endpoint->combiner);
@@ -287,7 +288,7 @@ static void tcp_cancel(struct endpoint *base, struct work *work, int code) {
 }
 
 /* With the endpoint's lock: stops sending bytes of the export. */
-static void reject_sources(struct list *frames, uint64_t handle) {
+__attribute__((cold)) static void reject_sources(struct list *frames, uint64_t handle) {
   list_each_safe(item, frames) {
     struct tx_frame *frame = list_entry(item, struct tx_frame, link);
     if (frame->type == FRAME_DATA && frame->handle == handle && frame->payload.region)
@@ -399,7 +400,8 @@ __attribute__((cold)) static int tcp_create(struct link *link, struct endpoint *
   return 0;
 }
 
-static void tcp_adopt(struct endpoint *base, unsigned index, struct stream stream) {
+__attribute__((cold)) static void tcp_adopt(struct endpoint *base, unsigned index,
+                                            struct stream stream) {
   if (index >= TCP_RAILS)
     stream_close(&stream);
   else
@@ -407,7 +409,7 @@ static void tcp_adopt(struct endpoint *base, unsigned index, struct stream strea
 }
 
 /* Works that wait for a rail. */
-static void end_pending(struct tcp_endpoint *endpoint, int code) {
+__attribute__((cold)) static void end_pending(struct tcp_endpoint *endpoint, int code) {
   struct list works = LIST_INIT(works);
   combiner_lock(&endpoint->combiner);
   backlog_empty(&endpoint->pending, &works);

@@ -60,6 +60,7 @@ const struct provider provider_cuda = {
     .needs_cpu = cuda_needs_cpu,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
+    .event_look = cuda_event_look,
     .gathers = true,
     .wakes = true,
     .fence = cuda_fence,

@@ -170,9 +170,10 @@ static CUresult chunk_issue(struct copy *copy, struct job *job) {
   uint64_t at = chunk_at(copy, job, job->issued, &segment.length);
   segment.to_offset = copy->to_offset + at;
   segment.from_offset = copy->from_offset + at;
-  CUresult result = give_to_driver(copy, job, &segment);
-  for (uint32_t i = 0; copy->gathers && i < copy->more_count && result == CUDA_SUCCESS; i++)
-    result = give_to_driver(copy, job, &copy->more[i]);
+  uint32_t more = copy->gathers ? copy->more_count : 0;
+  CUresult result = CUDA_SUCCESS;
+  for (uint32_t i = 0; i <= more && result == CUDA_SUCCESS; i++)
+    result = give_to_driver(copy, job, i == 0 ? &segment : &copy->more[i - 1]);
   if (result == CUDA_SUCCESS)
     result = cuda_driver->event_record(job->lane->events[job->issued % 2], stream_of(job));
   if (result == CUDA_SUCCESS)
@@ -433,6 +434,17 @@ void cuda_copy_cancel(struct copy *copy) {
     leave(job);
   }
   set_status(copy, HAUL_ECANCELED);
+}
+
+int cuda_event_look(unsigned device, void *event) {
+  int code = cuda_enter(device);
+  if (code)
+    return code;
+  CUresult result = cuda_driver->event_query(event);
+  cuda_leave();
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
+    return result == CUDA_ERROR_NOT_READY;
+  return cuda_failed(device, result, "cuEventQuery");
 }
 
 #define SUM_BYTES ((uint64_t)1 << 20)
