@@ -59,6 +59,7 @@ static int set_up(void **state) {
   sysfs_root = folder;
   door->dmabuf = 0;
   door->bar1 = 0;
+  door->strict = 0;
   return 0;
 }
 
@@ -230,49 +231,53 @@ static struct haul_region *wrap(void *address, uint64_t length) {
   return region;
 }
 
-static char *page_in(char *address) {
-  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-  return address + (page - (uintptr_t)address % page) % page;
-}
+/* As a cudaMalloc of any size: the last page of the host has bytes of others. */
+#define ODD (LENGTH + 1001)
 
-/* The mock's memory begins and ends within a page, as a cudaMalloc of any size may. */
-static void whole_pages_of_an_allocation_are_direct(void **state) {
+static void all_memory_of_an_allocation_is_direct(void **state) {
   (void)state;
-  char *memory = gpu_alloc(3 * LENGTH);
+  char *memory = gpu_alloc(ODD), *small = gpu_alloc(1000), *next = gpu_alloc(1000);
   door->dmabuf = 2;
   open_nodes("dmabuf", host);
-  struct haul_region *pages = wrap(page_in(memory), LENGTH);
-  struct haul_region *part = wrap(page_in(memory) + LENGTH + 100, LENGTH);
-  check_direct(pages);
+  struct haul_region *whole = wrap(memory, ODD), *part = wrap(memory + 100, LENGTH);
+  struct haul_region *shares = wrap(next, 1000); /* its page with `small` */
+  check_direct(whole);
   check_direct(part);
-  haul_region_release(pages);
+  assert_null(strstr(path_from(shares).detail, "staged"));
+  check_bytes(shares, 1, 999);
+  haul_region_release(whole);
   haul_region_release(part);
+  haul_region_release(shares);
   gpu_free(memory);
+  gpu_free(small);
+  gpu_free(next);
 }
 
+/* By its documentation a driver may refuse it. */
 static void a_shared_page_is_staged_with_the_reason(void **state) {
   (void)state;
-  char *memory = gpu_alloc(LENGTH);
+  char *memory = gpu_alloc(ODD);
   door->dmabuf = 2;
+  door->strict = 1;
   open_nodes("dmabuf", host);
-  struct haul_region *whole = wrap(memory, LENGTH);
-  struct haul_region *end = wrap(page_in(memory), LENGTH - (uint64_t)(page_in(memory) - memory));
-  const struct haul_path from_whole = path_from(whole), from_end = path_from(end);
-  check_reason(&from_whole, "staged locally", "shares a page");
-  check_reason(&from_end, "staged locally", "shares a page");
+  struct haul_region *whole = wrap(memory, ODD), *pages = wrap(memory, LENGTH);
+  const struct haul_path path = path_from(whole);
+  check_reason(&path, "staged locally", "shares a page");
   check_staged(whole, "staged locally");
+  check_direct(pages);
   haul_region_release(whole);
-  haul_region_release(end);
+  haul_region_release(pages);
   gpu_free(memory);
 }
 
 static void peer_memory_needs_no_whole_pages(void **state) {
   (void)state;
-  char *memory = gpu_alloc(LENGTH + 1001), *other = gpu_alloc(1000);
+  char *memory = gpu_alloc(ODD), *other = gpu_alloc(1000);
   door->dmabuf = 2;
+  door->strict = 1;
   tree_folder(folder, "module/nvidia_peermem");
   open_nodes("dmabuf,peermem", host);
-  struct haul_region *whole = wrap(memory, LENGTH + 1001), *small = wrap(other, 1000);
+  struct haul_region *whole = wrap(memory, ODD), *small = wrap(other, 1000);
   check_direct(whole);
   assert_null(strstr(path_from(small).detail, "staged"));
   check_bytes(small, 1, 999);
@@ -331,7 +336,7 @@ int main(void) {
       TEST(a_shortage_stages_until_the_next_try),
       TEST(a_refused_region_stages_no_other),
       TEST(a_rail_that_refuses_leaves_the_others),
-      TEST(whole_pages_of_an_allocation_are_direct),
+      TEST(all_memory_of_an_allocation_is_direct),
       TEST(a_shared_page_is_staged_with_the_reason),
       TEST(peer_memory_needs_no_whole_pages),
       TEST(memory_beyond_the_bar1_is_staged_with_the_reason),

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -54,6 +55,7 @@ static __attribute__((constructor)) void read_settings(void) {
   set(words, "bar1=", &cuda_double.bar1);
   set(words, "moves=", &cuda_double.moves);
   set(words, "kernel=", &cuda_double.kernel);
+  set(words, "strict=", &cuda_double.strict);
 }
 
 bool is_due(_Atomic unsigned long long *counter) {
@@ -94,6 +96,7 @@ static int named(const char *word) {
 static void show(unsigned machine) {
   gpus[gpu_count].machine = machine;
   gpus[gpu_count].uuid = uuid_of(machine);
+  gpus[gpu_count].file = -1;
   contexts[gpu_count].gpu = gpu_count;
   gpu_count++;
 }
@@ -112,11 +115,17 @@ static void find_gpus(void) {
   free(words);
 }
 
-/* The driver keeps the files of its devices open until the process ends. */
+/* The driver keeps the files of its devices open until the process ends. A GPU's has room for all
+ * that a process ever allocates. */
 static void open_devices(void) {
   for (unsigned i = 0; i < 13; i++)
     if (open("/dev/null", O_RDWR | O_CLOEXEC) < 0)
       return;
+  for (unsigned i = 0; i < gpu_count; i++) {
+    gpus[i].file = memfd_create("haul-cuda-double", MFD_CLOEXEC);
+    if (gpus[i].file < 0 || ftruncate(gpus[i].file, (off_t)1 << 60) != 0)
+      return;
+  }
 }
 
 CUresult cuInit(unsigned flags) {
@@ -166,6 +175,7 @@ CUresult cuGetErrorName(CUresult error, const char **name) {
       NAME(CUDA_ERROR_INVALID_DEVICE),
       NAME(CUDA_ERROR_INVALID_CONTEXT),
       NAME(CUDA_ERROR_INVALID_HANDLE),
+      NAME(CUDA_ERROR_NOT_FOUND),
       NAME(CUDA_ERROR_NOT_READY),
       NAME(CUDA_ERROR_ILLEGAL_ADDRESS),
       NAME(CUDA_ERROR_CONTEXT_IS_DESTROYED),
@@ -332,10 +342,14 @@ CUresult cuCtxGetCurrent(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-CUcontext current_idle(CUresult *code) {
+CUcontext current_to_end(CUresult *code) {
   while (cuda_double.kernel)
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
   return current(code);
+}
+
+CUcontext current_to_begin(CUresult *code) {
+  return cuda_double.strict ? current_to_end(code) : current(code);
 }
 
 _Thread_local bool in_callback;

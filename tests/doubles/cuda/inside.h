@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "calls.h"
 #include "door.h"
-#include "memory/cuda/api.h"
 
 #define GPUS_MAX 8
 #define GRAIN    ((size_t)2 << 20)
@@ -24,6 +24,7 @@ _Noreturn void double_broken(const char *call, const char *what);
 struct gpu {
   unsigned machine; /* number in the machine */
   CUuuid uuid;
+  int file; /* of plain memory */
   _Atomic size_t used;
 };
 
@@ -43,8 +44,10 @@ extern struct CUctx_st contexts[GPUS_MAX];
 extern _Atomic bool initialised;
 /* The calling thread's context, or NULL with the driver's code. */
 CUcontext current(CUresult *code);
-/* Waits for the running kernel first: implicit synchronization. */
-CUcontext current_idle(CUresult *code);
+/* The same for calls with implicit synchronization: those that end the use of memory wait for a
+ * running kernel, those that begin one only if the mock is strict. */
+CUcontext current_to_end(CUresult *code);
+CUcontext current_to_begin(CUresult *code);
 /* Also a broken context, for calls that wait. */
 CUcontext current_or_broken(CUresult *code);
 int gpu_by_uuid(const CUuuid *uuid);
@@ -65,5 +68,6 @@ void memory_reset(unsigned gpu);
 
 /* stream.c */
 void streams_reset(CUcontext context);
+CUresult cuStreamSynchronize(CUstream stream);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Memory: cuMemCreate makes a shareable memfd; addresses are reservations without access, and the
- * mock's own mappings are elsewhere. */
+ * Memory: lists, and the virtual-memory calls. All memory of GPUs is memfds; addresses are
+ * reservations without access, and the mock's own mappings are elsewhere. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -13,28 +13,12 @@
 
 #include "memory.h"
 
-/* After the bytes of a memfd. */
-struct label {
-  char magic[16];
-  uint64_t size;
-  CUuuid uuid;
-};
 static const char magic[16] = "double of libcu";
-
-struct allocation {
-  struct allocation *next;
-  int fd;
-  size_t size;
-  unsigned gpu;
-  unsigned refs; /* of the handle and of each mapping */
-  unsigned long long id;
-  bool handle; /* not released by the caller */
-};
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 struct range *ranges;
-static unsigned long long buffers;
+static unsigned long long numbers;
 
 /* Lists; with the lock */
 
@@ -44,7 +28,7 @@ struct range *add_range(enum kind kind, CUdeviceptr start, size_t size) {
   range->kind = kind;
   range->start = start;
   range->size = size;
-  range->buffer = ++buffers;
+  range->buffer = ++numbers;
   range->next = ranges;
   ranges = range;
   return range;
@@ -67,31 +51,39 @@ struct range *find_range(unsigned kinds, CUdeviceptr address, size_t bytes) {
   return range;
 }
 
-static struct range *find_bytes(CUdeviceptr address, size_t bytes) {
-  return find_range(MAPPED | PLAIN, address, bytes);
-}
-
-static void put_allocation(struct allocation *allocation) {
+void put_allocation(struct allocation *allocation) {
   struct allocation **at = &allocations;
   if (--allocation->refs > 0)
     return;
   while (*at != allocation)
     at = &(*at)->next;
   *at = allocation->next;
-  close(allocation->fd);
-  gpus[allocation->gpu].used -= allocation->size;
+  if (allocation->fd != gpus[allocation->gpu].file)
+    close(allocation->fd);
+  else
+    fallocate(allocation->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)allocation->at,
+              (off_t)(allocation->size + PAGE));
+  if (allocation->base)
+    munmap((void *)(uintptr_t)allocation->base, allocation->size);
+  if (allocation->view)
+    munmap(allocation->view, allocation->size + PAGE);
+  if (!allocation->borrowed)
+    gpus[allocation->gpu].used -= allocation->size;
   free(allocation);
-  atomic_fetch_sub(&cuda_double.allocations, 1);
 }
 
-static struct allocation *add_allocation(int fd, size_t size, unsigned gpu) {
+struct allocation *add_allocation(int fd, size_t size, unsigned gpu) {
   struct allocation *made = calloc(1, sizeof *made);
   DEMAND(made != NULL);
-  *made = (struct allocation){allocations, fd, size, gpu, 1, ++buffers, true};
+  *made = (struct allocation){
+      .next = allocations, .fd = fd, .size = size, .gpu = gpu, .refs = 1, .id = ++numbers};
   allocations = made;
   gpus[gpu].used += size;
-  atomic_fetch_add(&cuda_double.allocations, 1);
   return made;
+}
+
+struct allocation *next_allocation(const struct allocation *after) {
+  return after ? after->next : allocations;
 }
 
 static struct allocation *allocation_of(CUmemGenericAllocationHandle handle) {
@@ -119,6 +111,53 @@ void *reserve_space(size_t size) {
   return got + before;
 }
 
+static int make_file(size_t size, unsigned gpu) {
+  struct label label = {.size = size, .uuid = gpus[gpu].uuid};
+  memcpy(label.magic, magic, sizeof label.magic);
+  int fd = memfd_create("haul-cuda-double", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd >= 0 && (ftruncate(fd, (off_t)(size + PAGE)) != 0 ||
+                  pwrite(fd, &label, sizeof label, (off_t)size) != (ssize_t)sizeof label ||
+                  fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)) {
+    close(fd);
+    fd = -1;
+  }
+  return fd;
+}
+
+/* The device's addresses of the range's pages. */
+static CUdeviceptr pages_of(const struct range *range, size_t *bytes) {
+  *bytes = range->kind == MAPPED ? range->size : range->allocation->size;
+  return range->kind == MAPPED ? range->start : range->allocation->base;
+}
+
+bool find_piece(unsigned kinds, CUdeviceptr at, CUdeviceptr end, struct piece *piece) {
+  for (const struct range *range = ranges; range; range = range->next) {
+    size_t bytes;
+    if (!(range->kind & kinds))
+      continue;
+    CUdeviceptr base = pages_of(range, &bytes);
+    if (at < base || at - base >= bytes)
+      continue;
+    size_t left = bytes - (at - base);
+    *piece = (struct piece){range, range->allocation->fd, range->allocation->at + (at - base),
+                            end - at < left ? end - at : left};
+    return true;
+  }
+  return false;
+}
+
+char *map_pieces(unsigned kinds, CUdeviceptr from, CUdeviceptr end) {
+  char *view = mmap(NULL, end - from, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  struct piece piece;
+  DEMAND(view != MAP_FAILED);
+  for (CUdeviceptr at = from; at < end; at += piece.bytes) {
+    DEMAND(find_piece(kinds, at, end, &piece));
+    DEMAND(mmap(view + (at - from), piece.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                piece.fd, (off_t)piece.offset) != MAP_FAILED);
+  }
+  return view;
+}
+
 static bool is_good(const CUmemAllocationProp *how) {
   static const unsigned char zeros[4];
   return how && how->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
@@ -136,17 +175,16 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
   return CUDA_SUCCESS;
 }
 
-static int make_file(size_t size, unsigned gpu) {
-  struct label label = {.size = size, .uuid = gpus[gpu].uuid};
-  memcpy(label.magic, magic, sizeof label.magic);
-  int fd = memfd_create("haul-cuda-double", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd >= 0 && (ftruncate(fd, (off_t)(size + PAGE)) != 0 ||
-                  pwrite(fd, &label, sizeof label, (off_t)size) != (ssize_t)sizeof label ||
-                  fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)) {
-    close(fd);
-    fd = -1;
-  }
-  return fd;
+static CUmemGenericAllocationHandle give_handle(struct allocation *allocation) {
+  allocation->handle = true;
+  atomic_fetch_add(&cuda_double.allocations, 1);
+  return (uintptr_t)allocation;
+}
+
+/* The last user of an allocation of the virtual-memory calls. */
+static void put_shared(struct allocation *allocation) {
+  atomic_fetch_sub(&cuda_double.allocations, allocation->refs == 1);
+  put_allocation(allocation);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
@@ -156,8 +194,12 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
   unsigned gpu = (unsigned)how->location.id;
   pthread_mutex_lock(&memory_lock);
   int fd = has_room(gpu, size) ? make_file(size, gpu) : -1;
-  if (fd >= 0)
-    *handle = (uintptr_t)add_allocation(fd, size, gpu);
+  if (fd >= 0) {
+    struct allocation *made = add_allocation(fd, size, gpu);
+    made->types = how->requestedHandleTypes;
+    made->rdma = how->allocFlags.gpuDirectRDMACapable;
+    *handle = give_handle(made);
+  }
   pthread_mutex_unlock(&memory_lock);
   return fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -167,7 +209,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   struct allocation *allocation = allocation_of(handle);
   if (allocation) {
     allocation->handle = false;
-    put_allocation(allocation);
+    put_shared(allocation);
   }
   pthread_mutex_unlock(&memory_lock);
   return allocation ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -233,8 +275,9 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 
 static void end_mapping(struct range *range) {
   munmap(range->view, range->size);
-  put_allocation(range->allocation);
+  put_shared(range->allocation);
   drop_range(range);
+  drop_stand_ins();
   atomic_fetch_sub(&cuda_double.mappings, 1);
 }
 
@@ -270,7 +313,8 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
   CUresult code = CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&memory_lock);
   struct allocation *allocation = allocation_of(handle);
-  if (allocation && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && flags == 0) {
+  if (allocation && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && flags == 0 &&
+      allocation->types & type) {
     int fd = dup(allocation->fd);
     memcpy(shareable, &fd, sizeof fd);
     code = fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -300,75 +344,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
   if (fd < 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
   pthread_mutex_lock(&memory_lock);
-  *handle = (uintptr_t)add_allocation(fd, label.size, (unsigned)gpu);
+  *handle = give_handle(add_allocation(fd, label.size, (unsigned)gpu));
   pthread_mutex_unlock(&memory_lock);
   return CUDA_SUCCESS;
-}
-
-CUresult cuMemHostAlloc(void **address, size_t size, unsigned flags) {
-  CUresult code;
-  CUcontext context = current_idle(&code);
-  if (!context)
-    return code;
-  if (size == 0 || flags > 7)
-    return CUDA_ERROR_INVALID_VALUE;
-  *address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (*address == MAP_FAILED)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  pthread_mutex_lock(&memory_lock);
-  add_range(PINNED, (uintptr_t)*address, size)->gpu = context->gpu;
-  pthread_mutex_unlock(&memory_lock);
-  atomic_fetch_add(&cuda_double.pinned, 1);
-  return CUDA_SUCCESS;
-}
-
-static void end_pinned(struct range *range) {
-  if (!range->theirs)
-    munmap((void *)(uintptr_t)range->start, range->size);
-  drop_range(range);
-  atomic_fetch_sub(&cuda_double.pinned, 1);
-}
-
-static CUresult unpin(void *address, bool theirs, CUresult otherwise) {
-  CUresult code;
-  if (!current_idle(&code))
-    return code;
-  pthread_mutex_lock(&memory_lock);
-  struct range *range = find_range(PINNED, (uintptr_t)address, 1);
-  bool good = range && range->start == (uintptr_t)address && range->theirs == theirs;
-  if (good)
-    end_pinned(range);
-  pthread_mutex_unlock(&memory_lock);
-  return good ? CUDA_SUCCESS : otherwise;
-}
-
-CUresult cuMemFreeHost(void *address) {
-  return unpin(address, false, CUDA_ERROR_INVALID_VALUE);
-}
-
-CUresult cuMemHostUnregister(void *address) {
-  return unpin(address, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-}
-
-CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags) {
-  CUresult code;
-  CUcontext context = current_idle(&code);
-  if (!context)
-    return code;
-  if (!address || size == 0 || flags > 15)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (is_due(&cuda_double.pin))
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  pthread_mutex_lock(&memory_lock);
-  bool again = find_range(PINNED, (uintptr_t)address, 1);
-  if (!again) {
-    struct range *range = add_range(PINNED, (uintptr_t)address, size);
-    range->gpu = context->gpu;
-    range->theirs = true;
-    atomic_fetch_add(&cuda_double.pinned, 1);
-  }
-  pthread_mutex_unlock(&memory_lock);
-  return again ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_SUCCESS;
 }
 
 /* Addresses of a destroyed context stay reserved, without memory. */
@@ -376,7 +354,7 @@ void memory_reset(unsigned gpu) {
   pthread_mutex_lock(&memory_lock);
   for (struct range *range = ranges, *next; range; range = next) {
     next = range->next;
-    if (range->gpu == gpu && range->kind == PLAIN)
+    if (range->gpu == gpu && range->kind & (PLAIN | POOL))
       end_plain(range);
     else if (range->gpu == gpu && range->kind == PINNED)
       end_pinned(range);
@@ -384,128 +362,71 @@ void memory_reset(unsigned gpu) {
   pthread_mutex_unlock(&memory_lock);
 }
 
-/* What cuda.h documents for RANGE_START_ADDR and RANGE_SIZE: the reservation of a mapping. It says
- * nothing of a mapping's BUFFER_ID, which is the reservation's here, so that a caller cannot tell
- * mappings apart by it. */
-static const struct range *reservation_of(const struct range *range) {
-  return range && range->kind == MAPPED ? find_range(RESERVED, range->start, range->size) : range;
+/* Copies: ranges in use */
+
+static bool may_access(const struct range *range, unsigned gpu, bool write) {
+  int needed = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+  return range->kind == MAPPED ? (range->rights[gpu] & needed) == needed : range->gpu == gpu;
 }
 
-static void write_attribute(int attribute, const struct range *range, void *value) {
-  const struct range *reserved = reservation_of(range);
-  bool mapped = range && range->kind != RESERVED;
-  unsigned type = !range ? 0 : range->kind == PINNED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-  switch (attribute) {
-  case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-    *(unsigned *)value = type;
-    break;
-  case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-    *(unsigned long long *)value = mapped ? reserved->buffer : 0;
-    break;
-  case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    *(unsigned *)value = 0;
-    break;
-  case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-    *(int *)value = mapped ? (int)range->gpu : -2; /* the driver's value for no device */
-    break;
-  case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    *(CUdeviceptr *)value = range ? reserved->start : 0;
-    break;
-  case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    *(size_t *)value = range ? reserved->size : 0;
-    break;
-  case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-    *(CUdeviceptr *)value = mapped ? range->start : 0;
-    break;
-  case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-    *(size_t *)value = mapped ? range->size : 0;
-    break;
-  case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-    *(unsigned long long *)value = mapped && range->allocation ? range->allocation->id : 0;
-    break;
-  case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    *(unsigned *)value = range && range->kind == PLAIN && !range->borrowed;
-    break;
-  case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-    *(unsigned *)value = range && range->synchronises;
-    break;
-  case CU_POINTER_ATTRIBUTE_MAPPED:
-    *(unsigned *)value = mapped;
-    break;
-  default:
-    double_broken("cuPointerGetAttributes", "an attribute that the double does not know");
-  }
+/* Counts a user more or less of each mapping in the range. */
+static void use_mappings(CUdeviceptr from, CUdeviceptr end, int by) {
+  for (struct range *range = ranges; range; range = range->next)
+    if (range->kind == MAPPED && range->start < end && from < range->start + range->size)
+      atomic_fetch_add(&range->users, (unsigned)by);
 }
 
-CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
-                                CUdeviceptr address) {
-  if (!initialised)
-    return CUDA_ERROR_NOT_INITIALIZED;
-  for (unsigned i = 0; i < count; i++)
-    if (attributes[i] > (int)cuda_double.attributes)
-      return CUDA_ERROR_INVALID_VALUE;
-  atomic_fetch_add(&cuda_double.questions, count > 1);
-  pthread_mutex_lock(&memory_lock);
-  const struct range *range = find_range(MAPPED | PLAIN | PINNED, address, 1);
-  if (!range)
-    range = find_range(RESERVED, address, 1);
-  for (unsigned i = 0; i < count; i++)
-    write_attribute(attributes[i], range, values[i]);
-  pthread_mutex_unlock(&memory_lock);
-  return CUDA_SUCCESS;
-}
-
-/* Memory of the virtual-memory calls refuses it. */
-CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address) {
-  unsigned wanted = *(const unsigned *)value;
-  CUresult code;
-  if (!current(&code))
-    return code;
-  pthread_mutex_lock(&memory_lock);
-  struct range *range = find_range(PLAIN, address, 1);
-  bool good = range && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && wanted <= 1;
-  if (good)
-    range->synchronises = wanted;
-  pthread_mutex_unlock(&memory_lock);
-  return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-bool is_pinned(const void *address) {
-  pthread_mutex_lock(&memory_lock);
-  bool pinned = find_range(PINNED, (uintptr_t)address, 1);
-  pthread_mutex_unlock(&memory_lock);
-  return pinned;
+/* A range that is in no list, over several mappings side by side. NULL: there is a hole, or one may
+ * not be accessed. */
+static struct range *join_mappings(CUdeviceptr address, size_t bytes, unsigned gpu, bool write) {
+  CUdeviceptr from = address / PAGE * PAGE, end = (address + bytes + PAGE - 1) / PAGE * PAGE;
+  struct piece piece;
+  for (CUdeviceptr at = from; at < end; at += piece.bytes)
+    if (!find_piece(MAPPED, at, end, &piece) || !may_access(piece.range, gpu, write))
+      return NULL;
+  struct range *joined = calloc(1, sizeof *joined);
+  DEMAND(joined != NULL);
+  joined->start = from;
+  joined->size = end - from;
+  joined->view = map_pieces(MAPPED, from, end);
+  use_mappings(from, end, 1);
+  return joined;
 }
 
 char *range_map(CUdeviceptr address, size_t bytes, unsigned gpu, bool write, struct range **out) {
-  int needed = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
-  char *view = NULL;
   pthread_mutex_lock(&memory_lock);
-  struct range *range = find_bytes(address, bytes);
-  bool may =
-      range && (range->kind == PLAIN ? range->gpu == gpu : (range->rights[gpu] & needed) == needed);
-  if (may) {
+  struct range *range = find_range(DEVICE_KINDS, address, bytes);
+  if (!range)
+    range = join_mappings(address, bytes, gpu, write);
+  else if (may_access(range, gpu, write))
     atomic_fetch_add(&range->users, 1);
-    view = range->view + (address - range->start);
+  else
+    range = NULL;
+  char *view = range ? range->view + (address - range->start) : NULL;
+  if (range)
     *out = range;
-  }
   pthread_mutex_unlock(&memory_lock);
   return view;
 }
 
 void range_release(struct range *range) {
-  if (range)
+  if (!range)
+    return;
+  if (range->kind) {
     atomic_fetch_sub(&range->users, 1);
-}
-
-int range_file(const struct range *range) {
-  return range->allocation ? range->allocation->fd : -1;
+    return;
+  }
+  pthread_mutex_lock(&memory_lock);
+  use_mappings(range->start, range->start + range->size, -1);
+  pthread_mutex_unlock(&memory_lock);
+  munmap(range->view, range->size);
+  free(range);
 }
 
 bool cuda_double_address(unsigned long long address, size_t length, char **view) {
   pthread_mutex_lock(&memory_lock);
-  const struct range *range = find_bytes(address, length);
-  bool gpu = range || find_range(MAPPED | PLAIN | RESERVED, address, 1);
+  const struct range *range = find_range(DEVICE_KINDS, address, length);
+  bool gpu = range || find_range(DEVICE_KINDS | RESERVED, address, 1);
   *view = range ? range->view + (address - range->start) : NULL;
   pthread_mutex_unlock(&memory_lock);
   return gpu;

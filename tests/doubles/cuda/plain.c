@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Plain memory (cuMemAlloc), which becomes a memfd when it is exported, and legacy IPC. */
+ * Memory of cuMemAlloc and of pools, and legacy IPC. An allocation has whole pages of the GPU;
+ * small ones share a page, in steps of 1 KiB. */
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,21 +12,25 @@
 
 #include "memory.h"
 
-static size_t room_of(size_t size) {
-  return (size + 2 * PAGE) / PAGE * PAGE;
+#define STEP  ((size_t)1 << 10)
+#define SMALL (GRAIN / 2)
+
+static size_t round_up(size_t size, size_t step) {
+  return (size + step - 1) / step * step;
 }
 
-#define OPENERS (PAGE / sizeof(pid_t))
-
-/* Pids of the processes that have it open, after its bytes. */
-static _Atomic pid_t *openers_of(const struct range *range) {
-  return (_Atomic pid_t *)(void *)(range->view - 512 + room_of(range->size));
+static struct label *label_of(const struct allocation *allocation) {
+  return (struct label *)(void *)(allocation->view + allocation->size);
 }
 
-static void swap_opener(const struct range *range, pid_t from, pid_t to) {
+static uint64_t opener_of(const struct range *range, pid_t process) {
+  return (uint64_t)process << 32 | (range->start - range->allocation->base) / STEP;
+}
+
+static void swap_opener(const struct range *range, uint64_t from, uint64_t to) {
   for (size_t i = 0; i < OPENERS; i++) {
-    pid_t seen = from;
-    if (atomic_compare_exchange_strong(&openers_of(range)[i], &seen, to))
+    uint64_t seen = from;
+    if (atomic_compare_exchange_strong(&label_of(range->allocation)->openers[i], &seen, to))
       return;
   }
   double_broken(__func__, "more processes than the double can count");
@@ -35,120 +39,187 @@ static void swap_opener(const struct range *range, pid_t from, pid_t to) {
 /* Ignores dead processes. */
 static bool is_open_elsewhere(const struct range *range) {
   for (size_t i = 0; i < OPENERS; i++) {
-    pid_t opener = atomic_load(&openers_of(range)[i]);
-    if (opener && kill(opener, 0) == 0)
+    uint64_t opener = atomic_load(&label_of(range->allocation)->openers[i]);
+    pid_t process = (pid_t)(opener >> 32);
+    if (opener && opener == opener_of(range, process) && kill(process, 0) == 0)
       return true;
   }
   return false;
 }
 
-/* Suballocated from a larger block, like in the driver. */
-static struct range *add_plain(int fd, size_t size, unsigned gpu) {
-  size_t room = room_of(size);
-  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-  void *view = mmap(NULL, room + PAGE, PROT_READ | PROT_WRITE, flags, fd, 0);
-  void *base = view == MAP_FAILED ? NULL : reserve_space(room);
-  if (!base) {
-    if (view != MAP_FAILED)
-      munmap(view, room + PAGE);
-    return NULL;
-  }
-  struct range *range = add_range(PLAIN, (uintptr_t)base + 512, size);
-  range->gpu = gpu;
-  range->view = (char *)view + 512;
-  range->base = base;
-  range->fd = fd;
+/* Gives the pages an address and a view. Takes the allocation. */
+static struct allocation *place(struct allocation *allocation) {
+  size_t size = allocation->size;
+  void *view = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, allocation->fd,
+                    (off_t)allocation->at);
+  if (view != MAP_FAILED)
+    allocation->view = view;
+  allocation->base = (uintptr_t)reserve_space(size);
+  if (allocation->view && allocation->base)
+    return allocation;
+  put_allocation(allocation);
+  return NULL;
+}
+
+static struct range *add_plain(struct allocation *allocation, size_t at, size_t size) {
+  struct range *range = add_range(allocation->kind, allocation->base + at, size);
+  range->gpu = allocation->gpu;
+  range->view = allocation->view + at;
+  range->allocation = allocation;
   return range;
 }
 
-static void drop_plain(struct range *range) {
-  munmap(range->base, room_of(range->size));
-  munmap(range->view - 512, room_of(range->size) + PAGE);
-  drop_range(range);
+/* A range that overlaps [from, end) of the pages, or has its last step there; NULL: there is none.
+ */
+static const struct range *find_overlap(const struct allocation *pages, size_t from, size_t end) {
+  for (const struct range *one = ranges; one; one = one->next) {
+    size_t start = one->start - pages->base;
+    if (one->allocation == pages && start < end && from < start + round_up(one->size, STEP))
+      return one;
+  }
+  return NULL;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
+/* Shared pages with a gap of `size` bytes, and its place; NULL: there are none. */
+static struct allocation *find_shared(enum kind kind, size_t size, unsigned gpu, size_t *at) {
+  for (struct allocation *one = next_allocation(NULL); one; one = next_allocation(one)) {
+    const struct range *there = NULL;
+    if (one->kind != kind || one->gpu != gpu || !one->small)
+      continue;
+    for (*at = 0; *at + size <= GRAIN; *at = there->start - one->base + round_up(there->size, STEP))
+      if (!(there = find_overlap(one, *at, *at + size)))
+        return one;
+  }
+  return NULL;
+}
+
+static size_t next_place; /* in the GPUs' files; none is used again */
+
+/* With a reference. NULL: there is no memory. */
+static struct allocation *find_pages(enum kind kind, size_t size, unsigned gpu, size_t *at) {
+  bool small = size <= SMALL;
+  struct allocation *pages = small ? find_shared(kind, size, gpu, at) : NULL;
+  size_t more = pages ? 0 : round_up(size, GRAIN);
+  if (!has_room(gpu, more))
+    return NULL;
+  if (pages) {
+    pages->refs++;
+    return pages;
+  }
+  *at = 0;
+  pages = add_allocation(gpus[gpu].file, more, gpu);
+  pages->at = next_place;
+  next_place += more + PAGE;
+  pages->kind = kind;
+  pages->small = small;
+  return place(pages);
+}
+
+static CUresult take(enum kind kind, CUdeviceptr *address, size_t size) {
   CUresult code;
-  CUcontext context = current_idle(&code);
+  CUcontext context = kind == PLAIN ? current_to_begin(&code) : current(&code);
+  size_t at;
   if (!context)
     return code;
   if (size == 0)
     return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&memory_lock);
-  struct range *range = has_room(context->gpu, size) ? add_plain(-1, size, context->gpu) : NULL;
-  if (range) {
-    gpus[context->gpu].used += size;
-    *address = range->start;
+  struct allocation *pages = find_pages(kind, size, context->gpu, &at);
+  if (pages) {
+    *address = add_plain(pages, at, size)->start;
     atomic_fetch_add(&cuda_double.allocations, 1);
   }
   pthread_mutex_unlock(&memory_lock);
-  return range ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return pages ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
+  return take(PLAIN, address, size);
+}
+
+/* At once, not when the stream comes to it. */
+CUresult cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream stream) {
+  (void)stream;
+  return take(POOL, address, size);
 }
 
 void end_plain(struct range *range) {
-  bool borrowed = range->borrowed;
-  if (range->fd >= 0)
-    close(range->fd);
-  if (!borrowed)
-    gpus[range->gpu].used -= range->size;
-  atomic_fetch_sub(borrowed ? &cuda_double.mappings : &cuda_double.allocations, 1);
-  drop_plain(range);
+  atomic_fetch_sub(range->allocation->borrowed ? &cuda_double.mappings : &cuda_double.allocations,
+                   1);
+  put_allocation(range->allocation);
+  drop_range(range);
+  drop_stand_ins();
 }
 
-CUresult cuMemFree_v2(CUdeviceptr address) {
-  CUresult code;
-  if (!current_idle(&code))
-    return code;
+static bool may_free(const struct range *range, CUdeviceptr address) {
+  return range && range->start == address &&
+         (range->kind == PINNED ? range->managed : !range->allocation->borrowed);
+}
+
+static CUresult give_back(CUdeviceptr address) {
   pthread_mutex_lock(&memory_lock);
-  struct range *range = find_range(PLAIN, address, 1);
-  bool good = range && range->start == address && !range->borrowed;
-  DEMAND(!good || !is_open_elsewhere(range)); /* undefined according to cuIpcCloseMemHandle */
-  if (good)
+  struct range *range = find_range(PLAIN | POOL | PINNED, address, 1);
+  bool good = may_free(range, address);
+  /* Undefined according to cuIpcCloseMemHandle. */
+  DEMAND(!good || range->kind != PLAIN || !is_open_elsewhere(range));
+  if (good && range->kind == PINNED)
+    end_pinned(range);
+  else if (good)
     end_plain(range);
   pthread_mutex_unlock(&memory_lock);
   return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult cuMemFree_v2(CUdeviceptr address) {
+  CUresult code;
+  return current_to_end(&code) ? give_back(address) : code;
+}
+
+/* Waits for the stream instead of leaving the rest to it. */
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  CUresult code = cuStreamSynchronize(stream);
+  return code == CUDA_SUCCESS ? give_back(address) : code;
+}
+
+CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
+  CUresult code;
+  CUcontext context = current(&code);
+  if (!context)
+    return code;
+  *all = cuda_double.memory;
+  *left = *all - gpus[context->gpu].used;
+  return CUDA_SUCCESS;
+}
+
 struct token {
-  unsigned long long magic, number;
+  unsigned magic, at; /* at: in its pages, in steps */
+  unsigned long long number;
   pid_t process;
   int fd;
-  size_t size;
+  size_t place, whole, size; /* of the pages in the file, and of the memory */
   CUuuid uuid;
 };
 _Static_assert(sizeof(struct token) <= sizeof(CUipcMemHandle), "it fits");
-#define TOKEN_MAGIC 0x6c62756f64637069ULL
-
-/* With the lock, which is dropped while copies use the range. */
-static bool move_to_file(struct range *range) {
-  size_t whole = room_of(range->size) + PAGE;
-  char *from = range->view - 512;
-  while (atomic_load(&range->users) > 0) {
-    pthread_mutex_unlock(&memory_lock);
-    sched_yield();
-    pthread_mutex_lock(&memory_lock);
-  }
-  int fd = memfd_create("cuda-double-shared", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, (off_t)whole) != 0 || pwrite(fd, from, whole, 0) != (ssize_t)whole ||
-      mmap(from, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-    if (fd >= 0)
-      close(fd);
-    return false;
-  }
-  range->fd = fd;
-  return true;
-}
+#define TOKEN_MAGIC 0x6c62756fu
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
   CUresult code;
   if (!current(&code))
     return code;
   pthread_mutex_lock(&memory_lock);
-  struct range *range = find_range(PLAIN, address, 1);
-  bool good = range && !range->borrowed && (range->fd >= 0 || move_to_file(range));
+  const struct range *range = find_range(PLAIN, address, 1);
+  bool good = range && !range->allocation->borrowed;
   if (good) {
-    struct token token = {TOKEN_MAGIC, range->buffer, getpid(),
-                          range->fd,   range->size,   gpus[range->gpu].uuid};
+    const struct allocation *pages = range->allocation;
+    const struct token token = {.magic = TOKEN_MAGIC,
+                                .at = (unsigned)((range->start - pages->base) / STEP),
+                                .number = range->buffer,
+                                .process = getpid(),
+                                .fd = pages->fd,
+                                .place = pages->at,
+                                .whole = pages->size,
+                                .size = range->size,
+                                .uuid = gpus[range->gpu].uuid};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &token, sizeof token);
   }
@@ -158,26 +229,37 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
 
 static struct range *find_borrowed(const CUipcMemHandle *handle) {
   struct range *range = ranges;
-  while (range && !(range->borrowed && memcmp(&range->handle, handle, sizeof *handle) == 0))
+  while (range && !(range->opens > 0 && memcmp(&range->ipc, handle, sizeof *handle) == 0))
     range = range->next;
   return range;
 }
 
-/* With the lock. */
-static struct range *borrow(const struct token *token, unsigned gpu) {
+static int open_file(const struct token *token) {
   char path[64];
+  struct stat status;
   snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)token->process, token->fd);
   int fd = open(path, O_RDWR | O_CLOEXEC);
-  struct stat status;
-  bool fits =
-      fd >= 0 && fstat(fd, &status) == 0 && (size_t)status.st_size == room_of(token->size) + PAGE;
-  struct range *range = fits ? add_plain(fd, token->size, gpu) : NULL;
-  if (!range && fd >= 0)
-    close(fd);
-  if (!range)
+  if (fd < 0 || (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+                 (size_t)status.st_size > token->place + token->whole))
+    return fd;
+  close(fd);
+  return -1;
+}
+
+/* With the lock. */
+static struct range *borrow(const struct token *token, unsigned gpu) {
+  int fd = open_file(token);
+  if (fd < 0)
     return NULL;
-  range->borrowed = true;
-  swap_opener(range, 0, getpid());
+  struct allocation *pages = add_allocation(fd, token->whole, gpu);
+  pages->kind = PLAIN;
+  pages->at = token->place;
+  pages->borrowed = true;
+  gpus[gpu].used -= token->whole;
+  if (!(pages = place(pages)))
+    return NULL;
+  struct range *range = add_plain(pages, token->at * STEP, token->size);
+  swap_opener(range, 0, opener_of(range, getpid()));
   atomic_fetch_add(&cuda_double.mappings, 1);
   return range;
 }
@@ -190,7 +272,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
   memcpy(&token, &handle, sizeof token);
   if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
     return CUDA_ERROR_INVALID_VALUE;
-  if (token.magic != TOKEN_MAGIC || token.size > (size_t)1 << 40)
+  if (token.magic != TOKEN_MAGIC || token.whole > (size_t)1 << 40 ||
+      token.at * STEP + token.size > token.whole)
     return CUDA_ERROR_INVALID_HANDLE;
   if (token.process == getpid())
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -200,7 +283,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
   pthread_mutex_lock(&memory_lock);
   struct range *range = find_borrowed(&handle);
   if (!range && (range = borrow(&token, (unsigned)gpu)))
-    range->handle = handle;
+    range->ipc = handle;
   if (range) {
     range->opens++;
     *address = range->start;
@@ -215,9 +298,9 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     return code;
   pthread_mutex_lock(&memory_lock);
   struct range *range = find_range(PLAIN, address, 1);
-  bool good = range && range->start == address && range->borrowed;
+  bool good = range && range->start == address && range->opens > 0;
   if (good && --range->opens == 0) {
-    swap_opener(range, getpid(), 0);
+    swap_opener(range, opener_of(range, getpid()), 0);
     end_plain(range);
   }
   pthread_mutex_unlock(&memory_lock);

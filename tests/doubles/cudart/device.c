@@ -49,6 +49,7 @@ static bool fill(void *library) {
   memcpy(&driver.slot, &found, sizeof found);                                                      \
   whole = whole && found;
   CUDA_REQUIRED(FILL)
+  CUDA_APPLICATION(FILL)
 #undef FILL
   return whole;
 }
@@ -131,15 +132,12 @@ cudaError_t cudaDeviceSynchronize(void) {
 /* Other users of the context lose it too. */
 cudaError_t cudaDeviceReset(void) {
   cudaError_t error = start_once();
-  CUresult (*reset)(CUdevice) = NULL;
-  void *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "cuDevicePrimaryCtxReset_v2");
-  memcpy(&reset, &found, sizeof found);
-  if (error != cudaSuccess || !reset)
+  if (error != cudaSuccess)
     return done(error);
   forget_streams(current);
   pthread_mutex_lock(&lock);
   contexts[current] = NULL;
-  error = reset(current);
+  error = driver.primary_reset(current);
   pthread_mutex_unlock(&lock);
   return done(error);
 }

@@ -7,9 +7,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "../cuda/calls.h"
 #include "cudart.h"
 #include "door.h"
-#include "memory/cuda/api.h"
 
 #define DEVICES_MAX 8
 
@@ -19,6 +19,7 @@
 struct driver {
 #define DRIVER_SLOT(slot, symbol, arguments) CUresult(*slot) arguments;
   CUDA_REQUIRED(DRIVER_SLOT)
+  CUDA_APPLICATION(DRIVER_SLOT)
 #undef DRIVER_SLOT
 };
 extern struct driver driver;

@@ -11,13 +11,15 @@ static bool is_out(void) {
   return left > 0;
 }
 
-static cudaError_t take(void **address, size_t bytes, _Atomic unsigned *counter) {
+static cudaError_t take(void **address, size_t bytes, bool of_pool, _Atomic unsigned *counter) {
   CUdeviceptr got = 0;
   cudaError_t error = enter(current_device());
   if (error != cudaSuccess)
     return error;
-  if (bytes > 0)
-    error = is_out() ? cudaErrorMemoryAllocation : driver.alloc(&got, bytes);
+  if (bytes > 0 && is_out())
+    error = cudaErrorMemoryAllocation;
+  else if (bytes > 0)
+    error = of_pool ? driver.alloc_async(&got, bytes, NULL) : driver.alloc(&got, bytes);
   leave();
   if (error != cudaSuccess)
     return error;
@@ -30,7 +32,7 @@ static cudaError_t take_now(void **address, size_t bytes) {
   if (!address)
     return cudaErrorInvalidValue;
   cudaError_t error = refuse_unsafe();
-  return error == cudaSuccess ? take(address, bytes, &cudart_double.allocations) : error;
+  return error == cudaSuccess ? take(address, bytes, false, &cudart_double.allocations) : error;
 }
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
@@ -100,17 +102,34 @@ cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
   if (error != cudaSuccess)
     return done(error);
   atomic_fetch_add(&cudart_double.captured, status != cudaStreamCaptureStatusNone);
-  return done(take(address, bytes, &cudart_double.async_allocations));
+  return done(take(address, bytes, true, &cudart_double.async_allocations));
+}
+
+/* In stream order, without a wait for anything else. */
+static cudaError_t free_behind(void *address, cudaStream_t name) {
+  struct stream *stream;
+  cudaError_t error = enter(current_device());
+  if (error != cudaSuccess)
+    return error;
+  pthread_mutex_lock(&streams_lock);
+  error = find_stream(name, &stream);
+  CUstream theirs = error == cudaSuccess ? stream->theirs : NULL;
+  pthread_mutex_unlock(&streams_lock);
+  if (error == cudaSuccess)
+    error = driver.free_async((CUdeviceptr)(uintptr_t)address, theirs);
+  leave();
+  atomic_fetch_add(&cudart_double.async_frees, error == cudaSuccess);
+  return error;
 }
 
 cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
   int status = cudaStreamCaptureStatusNone;
   cudaError_t error = cudaStreamIsCapturing(stream, &status);
-  if (error == cudaSuccess && status == cudaStreamCaptureStatusNone)
-    error = cudaStreamSynchronize(stream);
   if (error != cudaSuccess)
     return done(error);
-  return done(free_counted(address, &cudart_double.async_frees));
+  return done(status == cudaStreamCaptureStatusNone
+                  ? free_behind(address, stream)
+                  : free_counted(address, &cudart_double.async_frees));
 }
 
 static cudaStream_t of_thread(cudaStream_t stream) {
