@@ -286,10 +286,10 @@ HAUL_API int haul_region_alloc(haul_node *node, struct haul_place place, size_t 
  * work on its bytes before a transfer or copy starts, or a peer is notified of them: synchronise
  * the stream or its event, or name the event in the options (`after`). Calls without a stream may
  * return early, too: cudaMemcpy from pageable memory or within a GPU, and cudaMemset (CUDA driver
- * API, "API synchronization behavior"). Memory of cudaMalloc gets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
- * for good, so that these complete before they return. Pools (cudaMallocAsync) and virtual-memory
- * calls, as of haul_region_alloc, refuse it. HAUL_EINVAL: the range is empty, wraps around, is not
- * mapped, or lies only partly in a device's memory. */
+ * API, "API synchronization behavior"). Memory of cudaMalloc and cudaMallocAsync gets
+ * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS for good, so that these complete before they return; that of the
+ * virtual-memory calls, as of haul_region_alloc, refuses it. HAUL_EINVAL: the range is empty, wraps
+ * around, is not mapped, or lies only partly in a device's memory. */
 HAUL_API int haul_region_wrap(haul_node *node, void *address, size_t length, haul_region **region);
 
 /* Makes a read-only region of a range of a regular file. Its bytes are sent from the page cache

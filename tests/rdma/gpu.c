@@ -253,6 +253,28 @@ static void all_memory_of_an_allocation_is_direct(void **state) {
   gpu_free(next);
 }
 
+/* As of PyTorch's expandable segments, and of pools; whether it is GPUDirect-RDMA capable or not. A
+ * strict driver makes no dma-buf of mappings that differ. */
+static void memory_of_mappings_and_pools_is_direct(void **state) {
+  (void)state;
+  char *mapped = gpu_alloc_mapped(2 * LENGTH), *pool = gpu_alloc_of_pool(ODD);
+  door->dmabuf = 2;
+  open_nodes("dmabuf", host);
+  struct haul_region *segment = wrap(mapped + MIB + 5, LENGTH), *of_pool = wrap(pool, ODD);
+  check_direct(segment);
+  check_direct(of_pool);
+  door->strict = 1;
+  struct haul_region *refused = wrap(mapped + MIB, LENGTH);
+  const struct haul_path path = path_from(refused);
+  check_reason(&path, "staged locally", "different properties");
+  check_staged(refused, "staged locally");
+  haul_region_release(segment);
+  haul_region_release(of_pool);
+  haul_region_release(refused);
+  gpu_free(mapped);
+  gpu_free(pool);
+}
+
 /* By its documentation a driver may refuse it. */
 static void a_shared_page_is_staged_with_the_reason(void **state) {
   (void)state;
@@ -337,6 +359,7 @@ int main(void) {
       TEST(a_refused_region_stages_no_other),
       TEST(a_rail_that_refuses_leaves_the_others),
       TEST(all_memory_of_an_allocation_is_direct),
+      TEST(memory_of_mappings_and_pools_is_direct),
       TEST(a_shared_page_is_staged_with_the_reason),
       TEST(peer_memory_needs_no_whole_pages),
       TEST(memory_beyond_the_bar1_is_staged_with_the_reason),

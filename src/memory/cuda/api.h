@@ -68,7 +68,7 @@ enum {
    * it and the memory mapped there; older drivers reject them. */
   CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,      /* size_t */
   CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19, /* CUdeviceptr */
-  CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20    /* as BUFFER_ID; its text does not say */
+  CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20    /* unsigned long long; of the physical memory */
 };
 
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 }; /* CUmemorytype_enum */

@@ -197,12 +197,7 @@ void cuda_pointer(const struct cuda_driver *driver, const void *address,
     pointer->type = 0;
   pointer->managed = managed & 0xff; /* some drivers write one byte */
   pointer->plain = plain & 0xff;
-  if (pointer->plain) { /* one mapping, which may be larger than the allocation */
-    pointer->mapping = pointer->start;
-    pointer->mapping_size = pointer->size;
-  } else if (block) {
-    pointer->buffer = block; /* BUFFER_ID may be of the reservation */
-  }
+  pointer->buffer ^= block << 32; /* BUFFER_ID may be of the reservation */
 }
 
 /* Managed memory counts as host memory: the CPU may access it, and it has neither descriptor nor
@@ -231,18 +226,21 @@ int cuda_owns(const void *address, size_t length, struct haul_place *place) {
   return is_device(&last) ? partly(address, length) : 0;
 }
 
-/* The end of the mapping that holds the address. If the driver gives no mapping, the end of the
- * grain, the least size of a mapping. */
+/* The end of the allocation, or of the mapping that holds the address: a mapping may have several
+ * allocations, and a reservation several mappings. If the driver gives no mapping, the end of the
+ * grain, the least size of one. */
 static CUdeviceptr mapped_until(const struct cuda_pointer *pointer, CUdeviceptr address,
                                 size_t grain) {
-  return address - pointer->mapping < pointer->mapping_size
-             ? pointer->mapping + pointer->mapping_size
-             : (address / grain + 1) * grain;
+  size_t left = pointer->start + pointer->size - address;
+  size_t mapped = address - pointer->mapping < pointer->mapping_size
+                      ? pointer->mapping + pointer->mapping_size - address
+                      : grain - address % grain;
+  return address + (pointer->plain || left < mapped ? left : mapped);
 }
 
 /* Has synchronous operations of the application on the allocation complete before they return, and
  * waits for those that have returned early: NICs and our streams are not ordered after them. False:
- * memory of pools and of the virtual-memory calls refuses it. */
+ * memory of the virtual-memory calls refuses it. */
 static bool synchronise(CUdeviceptr at) {
   unsigned on = 1;
   return cuda_driver->set_pointer_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at) ==
@@ -413,12 +411,13 @@ static int no_dmabuf(unsigned device, const char *why, const char *hint) {
   return error_set(HAUL_ENOTSUP, 0, error_object("cuda:%u", device), hint, "%s", why);
 }
 
-/* A range that passes the allocation's end is an invalid value. */
+/* By its documentation a driver may refuse pages that pass the allocation's end, and mappings of
+ * memory with different properties. */
 static int dmabuf_failed(unsigned device, CUresult result) {
   if (result == CUDA_ERROR_INVALID_VALUE)
     return no_dmabuf(device,
-                     "the GPU memory shares a page of the host with other memory, and the driver "
-                     "makes dma-bufs of whole pages within one allocation",
+                     "the GPU memory shares a page of the host with other memory, or has mappings "
+                     "with different properties, and the driver makes no dma-buf of these",
                      "allocate whole pages, or load nvidia_peermem, which needs none");
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
     return error_set(HAUL_ELIMIT, 0, error_object("cuda:%u", device),

@@ -141,7 +141,7 @@ struct cuda_pointer {
   bool managed;  /* managed memory, which the CPU may access */
   bool plain;    /* of cuMemAlloc and not from a pool: it has a legacy IPC handle */
   int device;
-  unsigned long long buffer; /* id of the allocation behind it, never reused */
+  unsigned long long buffer; /* id of the allocation or mapping, never reused */
   CUdeviceptr start;         /* of the allocation, or of the reserved addresses */
   size_t size;
   CUdeviceptr mapping; /* that holds the address */

@@ -124,8 +124,7 @@ static int make_file(size_t size, unsigned gpu) {
   return fd;
 }
 
-/* The device's addresses of the range's pages. */
-static CUdeviceptr pages_of(const struct range *range, size_t *bytes) {
+CUdeviceptr pages_of(const struct range *range, size_t *bytes) {
   *bytes = range->kind == MAPPED ? range->size : range->allocation->size;
   return range->kind == MAPPED ? range->start : range->allocation->base;
 }

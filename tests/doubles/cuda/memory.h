@@ -76,6 +76,8 @@ void *reserve_space(size_t size);
 struct allocation *add_allocation(int fd, size_t size, unsigned gpu);
 struct allocation *next_allocation(const struct allocation *after); /* NULL: the first */
 void put_allocation(struct allocation *allocation);
+/* The device's address of the range's pages, and their number in bytes. */
+CUdeviceptr pages_of(const struct range *range, size_t *bytes);
 /* The pages behind [at, at + bytes), which end at `end` or before, with those of the same
  * allocation behind the range's own bytes. False: no memory of these kinds has a page at `at`. */
 struct piece {

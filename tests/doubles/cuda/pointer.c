@@ -20,6 +20,7 @@ static unsigned type_of(const struct range *range) {
 static void write_attribute(int attribute, const struct range *range, const struct range *whole,
                             void *value) {
   bool device = range && range->kind & DEVICE_KINDS;
+  size_t bytes;
   switch (attribute) {
   case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     *(unsigned *)value = range ? type_of(range) : 0;
@@ -40,10 +41,10 @@ static void write_attribute(int attribute, const struct range *range, const stru
     *(size_t *)value = whole ? whole->size : 0;
     break;
   case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-    *(CUdeviceptr *)value = range ? range->start : 0;
+    *(CUdeviceptr *)value = device ? pages_of(range, &bytes) : 0; /* of all that shares the pages */
     break;
   case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-    *(size_t *)value = range ? range->size : 0;
+    *(size_t *)value = device && pages_of(range, &bytes) ? bytes : 0;
     break;
   case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
     *(unsigned long long *)value = device ? range->allocation->id : 0;
