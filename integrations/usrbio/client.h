@@ -38,7 +38,8 @@ bool mount_is_alive(const struct mount *mount);
 
 /* hf3fs_iov.iovh: memory that the daemon may know by a symlink. */
 struct buffer {
-  struct device *device; /* NULL: shared memory; else the rest is empty */
+  struct device *device; /* NULL: shared memory; else all but `stage` is empty */
+  struct stage *stage;   /* of a device's; NULL: the daemon reaches the memory */
   uint8_t *base;
   size_t size;
   char path[SHM_ROOM];  /* in /dev/shm; empty: not this process's to unlink */
@@ -48,9 +49,8 @@ struct buffer {
 
 /* A random UUID. */
 int random_id(uint8_t id[16]);
-/* New memory, to be registered under `name`, whose id it sets. `numa`: the preferred node;
- * negative: any. */
-int buffer_new(const char *mount, struct iov_name *name, size_t size, int numa,
+/* New memory, to be registered under `name`. `numa`: the preferred node; negative: any. */
+int buffer_new(const char *mount, const struct iov_name *name, size_t size, int numa,
                struct buffer **buffer);
 /* The daemon maps it before this returns. */
 int buffer_register(const struct buffer *buffer);
@@ -69,8 +69,9 @@ int buffer_finish(struct hf3fs_iov *iov, int code);
 
 struct device;
 
-/* Registers memory of the device `number`: new memory, or `memory` of the application. EINVAL: not
- * a device's memory; ENODEV; ENOTSUP: it cannot be shared; ENOMEM; ENOTCONN: no daemon; or the
+/* Registers memory of the device `number`: new memory, or `memory` of the application. It is staged
+ * if its driver does not share it. EINVAL: not a device's memory; ENODEV; ENOTSUP: no devices or no
+ * daemon for them; ENOMEM; ENOSPC: no shared memory for a stage; ENOTCONN: no daemon; or the
  * daemon's error. */
 int device_new(const char *mount, const uint8_t id[16], void *memory, size_t size, int number,
                struct device **device);
@@ -82,6 +83,29 @@ void device_free(struct device *device);
 
 void *device_address(const struct device *device);
 int device_number(const struct device *device);
+struct stage *device_stage(const struct device *device);
+
+/* Staged buffers: stage.c */
+
+struct stage_part; /* of an operation in flight */
+struct haul_region;
+
+/* Registers a window for the memory, which stays the caller's until stage_close. */
+int stage_new(const char *mount, const uint8_t id[16], uint64_t size, struct haul_region *memory,
+              struct stage **stage);
+/* Blocks for copies in progress; none begins afterwards. Operations may still be in flight. */
+void stage_close(struct stage *stage);
+
+/* Takes a part of the window for an operation on the memory; for a write also copies its bytes.
+ * EAGAIN: the operations in flight have the window; EINVAL: it is longer than the window. */
+int stage_begin(struct stage *stage, bool read, uint64_t offset, uint64_t length,
+                struct stage_part **part);
+/* Its place in the window. */
+uint64_t stage_place(const struct stage_part *part);
+/* The operation has completed; for a read it copies the bytes. Returns its result. */
+int64_t stage_end(struct stage_part *part, int64_t result);
+/* The operation does not complete: its part stays taken, as the daemon may still use it. */
+void stage_abandon(struct stage_part *part);
 
 /* Registered files: fds.c */
 
@@ -100,6 +124,7 @@ bool fds_find(int fd, struct file *file);
 
 struct slot {
   const void *userdata;
+  struct stage_part *part; /* NULL: its buffer is not staged */
   _Atomic bool busy;
 };
 
@@ -114,11 +139,13 @@ struct slots {
 /* 0 or -ENOMEM. */
 int slots_open(struct slots *slots, int32_t count);
 void slots_close(struct slots *slots);
-/* A free slot, which is busy now; -1: there is none. */
-int32_t slots_take(struct slots *slots, const void *userdata);
+/* Whether there is a free slot; of the thread that takes. */
+bool slots_are_free(struct slots *slots);
+/* A free slot, of which there is one; it is busy now. */
+int32_t slots_take(struct slots *slots, const void *userdata, struct stage_part *part);
 /* Ends a slot, which becomes free with slots_release. False: the index is not that of a busy slot.
  */
-bool slots_end(struct slots *slots, int32_t index, const void **userdata);
+bool slots_end(struct slots *slots, int32_t index, const void **userdata, struct stage_part **part);
 void slots_release(struct slots *slots, int32_t index);
 /* Whether no slot is busy. */
 bool slots_are_idle(struct slots *slots);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Buffers in device memory: libhaul allocates or wraps the memory, and the daemon gets it over its
  * socket, as a ticket and a descriptor fit in no symlink. */
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <haul/haul.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -14,95 +12,19 @@
 
 #include "client.h"
 #include "hf3fs_usrbio_gdr.h"
+#include "library.h"
 
 #define TIMEOUT_S   30 /* of requests, which may start a driver, and of users of the memory */
 #define DEVICES_MAX 64
 
 struct device {
   haul_region *region;
-  int daemon;    /* the connection that keeps it registered; -1: another process's memory */
-  int users;     /* read end of the pipe that users of IPC memory hold open; else -1 */
-  int other;     /* the descriptor that came with another process's memory; else -1 */
-  pid_t process; /* that registered it: a forked child's copy ends nothing */
+  struct stage *stage; /* NULL: the daemon reaches the memory */
+  int daemon;          /* the connection that keeps it registered; -1: another process's memory */
+  int users;           /* read end of the pipe that users of IPC memory hold open; else -1 */
+  int other;           /* the descriptor that came with another process's memory; else -1 */
+  pid_t process;       /* that registered it: a forked child's copy ends nothing */
 };
-
-/* libhaul: only device memory needs it, so it is opened at the first call that does. */
-
-#define LIBRARY_CALLS(call)                                                                        \
-  call(haul_node_open) call(haul_device_list) call(haul_region_alloc) call(haul_region_wrap)       \
-      call(haul_region_import) call(haul_region_export) call(haul_region_release)                  \
-          call(haul_region_address) call(haul_region_length) call(haul_region_place)
-
-struct library {
-#define LIBRARY_SLOT(name) __typeof__(&(name)) name;
-  LIBRARY_CALLS(LIBRARY_SLOT)
-#undef LIBRARY_SLOT
-  haul_node *node; /* stays open until the process ends */
-};
-
-/* Under LOCK_LIBRARY. */
-static struct library *library;
-static pid_t library_process; /* that opened it */
-static bool library_tried;
-
-static bool find_symbol(void *handle, const char *name, void *slot) {
-  void *found = dlsym(handle, name);
-  memcpy(slot, &found, sizeof found);
-  return found;
-}
-
-static bool find_symbols(void *handle, struct library *calls) {
-  bool all = true;
-#define LIBRARY_FIND(name) all &= find_symbol(handle, #name, &calls->name);
-  LIBRARY_CALLS(LIBRARY_FIND)
-#undef LIBRARY_FIND
-  return all;
-}
-
-/* The node never waits for peers, so it needs no thread. */
-static struct library *open_library(void) {
-  const struct haul_node_config init = HAUL_NODE_CONFIG_INIT;
-  struct haul_node_config config = init;
-  config.progress = HAUL_PROGRESS_CALLER;
-  void *handle = dlopen("libhaul.so.0", RTLD_NOW | RTLD_LOCAL);
-  struct library *calls = handle ? calloc(1, sizeof *calls) : NULL;
-  if (calls && find_symbols(handle, calls) && calls->haul_node_open(&config, &calls->node) == 0)
-    return calls;
-  free(calls);
-  if (handle)
-    dlclose(handle);
-  return NULL;
-}
-
-/* NULL: it is not installed, opens no node, or was opened by the parent of this process. */
-static const struct library *get_library(void) {
-  pthread_mutex_lock(&client_locks[LOCK_LIBRARY]);
-  if (!library_tried) {
-    library = open_library();
-    library_process = getpid();
-    library_tried = true;
-  }
-  const struct library *calls = library_process == getpid() ? library : NULL;
-  pthread_mutex_unlock(&client_locks[LOCK_LIBRARY]);
-  return calls;
-}
-
-static int errno_of(int code) {
-  switch (code) {
-  case HAUL_ENOMEM:
-    return -ENOMEM;
-  case HAUL_EINVAL:
-    return -EINVAL;
-  case HAUL_EPLACE:
-    return -ENODEV;
-  case HAUL_ENOTSUP:
-    return -ENOTSUP;
-  case HAUL_ELIMIT:
-    return -EMFILE;
-  default:
-    return code ? -EIO : 0;
-  }
-}
 
 static int count_kind(const struct haul_device *devices, size_t count, uint16_t kind) {
   int found = 0;
@@ -114,7 +36,7 @@ static int count_kind(const struct haul_device *devices, size_t count, uint16_t 
 /* The kind of devices in use and their number: NVIDIA's if there are any, else Gaudi's; the
  * emulated ones only if HAUL_USRBIO_DEVICES=sim asks for them. */
 static int list_devices(uint16_t *kind) {
-  const struct library *calls = get_library();
+  const struct library *calls = library_get();
   struct haul_device devices[DEVICES_MAX];
   size_t count = DEVICES_MAX;
   const char *setting = getenv("HAUL_USRBIO_DEVICES");
@@ -242,7 +164,8 @@ static int export_region(const struct library *calls, struct device *device,
                          struct haul_ticket *ticket, int *descriptor) {
   const unsigned rights = HAUL_READ | HAUL_WRITE | HAUL_LEND;
   int ends[2];
-  int code = errno_of(calls->haul_region_export(device->region, rights, NULL, ticket, descriptor));
+  int code =
+      library_errno(calls->haul_region_export(device->region, rights, NULL, ticket, descriptor));
   if (code || *descriptor >= 0)
     return code;
   if (pipe2(ends, O_CLOEXEC) != 0)
@@ -252,19 +175,17 @@ static int export_region(const struct library *calls, struct device *device,
   return 0;
 }
 
+/* Closes the descriptor. */
 static int register_region(const struct library *calls, const char *mount, const uint8_t id[16],
+                           const struct haul_ticket *ticket, int descriptor,
                            struct device *device) {
   struct devices_request request =
       make_request(DEVICES_ADD, id, calls->haul_region_length(device->region));
   struct devices_response response;
-  struct haul_ticket ticket;
-  int descriptor, received;
-  int code = export_region(calls, device, &ticket, &descriptor);
-  if (code)
-    return code;
-  memcpy(request.ticket, ticket.bytes, sizeof request.ticket);
+  int received;
+  memcpy(request.ticket, ticket->bytes, sizeof request.ticket);
   device->daemon = connect_daemon(mount);
-  code = device->daemon < 0 ? device->daemon : 0;
+  int code = device->daemon < 0 ? device->daemon : 0;
   if (code == 0)
     code = call_daemon(device->daemon, &request, descriptor, &response, &received);
   close(descriptor);
@@ -273,10 +194,22 @@ static int register_region(const struct library *calls, const char *mount, const
   return code;
 }
 
+/* Memory that its driver does not share is staged. */
+static int share_or_stage(const struct library *calls, const char *mount, const uint8_t id[16],
+                          struct device *device) {
+  struct haul_ticket ticket;
+  int descriptor;
+  int code = export_region(calls, device, &ticket, &descriptor);
+  if (code == -ENOTSUP)
+    return stage_new(mount, id, calls->haul_region_length(device->region), device->region,
+                     &device->stage);
+  return code ? code : register_region(calls, mount, id, &ticket, descriptor, device);
+}
+
 /* The application's memory must be of this place. */
 static int wrap_memory(const struct library *calls, void *memory, size_t size,
                        struct haul_place place, struct device *device) {
-  int code = errno_of(calls->haul_region_wrap(calls->node, memory, size, &device->region));
+  int code = library_errno(calls->haul_region_wrap(calls->node, memory, size, &device->region));
   if (code)
     return code;
   struct haul_place found = calls->haul_region_place(device->region);
@@ -289,7 +222,7 @@ int device_new(const char *mount, const uint8_t id[16], void *memory, size_t siz
                struct device **out) {
   struct haul_place place = {.device = (uint16_t)number};
   int count = list_devices(&place.kind);
-  const struct library *calls = get_library();
+  const struct library *calls = library_get();
   if (count == 0)
     return -ENOTSUP;
   if (number < 0 || number >= count)
@@ -297,11 +230,12 @@ int device_new(const char *mount, const uint8_t id[16], void *memory, size_t siz
   struct device *device = alloc_device();
   if (!device)
     return -ENOMEM;
-  int code = memory
-                 ? wrap_memory(calls, memory, size, place, device)
-                 : errno_of(calls->haul_region_alloc(calls->node, place, size, 0, &device->region));
+  int code =
+      memory
+          ? wrap_memory(calls, memory, size, place, device)
+          : library_errno(calls->haul_region_alloc(calls->node, place, size, 0, &device->region));
   if (code == 0)
-    code = register_region(calls, mount, id, device);
+    code = share_or_stage(calls, mount, id, device);
   if (code)
     device_free(device);
   else
@@ -325,7 +259,7 @@ static int find_memory(const char *mount, const uint8_t id[16], struct haul_tick
 }
 
 int device_open(const char *mount, const uint8_t id[16], size_t size, struct device **out) {
-  const struct library *calls = get_library();
+  const struct library *calls = library_get();
   struct haul_ticket ticket;
   if (!calls)
     return -ENOTSUP;
@@ -334,8 +268,8 @@ int device_open(const char *mount, const uint8_t id[16], size_t size, struct dev
     return -ENOMEM;
   int code = find_memory(mount, id, &ticket, &device->other);
   if (code == 0)
-    code =
-        errno_of(calls->haul_region_import(calls->node, &ticket, device->other, &device->region));
+    code = library_errno(
+        calls->haul_region_import(calls->node, &ticket, device->other, &device->region));
   /* The memory itself says how long it is, not the daemon. */
   if (code == 0 && calls->haul_region_length(device->region) < size)
     code = -EINVAL;
@@ -360,8 +294,10 @@ static void wait_for_users(const struct device *device) {
 }
 
 void device_free(struct device *device) {
-  const struct library *calls = get_library();
+  const struct library *calls = library_get();
   bool own = device->process == getpid();
+  if (device->stage && own)
+    stage_close(device->stage);
   if (device->daemon >= 0 && own)
     shutdown(device->daemon, SHUT_RDWR); /* a child may have it open, too */
   if (device->daemon >= 0)
@@ -378,9 +314,13 @@ void device_free(struct device *device) {
 }
 
 void *device_address(const struct device *device) {
-  return get_library()->haul_region_address(device->region);
+  return library_get()->haul_region_address(device->region);
+}
+
+struct stage *device_stage(const struct device *device) {
+  return device->stage;
 }
 
 int device_number(const struct device *device) {
-  return get_library()->haul_region_place(device->region).device;
+  return library_get()->haul_region_place(device->region).device;
 }

@@ -32,6 +32,7 @@ static int fill_iov(struct hf3fs_iov *iov, const uint8_t id[16], void *memory, c
     free(buffer);
     return code;
   }
+  buffer->stage = device_stage(buffer->device);
   buffer_describe(iov, id, mount, size, block_size, -1);
   iov->base = device_address(buffer->device);
   iov->iovh = buffer;
@@ -88,6 +89,8 @@ int hf3fs_iov_export_gpu(const struct hf3fs_iov *iov, hf3fs_gpu_ipc_handle_t *ou
   struct ipc_handle handle = {.magic = {0}};
   if (!iov || !out || !device_of(iov))
     return -EINVAL;
+  if (device_stage(device_of(iov)))
+    return -ENOTSUP;
   memcpy(handle.magic, IPC_MAGIC, sizeof handle.magic);
   memcpy(handle.id, iov->id, sizeof handle.id);
   handle.size = iov->size;

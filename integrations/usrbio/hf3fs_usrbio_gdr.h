@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * USRBIO with buffers in the memory of accelerators: the calls that were proposed for 3FS, by their
  * earlier names (_gpu) and their later ones (_device). They need libhaul.so.0, which the first call
- * opens, and its devices; without these they fail, and never use host memory instead. Data goes
- * between disk and device through bounce buffers of the daemon. */
+ * opens, and its devices; without these they fail. Data goes between disk and device through bounce
+ * buffers of the daemon, or through those of this process for a buffer that is staged. */
 #ifndef HF3FS_USRBIO_GDR_H
 #define HF3FS_USRBIO_GDR_H
 
@@ -26,16 +26,22 @@ bool hf3fs_gdr_available(void);
 int hf3fs_gdr_device_count(void);
 
 /* As hf3fs_iovcreate, hf3fs_iovopen and hf3fs_iovwrap, on a device: 0 or a negative errno value;
- * ENOTSUP if hf3fs_gdr_available is false, and for memory that its driver cannot share (all of
- * Gaudi's); ENODEV for another device. `iov->base` is a device address, which the CPU must not
- * access. The buffer is registered until it is destroyed or its process ends. On failure `iov` is
- * zeroed.
+ * ENOTSUP if hf3fs_gdr_available is false; ENODEV for another device. `iov->base` is a device
+ * address, which the CPU must not access. The buffer is registered until it is destroyed or its
+ * process ends. On failure `iov` is zeroed.
  *
- * Wrapped memory is an allocation of cudaMalloc, or a part of one. Memory of pools and of the
- * virtual memory calls is ENOTSUP, memory of no device EINVAL. Unlike hf3fs_iovwrap the call
+ * Wrapped memory is any of the device; memory of no device is EINVAL. Unlike hf3fs_iovwrap the call
  * registers it. Free the memory after hf3fs_iovdestroy, which blocks until the daemon and all
  * processes that opened or imported the buffer do not use it any more, at most 30 seconds: drivers
- * leave undefined what happens to memory that is freed earlier. */
+ * leave undefined what happens to memory that is freed earlier.
+ *
+ * Memory that its driver does not share with the daemon is staged: wrapped memory of pools
+ * (cudaMallocAsync) and of the virtual-memory calls (PyTorch's expandable segments, haul's hook),
+ * and all of Gaudi's. Its bytes pass through a window of at most 64 MiB in /dev/shm (ENOSPC). There
+ * hf3fs_prep_io copies those of a write and hf3fs_wait_for_ios those of a read, both blocking for
+ * that; the result is EIO if the device fails. hf3fs_prep_io returns EAGAIN while the operations in
+ * flight fill the window, and EINVAL for one that is longer. No other process can open the buffer
+ * (ENOENT). */
 int hf3fs_iovcreate_gpu(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size,
                         size_t block_size, int gpu_device_id);
 int hf3fs_iovopen_gpu(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point,
@@ -56,7 +62,7 @@ void hf3fs_iovunlink_gpu(struct hf3fs_iov *iov);
 void hf3fs_iovdestroy_gpu(struct hf3fs_iov *iov);
 
 /* Pass a buffer to another process of the same user on this host. 0, EINVAL for a buffer in host
- * memory or an invalid handle, ENOENT if the owner has destroyed it, ENOTSUP. */
+ * memory or an invalid handle, ENOENT if the owner has destroyed it, ENOTSUP for a staged one. */
 int hf3fs_iov_export_gpu(const struct hf3fs_iov *iov, hf3fs_gpu_ipc_handle_t *handle);
 int hf3fs_iov_import_gpu(struct hf3fs_iov *iov, const hf3fs_gpu_ipc_handle_t *handle,
                          const char *hf3fs_mount_point);

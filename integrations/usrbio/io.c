@@ -62,12 +62,21 @@ int hf3fs_prep_io(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, bool
   int status = ring_error(ring);
   if (status != 0)
     return status;
-  int32_t index = has_room(ring) ? slots_take(&ring->slots, userdata) : -1;
-  if (index < 0)
+  if (!has_room(ring) || !slots_are_free(&ring->slots))
     return -EAGAIN;
+  const struct buffer *buffer = iov->iovh;
+  uint64_t at = (uintptr_t)ptr - (uintptr_t)iov->base;
+  struct stage_part *part = NULL;
+  if (buffer && buffer->stage) {
+    status = stage_begin(buffer->stage, read, at, len, &part);
+    if (status != 0)
+      return status;
+    at = stage_place(part);
+  }
+  int32_t index = slots_take(&ring->slots, userdata, part);
   struct ring_record *record = &ring->view.records[index];
   memcpy(record->buffer, iov->id, sizeof record->buffer);
-  record->buffer_offset = (uintptr_t)ptr - (uintptr_t)iov->base;
+  record->buffer_offset = at;
   record->file = file.inode;
   record->offset = off;
   record->length = len;
@@ -102,11 +111,14 @@ static int take_completions(struct ring *ring, struct hf3fs_cqe *cqes, int room)
   while (taken < room && ring->complete_tail != head) {
     const struct ring_completion *completion = &ring->view.completions[ring->complete_tail];
     struct hf3fs_cqe *cqe = &cqes[taken];
+    struct stage_part *part;
     *cqe = (struct hf3fs_cqe){.index = completion->index, .result = completion->result};
-    if (!slots_end(&ring->slots, cqe->index, &cqe->userdata)) {
+    if (!slots_end(&ring->slots, cqe->index, &cqe->userdata, &part)) {
       fail_ring(ring, -EPROTO);
       break;
     }
+    if (part)
+      cqe->result = stage_end(part, cqe->result);
     ring->complete_tail = next_place(ring, ring->complete_tail);
     taken++;
   }
@@ -124,8 +136,11 @@ static int abandon_operations(struct ring *ring, struct hf3fs_cqe *cqes, int roo
   int taken = 0;
   for (int32_t index = 0; index < ring->slots.count && taken < room; index++) {
     struct hf3fs_cqe *cqe = &cqes[taken];
-    if (!slots_end(&ring->slots, index, &cqe->userdata))
+    struct stage_part *part;
+    if (!slots_end(&ring->slots, index, &cqe->userdata, &part))
       continue;
+    if (part)
+      stage_abandon(part);
     cqe->index = index;
     cqe->reserved = 0;
     cqe->result = ring_error(ring);

@@ -83,7 +83,9 @@ static struct ring *new_ring(const struct ring_config *config) {
 static int register_ring(struct ring *ring, const char *mount, const struct ring_config *config,
                          struct iov_name *name) {
   size_t size = ring_bytes(config->entries);
-  int status = buffer_new(mount, name, size, config->numa, &ring->buffer);
+  int status = random_id(name->id);
+  if (status == 0)
+    status = buffer_new(mount, name, size, config->numa, &ring->buffer);
   if (status == 0)
     status = open_semaphore(mount, priority_of(config->priority), &ring->submit);
   if (status != 0) {

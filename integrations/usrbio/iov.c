@@ -100,14 +100,12 @@ static void format_link(const char *mount, const struct iov_name *name, char lin
   iov_name_format(name, link + length);
 }
 
-int buffer_new(const char *mount, struct iov_name *name, size_t size, int numa,
+int buffer_new(const char *mount, const struct iov_name *name, size_t size, int numa,
                struct buffer **out) {
   struct buffer *buffer = calloc(1, sizeof *buffer);
   if (!buffer)
     return -ENOMEM;
-  int status = random_id(name->id);
-  if (status == 0)
-    status = make_memory(buffer, name->id, size, numa);
+  int status = make_memory(buffer, name->id, size, numa);
   if (status != 0) {
     free(buffer);
     return status;
@@ -165,7 +163,9 @@ static int create_iov(struct hf3fs_iov *iov, const char *mount, size_t size, siz
   struct iov_name name = {.block = block_size};
   if (!mount_is_path(mount) || !buffer_is_size(size, block_size))
     return -EINVAL;
-  int status = buffer_new(mount, &name, size, numa, &buffer);
+  int status = random_id(name.id);
+  if (status == 0)
+    status = buffer_new(mount, &name, size, numa, &buffer);
   if (status != 0)
     return status;
   status = buffer_register(buffer);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * USRBIO programs with buffers of emulated accelerators, on a real mount. With the argument "gpu" a
  * mock GPU, whose driver ends a process that frees memory which another one has open; there the
- * application wraps its own memory. */
+ * application wraps its own memory. With "gaudi" a mock Gaudi. */
 #include "support/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "doubles/cuda/door.h"
 #include "hf3fs_usrbio_gdr.h"
 #include "mounted.h"
 #include "support/gpu.h"
@@ -167,23 +169,177 @@ static void invalid_memory_is_not_wrapped(void **state) {
   assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, MIB, 0, 1), -ENODEV);
   assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory + MIB, own_id, mounted.point, 2 * MIB, 0, 0),
                    -EINVAL);
-  assert_int_equal(hf3fs_iovcreate_gpu(&other, mounted.point, MIB, 0, 0), 0);
-  assert_int_equal(hf3fs_iovwrap_gpu(&iov, other.base, own_id, mounted.point, MIB, 0, 0), -ENOTSUP);
-  hf3fs_iovdestroy(&other);
   assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, MIB, 0, 0), 0);
   assert_int_equal(hf3fs_iovwrap_gpu(&other, memory, own_id, mounted.point, MIB, 0, 0), -EEXIST);
   hf3fs_iovdestroy(&iov);
   gpu_free(memory);
 }
 
+/* Memory that the driver does not share. */
+static void *(*const unshared[])(size_t length) = {gpu_alloc_mapped, gpu_alloc_of_pool};
+
+static void check_staged(char *memory, int device) {
+  struct hf3fs_iov iov;
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory + 512, own_id, mounted.point, 8 * MIB, 0, device),
+                   0);
+  assert_ptr_equal(iov.base, memory + 512);
+  assert_true(hf3fs_iov_is_gpu(&iov));
+  assert_int_equal(hf3fs_iov_gpu_device(&iov), device);
+  assert_int_equal(do_one(&iov, "file", true, 4096, 0, 6 * MIB), LENGTH);
+  assert_int_equal(do_one(&iov, "copy", false, 4096, 0, LENGTH), LENGTH);
+  assert_copy("copy", 0, LENGTH);
+  assert_int_equal(do_one(&iov, "file", true, 4095, 1001, 777), 777); /* other bytes stay */
+  assert_int_equal(do_one(&iov, "part", false, 4095 + 777, 0, MIB), MIB);
+  assert_copy("part", 776, MIB);
+  hf3fs_iovdestroy(&iov);
+}
+
+static void unshared_memory_is_staged(void **state) {
+  struct hf3fs_iov iov;
+  (void)state;
+  for (size_t i = 0; i < COUNT(unshared); i++) {
+    char *memory = unshared[i](10 * MIB);
+    check_staged(memory, 0);
+    gpu_free(memory);
+  }
+  /* Of the virtual-memory calls, as haul's hook gives it to cudaMalloc. */
+  assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.point, 10 * MIB, 0, 0), 0);
+  check_staged((char *)iov.base, 0);
+  hf3fs_iovdestroy(&iov);
+}
+
+/* In a child, whose GPU is lost. */
+static void a_failed_copy_of_a_stage_fails_its_operation(void **state) {
+  int status;
+  (void)state;
+  pid_t child = fork();
+  if (child == 0) {
+    struct hf3fs_iov iov;
+    char *memory = gpu_alloc_of_pool(8 * MIB);
+    assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, 8 * MIB, 0, 0), 0);
+    gpu_double()->copy = 1;
+    assert_int_equal(do_one(&iov, "file", true, 0, 0, MIB), -EIO);
+    hf3fs_iovdestroy(&iov);
+    _exit(0);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+}
+
+static void a_staged_buffer_is_its_processs_alone(void **state) {
+  struct hf3fs_iov iov, other;
+  hf3fs_gpu_ipc_handle_t handle;
+  (void)state;
+  char *memory = gpu_alloc_of_pool(MIB);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, MIB, 0, 0), 0);
+  assert_int_equal(hf3fs_iov_export_gpu(&iov, &handle), -ENOTSUP);
+  assert_int_equal(hf3fs_iovopen_gpu(&other, own_id, mounted.point, MIB, 0, 0), -ENOENT);
+  assert_int_equal(hf3fs_iovopen(&other, own_id, mounted.point, MIB, 0, -1), -ENOENT);
+  assert_int_equal(hf3fs_iovwrap_gpu(&other, memory, own_id, mounted.point, MIB, 0, 0), -EEXIST);
+  hf3fs_iovdestroy(&iov);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, MIB, 0, 0), 0);
+  hf3fs_iovdestroy(&iov);
+  gpu_free(memory);
+}
+
+/* The window has 64 MiB; what it lacks is told like a full ring. */
+static void operations_share_the_window_of_a_stage(void **state) {
+  enum { PARTS = 5, PART = 16 };
+  struct hf3fs_iov iov;
+  struct hf3fs_ior ior;
+  struct hf3fs_cqe done[PARTS];
+  (void)state;
+  char *memory = gpu_alloc_mapped(PARTS * PART * MIB);
+  int fd = open(at_point(&mounted, "file"), O_RDONLY);
+  assert_true(fd >= 0 && hf3fs_reg_fd(fd, 0) <= 0);
+  assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, PARTS * PART * MIB, 0, 0),
+                   0);
+  assert_int_equal(hf3fs_iorcreate(&ior, mounted.point, 8, true, 0, -1), 0);
+  assert_int_equal(hf3fs_prep_io(&ior, &iov, true, iov.base, fd, 0, 64 * MIB + 1, NULL), -EINVAL);
+  for (unsigned i = 0; i < PARTS; i++) {
+    int index =
+        hf3fs_prep_io(&ior, &iov, true, iov.base + i * PART * MIB, fd, i * MIB, PART * MIB, NULL);
+    assert_true(i < PARTS - 1 ? index >= 0 : index == -EAGAIN);
+  }
+  assert_int_equal(hf3fs_submit_ios(&ior), 0);
+  assert_int_equal(hf3fs_wait_for_ios(&ior, done, PARTS, PARTS - 1, NULL), PARTS - 1);
+  assert_true(hf3fs_prep_io(&ior, &iov, true, iov.base, fd, 0, 64 * MIB, NULL) >= 0);
+  assert_int_equal(hf3fs_submit_ios(&ior), 0);
+  assert_int_equal(hf3fs_wait_for_ios(&ior, done, PARTS, 1, NULL), 1);
+  assert_int_equal(done[0].result, LENGTH);
+  for (unsigned i = 0; i < PARTS - 1; i++) {
+    size_t left = LENGTH - i * MIB;
+    if (i > 0)
+      assert_int_equal(do_one(&iov, "copy", false, i * PART * MIB, 0, left), left);
+    if (i > 0)
+      assert_copy("copy", i * MIB, left);
+  }
+  hf3fs_iordestroy(&ior);
+  hf3fs_iovdestroy(&iov);
+  hf3fs_dereg_fd(fd);
+  close(fd);
+  gpu_free(memory);
+}
+
+#define PIECE  ((size_t)64 << 10)
+#define PIECES 64u /* of the file, and of the buffer */
+
+struct preparer {
+  struct hf3fs_iov iov;
+  struct hf3fs_ior ior;
+  int fd;
+};
+
+static void *prepare_all(void *argument) {
+  struct preparer *own = argument;
+  for (unsigned i = 0; i < 4 * PIECES; i++) {
+    size_t at = i % PIECES * PIECE;
+    while (hf3fs_prep_io(&own->ior, &own->iov, true, own->iov.base + at, own->fd, at, PIECE,
+                         NULL) == -EAGAIN)
+      usleep(100);
+    assert_int_equal(hf3fs_submit_ios(&own->ior), 0);
+  }
+  return NULL;
+}
+
+static void one_thread_prepares_and_one_waits(void **state) {
+  struct preparer own;
+  struct hf3fs_cqe done[8];
+  pthread_t thread;
+  (void)state;
+  char *memory = gpu_alloc_mapped(PIECES * PIECE);
+  own.fd = open(at_point(&mounted, "file"), O_RDONLY);
+  assert_true(own.fd >= 0 && hf3fs_reg_fd(own.fd, 0) <= 0);
+  assert_int_equal(hf3fs_iovwrap_gpu(&own.iov, memory, own_id, mounted.point, PIECES * PIECE, 0, 0),
+                   0);
+  assert_int_equal(hf3fs_iorcreate(&own.ior, mounted.point, 16, true, 0, -1), 0);
+  assert_int_equal(pthread_create(&thread, NULL, prepare_all, &own), 0);
+  for (unsigned left = 4 * PIECES; left > 0;) {
+    int count = hf3fs_wait_for_ios(&own.ior, done, 8, 1, NULL);
+    assert_true(count > 0);
+    for (int i = 0; i < count; i++)
+      assert_int_equal(done[i].result, PIECE);
+    left -= (unsigned)count;
+  }
+  pthread_join(thread, NULL);
+  assert_int_equal(do_one(&own.iov, "copy", false, 0, 0, PIECES * PIECE), PIECES * PIECE);
+  assert_copy("copy", 0, PIECES * PIECE);
+  hf3fs_iordestroy(&own.ior);
+  hf3fs_iovdestroy(&own.iov);
+  hf3fs_dereg_fd(own.fd);
+  close(own.fd);
+  gpu_free(memory);
+}
+
 static void wrapped_memory_is_freed_during_operations(void **state) {
+  void *(*const kinds[])(size_t length) = {gpu_alloc, gpu_alloc_of_pool, gpu_alloc_mapped};
   (void)state;
   int fd = open(at_point(&mounted, "file"), O_RDONLY);
   assert_true(fd >= 0 && hf3fs_reg_fd(fd, 0) <= 0);
   for (unsigned round = 0; round < 30; round++) {
     struct hf3fs_iov iov;
     struct hf3fs_ior ior;
-    char *memory = gpu_alloc(8 * MIB);
+    char *memory = kinds[round % COUNT(kinds)](8 * MIB);
     assert_int_equal(hf3fs_iovwrap_gpu(&iov, memory, own_id, mounted.point, 8 * MIB, 0, 0), 0);
     assert_int_equal(hf3fs_iorcreate(&ior, mounted.point, 16, true, 0, -1), 0);
     for (unsigned i = 0; i < 16; i++)
@@ -192,6 +348,12 @@ static void wrapped_memory_is_freed_during_operations(void **state) {
     assert_int_equal(hf3fs_submit_ios(&ior), 0);
     hf3fs_iovdestroy(&iov);
     gpu_free(memory);
+    for (int left = round % 2 ? 16 : 0; left > 0;) {
+      struct hf3fs_cqe done[16];
+      int count = hf3fs_wait_for_ios(&ior, done, 16, left, NULL);
+      assert_true(count > 0);
+      left -= count;
+    }
     hf3fs_iordestroy(&ior);
   }
   hf3fs_dereg_fd(fd);
@@ -289,10 +451,16 @@ static void signals_are_not_taken_for_a_dead_daemon(void **state) {
 
 static int with_a_gpu(void) {
   const struct CMUnitTest tests[] = {
-      TEST(another_process_imports_wrapped_memory), /* before this process lists devices */
+      /* Before this process lists devices. */
+      TEST(a_failed_copy_of_a_stage_fails_its_operation),
+      TEST(another_process_imports_wrapped_memory),
       TEST(unknown_devices_and_buffers_are_rejected),
       TEST(a_file_is_copied_through_a_device),
       TEST(wrapped_memory_is_used),
+      TEST(unshared_memory_is_staged),
+      TEST(a_staged_buffer_is_its_processs_alone),
+      TEST(operations_share_the_window_of_a_stage),
+      TEST(one_thread_prepares_and_one_waits),
       TEST(invalid_memory_is_not_wrapped),
       TEST(wrapped_memory_is_freed_during_operations),
       TEST(a_dead_daemon_does_not_block_clients),
@@ -301,8 +469,16 @@ static int with_a_gpu(void) {
   return cmocka_run_group_tests_name("storage/mounted_devices gpu", tests, NULL, NULL);
 }
 
+/* Whose library shares no memory. */
+static int with_a_gaudi(void) {
+  const struct CMUnitTest tests[] = {TEST(a_file_is_copied_through_a_device)};
+  return cmocka_run_group_tests_name("storage/mounted_devices gaudi", tests, NULL, NULL);
+}
+
 int main(int argc, char **argv) {
   mounted_need_fuse();
+  if (argc > 1 && strcmp(argv[1], "gaudi") == 0)
+    return with_a_gaudi();
   if (argc > 1 && strcmp(argv[1], "gpu") == 0)
     return with_a_gpu();
   if (argc > 1 && strcmp(argv[1], "remote") == 0)
