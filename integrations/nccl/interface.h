@@ -28,7 +28,7 @@ typedef void nccl_logger(int level, unsigned long subsystems, const char *file, 
                          const char *format, ...);
 
 struct nccl_properties_8 {
-  const char *name, *pci_path;
+  char *name, *pci_path;
   uint64_t guid;
   int pointers, registers_globally;
   int speed; /* Mbit/s */
@@ -43,7 +43,7 @@ struct nccl_properties_8 {
 
 /* Versions 9 to 12 append fields. */
 #define NCCL_PROPERTIES(virtual_most)                                                              \
-  const char *name, *pci_path;                                                                     \
+  char *name, *pci_path;                                                                           \
   uint64_t guid;                                                                                   \
   int pointers, registers_globally, force_flush;                                                   \
   int speed, port;                                                                                 \
@@ -53,7 +53,11 @@ struct nccl_properties_8 {
   int virtual_count, virtual_devices[virtual_most];                                                \
   size_t max_p2p, max_collective;
 
-struct nccl_properties_9 { /* and 10 */
+struct nccl_properties_9 {
+  NCCL_PROPERTIES(NCCL_VIRTUAL_9)
+};
+
+struct nccl_properties_10 {
   NCCL_PROPERTIES(NCCL_VIRTUAL_9)
 };
 
@@ -118,7 +122,7 @@ struct nccl_net_10 {
   const char *name;
   int (*init)(nccl_logger *logger, void *profiler);
   int (*devices)(int *count);
-  int (*properties)(int device, struct nccl_properties_9 *properties);
+  int (*properties)(int device, struct nccl_properties_10 *properties);
   int (*listen)(int device, void *handle, void **comm);
   int (*connect)(int device, void *config, void *handle, void **comm, void **offload);
   int (*accept)(void *listener, void **comm, void **offload);

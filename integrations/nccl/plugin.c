@@ -108,7 +108,7 @@ static bool has_gpu(void) {
 int plugin_properties(int number, struct nccl_properties_12 *properties) {
   if (number < 0 || (unsigned)number >= plugin.device_count)
     return NCCL_INVALID_ARGUMENT;
-  const struct device *device = &plugin.devices[number];
+  struct device *device = &plugin.devices[number];
   *properties = (struct nccl_properties_12){
       .name = device->name,
       .pci_path = device->pci[0] ? device->pci : NULL,

@@ -4,25 +4,6 @@
 
 #define SHOWN __attribute__((visibility("default")))
 
-/* Offsets and sizes of NCCL's headers on x86-64. */
-#define IS(type, member, at) _Static_assert(offsetof(struct type, member) == (at), #type)
-#define ARE(version, net_size, properties, properties_size)                                        \
-  _Static_assert(sizeof(struct nccl_net_##version) == (net_size), "calls");                        \
-  _Static_assert(sizeof(struct properties) == (properties_size), "properties");                    \
-  IS(nccl_net_##version, send, 80);                                                                \
-  IS(nccl_net_##version, test, 104)
-ARE(8, 152, nccl_properties_8, 64);
-ARE(9, 160, nccl_properties_9, 104);
-ARE(10, 160, nccl_properties_9, 104);
-ARE(11, 176, nccl_properties_11, 112);
-ARE(12, 176, nccl_properties_12, 128);
-IS(nccl_properties_8, speed, 32);
-IS(nccl_properties_9, speed, 36);
-IS(nccl_properties_9, max_p2p, 88);
-IS(nccl_properties_12, max_p2p, 104);
-IS(nccl_properties_12, rail, 124);
-IS(nccl_net_12, finalize, 160);
-
 static int init_10(nccl_logger *logger, void *profiler) {
   (void)profiler;
   return plugin_init(logger);
@@ -54,6 +35,13 @@ static int properties_9(int device, struct nccl_properties_9 *out) {
   struct nccl_properties_12 all = {.name = NULL};
   int result = plugin_properties(device, &all);
   *out = (struct nccl_properties_9){SHARED_FROM_9};
+  return result;
+}
+
+static int properties_10(int device, struct nccl_properties_10 *out) {
+  struct nccl_properties_12 all = {.name = NULL};
+  int result = plugin_properties(device, &all);
+  *out = (struct nccl_properties_10){SHARED_FROM_9};
   return result;
 }
 
@@ -163,7 +151,7 @@ SHOWN const struct nccl_net_10 ncclNetPlugin_v10 = {NAME,
                                                     MEMORY,
                                                     ENDS,
                                                     .init = init_10,
-                                                    .properties = properties_9,
+                                                    .properties = properties_10,
                                                     .listen = comm_listen,
                                                     .connect = connect_10,
                                                     .send = send_10,

@@ -127,7 +127,7 @@ int net_properties(int device, struct harness_properties *out) {
   switch (p.version) {
     PROPERTIES(8, nccl_properties_8)
     PROPERTIES(9, nccl_properties_9)
-    PROPERTIES(10, nccl_properties_9)
+    PROPERTIES(10, nccl_properties_10)
     PROPERTIES(11, nccl_properties_11)
     PROPERTIES(12, nccl_properties_12)
   default:
