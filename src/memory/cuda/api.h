@@ -95,7 +95,6 @@ typedef struct CUmemAllocationProp_st {
     unsigned char reserved[4];
   } allocFlags;
 } CUmemAllocationProp;
-_Static_assert(sizeof(CUmemAllocationProp) == 32, "as in cuda.h on 64 bits");
 
 typedef struct CUmemAccessDesc_st {
   CUmemLocation location;
@@ -105,7 +104,7 @@ typedef struct CUmemAccessDesc_st {
 enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
 
 typedef struct CUipcMemHandle_st {
-  unsigned char reserved[64];
+  char reserved[64];
 } CUipcMemHandle;
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
