@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "hlthunk.h"
+
 struct mapping {
   struct mapping *next;
   int fd;
@@ -22,15 +24,7 @@ static struct {
   void (*changed)(uint64_t start, uint64_t end, bool mapped); /* called with the lock */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
-/* From hlthunk.h of hl-thunk, as in src/memory/gaudi/driver.h. */
 #define EXPORTED __attribute__((visibility("default")))
-EXPORTED int hlthunk_open(int kind, const char *bus);
-EXPORTED int hlthunk_close(int fd);
-EXPORTED uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool contiguous,
-                                              bool shared);
-EXPORTED int hlthunk_device_memory_free(int fd, uint64_t handle);
-EXPORTED uint64_t hlthunk_device_memory_map(int fd, uint64_t handle, uint64_t hint);
-EXPORTED int hlthunk_memory_unmap(int fd, uint64_t address);
 EXPORTED bool haul_gaudihook_find(uint64_t address, uint64_t length, uint64_t *start,
                                   uint64_t *end);
 EXPORTED int haul_gaudihook_descriptor(void);

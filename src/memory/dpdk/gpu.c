@@ -12,38 +12,14 @@
 #include "memory/dpdk/dpdk.h"
 #include "memory/pages.h"
 
-/* rte_gpudev.h of 22.11, an experimental API. */
-struct rte_gpu_info {
-  const char *name;
-  uint64_t context;
-  int16_t dev_id, parent;
-  uint32_t processor_count;
-  size_t total_memory, page_size;
-  int16_t numa_node;
-};
-
-#define RTE_GPU_ID_NONE (-1) /* as parent for find_next: no part of another device */
-
-#define GPU_REQUIRED(X)                                                                            \
-  X(count, rte_gpu_count_avail, uint16_t, (void))                                                  \
-  X(next, rte_gpu_find_next, int16_t, (int16_t from, int16_t parent))                              \
-  X(info, rte_gpu_info_get, int, (int16_t device, struct rte_gpu_info * info))                     \
-  X(alloc, rte_gpu_mem_alloc, void *, (int16_t device, size_t bytes, unsigned alignment))          \
-  X(free, rte_gpu_mem_free, int, (int16_t device, void *address))                                  \
-  X(enroll, rte_gpu_mem_register, int, (int16_t device, size_t bytes, void *address))              \
-  X(dismiss, rte_gpu_mem_unregister, int, (int16_t device, void *address))                         \
-  X(map, rte_gpu_mem_cpu_map, void *, (int16_t device, size_t bytes, void *address))               \
-  X(unmap, rte_gpu_mem_cpu_unmap, int, (int16_t device, void *address))                            \
-  X(write_barrier, rte_gpu_wmb, int, (int16_t device))
-
 static struct gpu_driver {
 #define SLOT(slot, symbol, result, arguments) result(*slot) arguments;
-  GPU_REQUIRED(SLOT)
+  DPDK_GPU_REQUIRED(SLOT)
 #undef SLOT
 } table;
 
 #define SYMBOL(slot, symbol, result, arguments) {#symbol, offsetof(struct gpu_driver, slot)},
-static const struct library_symbol required[] = {GPU_REQUIRED(SYMBOL)};
+static const struct library_symbol required[] = {DPDK_GPU_REQUIRED(SYMBOL)};
 #undef SYMBOL
 
 static struct library library = {

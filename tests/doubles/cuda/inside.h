@@ -10,6 +10,11 @@
 #include "calls.h"
 #include "door.h"
 
+#define PROTOTYPE(slot, symbol, arguments) CUresult symbol arguments;
+CUDA_REQUIRED(PROTOTYPE)
+CUDA_OPTIONAL(PROTOTYPE)
+#undef PROTOTYPE
+
 #define GPUS_MAX 8
 #define GRAIN    ((size_t)2 << 20)
 

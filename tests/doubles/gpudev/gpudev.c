@@ -10,25 +10,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-struct rte_gpu_info {
-  const char *name;
-  uint64_t context;
-  int16_t dev_id, parent;
-  uint32_t processor_count;
-  size_t total_memory, page_size;
-  int16_t numa_node;
-};
+#include "memory/dpdk/api.h"
 
-uint16_t rte_gpu_count_avail(void);
-int16_t rte_gpu_find_next(int16_t from, int16_t parent);
-int rte_gpu_info_get(int16_t device, struct rte_gpu_info *info);
-void *rte_gpu_mem_alloc(int16_t device, size_t bytes, unsigned alignment);
-int rte_gpu_mem_free(int16_t device, void *address);
-int rte_gpu_mem_register(int16_t device, size_t bytes, void *address);
-int rte_gpu_mem_unregister(int16_t device, void *address);
-void *rte_gpu_mem_cpu_map(int16_t device, size_t bytes, void *address);
-int rte_gpu_mem_cpu_unmap(int16_t device, void *address);
-int rte_gpu_wmb(int16_t device);
+#define PROTOTYPE(slot, symbol, result, arguments) result symbol arguments;
+DPDK_GPU_REQUIRED(PROTOTYPE)
+#undef PROTOTYPE
 
 #define BLOCKS ((size_t)256)
 #define MEMORY ((size_t)1 << 30)

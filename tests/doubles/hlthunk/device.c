@@ -151,7 +151,6 @@ static int open_by_bus(const char *bus) {
   return -EINVAL;
 }
 
-int hlthunk_open(int kind, const char *bus);
 int hlthunk_open(int kind, const char *bus) {
   if (kind != GAUDI_KIND_ANY && kind != 5)
     return errno = ENOENT, -1;
@@ -165,7 +164,6 @@ int hlthunk_open(int kind, const char *bus) {
   return fd;
 }
 
-int hlthunk_open_control(int number, const char *bus);
 int hlthunk_open_control(int number, const char *bus) {
   if (bus || number < 0 || (unsigned)number >= device_count())
     return errno = ENOENT, -ENOENT;
@@ -175,7 +173,6 @@ int hlthunk_open_control(int number, const char *bus) {
   return fd < 0 ? -errno : fd;
 }
 
-int hlthunk_close(int fd);
 int hlthunk_close(int fd) {
   pthread_mutex_lock(&double_lock);
   int number = device_of(fd);
@@ -193,7 +190,6 @@ int hlthunk_close(int fd) {
   return close(fd);
 }
 
-int hlthunk_get_pci_bus_id_from_fd(int fd, char *bus, int size);
 int hlthunk_get_pci_bus_id_from_fd(int fd, char *bus, int size) {
   int number = device_of(fd);
   if (number < 0 || !bus)
@@ -214,7 +210,6 @@ struct earlier_info {
   uint64_t dram_page_size;
 };
 
-int hlthunk_get_hw_ip_info(int fd, struct gaudi_ip_info *info);
 int hlthunk_get_hw_ip_info(int fd, struct gaudi_ip_info *info) {
   if (!info || device_of(fd) < 0)
     return errno = EINVAL, -EINVAL;
@@ -237,7 +232,6 @@ int hlthunk_get_hw_ip_info(int fd, struct gaudi_ip_info *info) {
   return 0;
 }
 
-int hlthunk_get_open_stats(int fd, struct gaudi_open_stats *stats);
 int hlthunk_get_open_stats(int fd, struct gaudi_open_stats *stats) {
   int number = device_of(fd);
   if (number < 0)

@@ -109,8 +109,6 @@ static int export_page(struct context *context, const struct page *page, uint64_
 }
 
 int hlthunk_device_mapped_memory_export_dmabuf_fd(int fd, uint64_t address, uint64_t size,
-                                                  uint64_t offset, uint32_t flags);
-int hlthunk_device_mapped_memory_export_dmabuf_fd(int fd, uint64_t address, uint64_t size,
                                                   uint64_t offset, uint32_t flags) {
   int code = -EINVAL;
   if (flags != (O_RDWR | O_CLOEXEC) || address % STEP || size % STEP || offset % STEP || size == 0)

@@ -140,7 +140,6 @@ static int check_chunk(const struct gaudi_cs_in *in) {
   return 0;
 }
 
-int hlthunk_command_submission(int fd, struct gaudi_cs_in *in, struct gaudi_cs_out *out);
 int hlthunk_command_submission(int fd, struct gaudi_cs_in *in, struct gaudi_cs_out *out) {
   int code = check_chunk(in);
   if (code)
@@ -174,7 +173,6 @@ static uint32_t result_of(const struct context *context, uint64_t seq) {
                                                 : context->results[seq % REMEMBERED];
 }
 
-int hlthunk_wait_for_cs(int fd, uint64_t seq, uint64_t timeout_us, uint32_t *status);
 int hlthunk_wait_for_cs(int fd, uint64_t seq, uint64_t timeout_us, uint32_t *status) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);

@@ -30,7 +30,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "memory/gaudi/driver.h"
+#include "memory/gaudi/api.h"
+
+#define PROTOTYPE(slot, result, arguments) result hlthunk_##slot arguments;
+GAUDI_CALLS(PROTOTYPE)
+GAUDI_OPTIONAL_CALLS(PROTOTYPE)
+#undef PROTOTYPE
 
 #define DEVICES 16
 #define STEP    4096u

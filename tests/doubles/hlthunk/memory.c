@@ -50,8 +50,6 @@ static uint64_t alloc_page(struct context *context, uint64_t size) {
 }
 
 uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool contiguous,
-                                     bool shared);
-uint64_t hlthunk_device_memory_alloc(int fd, uint64_t size, uint64_t page, bool contiguous,
                                      bool shared) {
   (void)page; /* Gaudi2 has one page size */
   (void)contiguous;
@@ -73,7 +71,6 @@ static void destroy_page(struct page *page) {
   free(page);
 }
 
-int hlthunk_device_memory_free(int fd, uint64_t handle);
 int hlthunk_device_memory_free(int fd, uint64_t handle) {
   int code = -EINVAL;
   pthread_mutex_lock(&double_lock);
@@ -112,7 +109,6 @@ static uint64_t choose_base(struct context *context, uint64_t size, uint64_t hin
   return base;
 }
 
-uint64_t hlthunk_device_memory_map(int fd, uint64_t handle, uint64_t hint);
 uint64_t hlthunk_device_memory_map(int fd, uint64_t handle, uint64_t hint) {
   uint64_t base = 0;
   if (double_fails("map"))
@@ -168,7 +164,6 @@ static void check_pages(const struct context *context, const struct host_mapping
 }
 
 /* Pins for writing, so read-only memory fails. */
-uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size);
 uint64_t hlthunk_host_memory_map(int fd, void *address, uint64_t hint, uint64_t size) {
   (void)hint;
   if (double_fails("host_map"))
@@ -237,7 +232,6 @@ static int unmap_page(struct context *context, uint64_t address) {
   return -EINVAL;
 }
 
-int hlthunk_memory_unmap(int fd, uint64_t address);
 int hlthunk_memory_unmap(int fd, uint64_t address) {
   pthread_mutex_lock(&double_lock);
   struct context *context = double_context(fd);
