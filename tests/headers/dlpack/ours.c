@@ -1,0 +1,2 @@
+/* SPDX-License-Identifier: MIT */
+#include "integrations/python/haul/_haul/dlpack.h"

@@ -1,0 +1,2 @@
+/* SPDX-License-Identifier: MIT */
+#include "integrations/usrbio/hf3fs_usrbio.h"
