@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """GPU memory: DLPack tensors on CUDA devices. ctest runs it with a mocked driver."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import haul
 import support
 from haul import READ, WRITE, Code, Layout
@@ -55,6 +58,22 @@ class Gpu(support.Case):
         delete(managed)
         wrapped.close()
         self.region.close()
+
+    def test_send_tensor(self):
+        with haul.Node(timeout=support.PATIENCE) as sender, ThreadPoolExecutor() as pool:
+            peer = sender.connect(self.node.listen("unix://@haul-test-gpu-%d" % os.getpid()))
+            host, memory = sender.alloc(4096), sender.alloc(4096, "cuda:0")
+            memoryview(host)[:] = os.urandom(4096)
+            memory.copy_from(host)
+            tensor = Passed(memory.tensor("float32", (8, 64), offset=1024))
+            out = Passed(self.region.tensor("float32", (8, 64), offset=512))
+            for _ in range(2):
+                sent = pool.submit(haul.send_tensor, peer, tensor)
+                self.assertIs(haul.recv_tensor(self.node, out).tensor, out)
+                sent.result(support.PATIENCE)
+            back = self.node.alloc(4096)
+            back.copy_from(self.region, length=4096)
+            self.assertEqual(memoryview(back)[512:2560], memoryview(host)[1024:3072])
 
     def test_another_process(self):
         self.fails(Code.ENOTSUP, self.region.export)

@@ -16,18 +16,21 @@ from ._data import (
     Path,
     PeerGone,
     Published,
+    Received,
     Report,
     Rights,
     TimedOut,
 )
 from ._haul import MESSAGE_MAX, Node, Peer, Region, Remote, Tensor, Transfer, version
 from .aio import receive
+from .tensors import recv_tensor, send_tensor
 
 READ = Rights.READ
 WRITE = Rights.WRITE
 
 for _class in (
-    Check, Code, Device, Error, Layout, Message, Path, PeerGone, Published, Report, Rights, TimedOut,
+    Check, Code, Device, Error, Layout, Message, Path, PeerGone, Published, Received, Report,
+    Rights, TimedOut,
 ):  # fmt: skip
     _class.__module__ = __name__  # as tracebacks show it
 
@@ -47,6 +50,7 @@ __all__ = [
     "Peer",
     "PeerGone",
     "Published",
+    "Received",
     "Region",
     "Remote",
     "Report",
@@ -55,5 +59,7 @@ __all__ = [
     "TimedOut",
     "Transfer",
     "receive",
+    "recv_tensor",
+    "send_tensor",
     "version",
 ]

@@ -124,6 +124,14 @@ class Message(NamedTuple):
     data: bytes
 
 
+class Received(NamedTuple):
+    """A tensor that recv_tensor received."""
+
+    tensor: Any  # `out`, or a new haul.Tensor
+    peer: Peer
+    id: int
+
+
 class Published(NamedTuple):
     """A region that a peer publishes."""
 

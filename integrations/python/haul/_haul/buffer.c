@@ -126,7 +126,13 @@ PyObject *wrap_memory(struct node *node, struct wrapped *wrapped, uintptr_t firs
                       struct haul_tensor layout, bool readonly) {
   haul_region *handle = NULL;
   int64_t low, high;
-  if (!layout_extent(&layout, &low, &high) || high <= low) {
+  bool fits = layout_extent(&layout, &low, &high);
+  if (fits && !node) {
+    PyObject *alone = layout_object(&layout);
+    wrapped_release(wrapped);
+    return alone;
+  }
+  if (!fits || high <= low) {
     PyErr_SetString(PyExc_ValueError, high == low ? "there are no bytes to wrap"
                                                   : "the size of the tensor overflows 63 bits");
     wrapped_release(wrapped);
@@ -216,8 +222,13 @@ static PyObject *wrap_buffer(struct node *node, PyObject *object) {
                      wrapped->buffer.readonly);
 }
 
+/* A buffer is preferred, as it tells read-only memory where older DLPack cannot. */
 PyObject *wrap_object(PyObject *self, PyObject *object) {
   struct node *node = (struct node *)self;
-  /* A buffer is preferred, as it tells read-only memory where older DLPack cannot. */
   return PyObject_CheckBuffer(object) ? wrap_buffer(node, object) : dlpack_wrap(node, object);
+}
+
+PyObject *wrap_layout(PyObject *module, PyObject *object) {
+  (void)module;
+  return wrap_object(NULL, object);
 }

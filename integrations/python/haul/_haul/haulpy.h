@@ -93,6 +93,7 @@ struct node {
   struct object base;
   double timeout;  /* seconds, of calls and transfers that set none */
   PyObject *watch; /* owned by haul.aio; or NULL */
+  PyObject *inbox; /* owned by haul.tensors; or NULL */
 };
 
 /* A zeroed object with a reference to `node`, NULL for a node. Releases the handle if it fails. */
@@ -225,6 +226,9 @@ bool layout_check(const struct haul_tensor *layout, uint64_t length);
 PyObject *layout_object(const struct haul_tensor *layout);
 bool layout_from(PyObject *object, struct haul_tensor *layout);
 
+/* {"float32": (2, 32, 1), ...}: the names, and DLPack's code, bits and lanes. */
+PyObject *layout_dtypes(PyObject *module, PyObject *none);
+
 /* From "float32", numpy.float32, numpy.dtype("float32") or torch.float32. */
 bool layout_dtype(PyObject *dtype, struct haul_tensor *layout);
 bool layout_shape(PyObject *shape, PyObject *strides, struct haul_tensor *layout);
@@ -304,8 +308,10 @@ struct wrapped {
 
 /* Node.wrap: a buffer, or through DLPack. */
 PyObject *wrap_object(PyObject *node, PyObject *object);
+/* haul.Layout of such an object, which may be empty. */
+PyObject *wrap_layout(PyObject *module, PyObject *object);
 /* Takes `wrapped`. `first` is the address of the first element; the region spans the lowest to the
- * highest one. The library refuses a range that wraps around. */
+ * highest one. The library refuses a range that wraps around. With `node` NULL only the layout. */
 PyObject *wrap_memory(struct node *node, struct wrapped *wrapped, uintptr_t first,
                       struct haul_tensor layout, bool readonly);
 
@@ -324,6 +330,10 @@ PyTypeObject *node_type(void);
 PyTypeObject *peer_type(void);
 PyObject *peer_object(struct node *node, haul_peer *handle);
 
+/* Tag of the messages of haul.tensors: "haultens". */
+#define TENSOR_TAG INT64_C(0x6861756c74656e73)
+
+PyObject *message_receive_any(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *message_send(PyObject *self, PyObject *args, PyObject *keywords);
 

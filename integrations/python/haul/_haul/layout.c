@@ -123,6 +123,18 @@ static const struct type *type_of(const struct haul_tensor *layout) {
   return NULL;
 }
 
+PyObject *layout_dtypes(PyObject *module, PyObject *none) {
+  (void)module, (void)none;
+  PyObject *all = PyDict_New();
+  for (size_t i = 0; all && i < TYPES; i++) {
+    PyObject *code = Py_BuildValue("(iii)", types[i].type, types[i].bits, 1);
+    if (!code || PyDict_SetItemString(all, types[i].name, code) != 0)
+      Py_CLEAR(all);
+    Py_XDECREF(code);
+  }
+  return all;
+}
+
 static bool parse_number(const char **text, unsigned most, unsigned *number) {
   *number = 0;
   if (**text < '0' || **text > '9')

@@ -45,23 +45,62 @@ static PyObject *message_object(struct node *node, struct haul_message *message)
   return made;
 }
 
-PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords) {
-  struct node *node = (struct node *)self;
-  struct receiving receiving;
+static PyObject *receive_until(struct node *node, haul_deadline until, uint64_t *tag) {
+  struct receiving receiving = {.node = object_enter(&node->base, "receive")};
   PyObject *made = NULL;
-  haul_deadline until;
-  if (!deadline_argument(args, keywords, "|$O", node->timeout, &until))
-    return NULL;
-  receiving.node = object_enter(&node->base, "receive");
   if (!receiving.node)
     return NULL;
   int code = wait_in_steps(&node->base, "receive", step_receive, &receiving, until);
-  if (code == 0)
+  if (code == 0) {
+    *tag = receiving.message.tag;
     made = message_object(node, &receiving.message);
-  else if (code != WAIT_RAISED)
+  } else if (code != WAIT_RAISED) {
     raise_last();
+  }
   object_leave(&node->base);
   return made;
+}
+
+PyObject *message_receive_any(PyObject *self, PyObject *args, PyObject *keywords) {
+  struct node *node = (struct node *)self;
+  haul_deadline until;
+  uint64_t tag;
+  if (!deadline_argument(args, keywords, "|$O", node->timeout, &until))
+    return NULL;
+  return receive_until(node, until, &tag);
+}
+
+/* Gives a message to the inbox of haul.tensors, which it makes. False with an exception. */
+static bool hold(struct node *node, PyObject *message) {
+  PyObject *module = PyImport_ImportModule("haul.tensors");
+  PyObject *held = module ? PyObject_CallMethod(module, "hold", "OO", node, message) : NULL;
+  Py_XDECREF(module);
+  Py_XDECREF(held);
+  return held;
+}
+
+static double seconds_until(haul_deadline until) {
+  haul_deadline now = haul_deadline_in(0);
+  return until == HAUL_FOREVER ? Py_HUGE_VAL : until > now ? (double)(until - now) / 1e9 : 0;
+}
+
+/* With an inbox all messages go through it, as other threads may receive them for this one. */
+PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords) {
+  struct node *node = (struct node *)self;
+  haul_deadline until;
+  uint64_t tag = 0;
+  if (!deadline_argument(args, keywords, "|$O", node->timeout, &until))
+    return NULL;
+  if (!node->inbox || node->inbox == Py_None) {
+    PyObject *message = receive_until(node, until, &tag);
+    if (!message || tag != TENSOR_TAG)
+      return message;
+    bool held = hold(node, message);
+    Py_DECREF(message);
+    if (!held)
+      return NULL;
+  }
+  return PyObject_CallMethod(node->inbox, "receive", "Od", node, seconds_until(until));
 }
 
 struct sending {

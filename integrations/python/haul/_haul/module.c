@@ -108,6 +108,9 @@ static PyObject *codes(PyObject *module, PyObject *none) {
 static PyMethodDef functions[] = {
     {"version", version, METH_NOARGS, "The version of the loaded library."},
     {"codes", codes, METH_NOARGS, "Every error code: name, number, short name, text."},
+    {"dtypes", layout_dtypes, METH_NOARGS, "Names of types: DLPack's code, bits, lanes."},
+    {"layout_of", wrap_layout, METH_O,
+     "The layout of an object that Node.wrap takes, or without bytes."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
@@ -129,7 +132,8 @@ static bool fill(PyObject *module) {
          add_type(module, &haulpy.peer, peer_type) &&
          add_type(module, &haulpy.remote, remote_type) &&
          add_type(module, &haulpy.transfer, transfer_type) &&
-         PyModule_AddIntConstant(module, "MESSAGE_MAX", HAUL_MESSAGE_MAX) == 0;
+         PyModule_AddIntConstant(module, "MESSAGE_MAX", HAUL_MESSAGE_MAX) == 0 &&
+         PyModule_AddIntConstant(module, "TENSOR_TAG", TENSOR_TAG) == 0;
 }
 
 PyMODINIT_FUNC PyInit__haul(void);

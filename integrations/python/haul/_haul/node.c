@@ -175,18 +175,21 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
 
 static int traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(((struct node *)self)->watch);
+  Py_VISIT(((struct node *)self)->inbox);
   return object_traverse(self, visit, arg);
 }
 
 static int clear(PyObject *self) {
   Py_CLEAR(((struct node *)self)->watch);
+  Py_CLEAR(((struct node *)self)->inbox);
   return 0;
 }
 
 static void dealloc(PyObject *self) {
-  PyObject *watch = ((struct node *)self)->watch;
+  PyObject *watch = ((struct node *)self)->watch, *inbox = ((struct node *)self)->inbox;
   object_free(self);
   Py_XDECREF(watch);
+  Py_XDECREF(inbox);
 }
 
 struct listening {
@@ -397,6 +400,8 @@ PyTypeObject *node_type(void) {
        "not needed for a further ticket of a region that was imported with one."},
       {"receive", METHOD_WITH_KEYWORDS(message_receive),
        "receive(*, timeout=None): the next message of any peer."},
+      {"_receive", METHOD_WITH_KEYWORDS(message_receive_any),
+       "For haul.tensors: messages of send_tensor and recv_tensor, too."},
       {"progress", METHOD_WITH_KEYWORDS(node_progress),
        "progress(timeout=0): make progress until an event; False without one."},
       {"fileno", node_fileno, METH_NOARGS, "A descriptor that is readable after an event."},
@@ -410,12 +415,14 @@ PyTypeObject *node_type(void) {
       {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {PROPERTY(addresses, "The addresses that it listens on."),
                                   {NULL, NULL, NULL, NULL, NULL}};
-  static PyMemberDef members[] = {OBJECT_MEMBERS,
-                                  MEMBER("timeout", T_DOUBLE, struct node, timeout,
-                                         "Default of calls and transfers, in seconds."),
-                                  {"_watch", T_OBJECT, offsetof(struct node, watch), 0,
-                                   "For haul.aio."}, /* None if it is NULL */
-                                  {NULL, 0, 0, 0, NULL}};
+  static PyMemberDef members[] = {
+      OBJECT_MEMBERS,
+      MEMBER("timeout", T_DOUBLE, struct node, timeout,
+             "Default of calls and transfers, in seconds."),
+      {"_watch", T_OBJECT, offsetof(struct node, watch), 0,
+       "For haul.aio."}, /* None if it is NULL */
+      {"_inbox", T_OBJECT, offsetof(struct node, inbox), 0, "For haul.tensors."},
+      {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_new, node_new),
       SLOT(Py_tp_dealloc, dealloc),

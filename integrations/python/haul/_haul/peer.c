@@ -192,7 +192,10 @@ PyTypeObject *peer_type(void) {
                          "Unix socket; '' without authentication."),
       PROPERTY(alive, "Whether it is connected."),
       {NULL, NULL, NULL, NULL, NULL}};
-  static PyMemberDef members[] = {OBJECT_MEMBERS, {NULL, 0, 0, 0, NULL}};
+  static PyMemberDef members[] = {
+      OBJECT_MEMBERS,
+      MEMBER("node", T_OBJECT_EX, struct object, node, "The node that is connected to it."),
+      {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {SLOT(Py_tp_dealloc, object_free),
                                 SLOT(Py_tp_traverse, object_traverse),
                                 SLOT(Py_tp_repr, peer_repr),
