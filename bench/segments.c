@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * segments PATH COUNT SIZE SECONDS [PLACE]: writes of COUNT scattered segments of SIZE bytes each, one
- * after the other, to another process over PATH; both regions at PLACE (host). Prints GB/s and CPU
- * seconds a GB. */
+ * segments PATH COUNT SIZE SECONDS [PLACE]: writes of COUNT scattered segments of SIZE bytes each,
+ * one after the other, to another process over PATH; both regions at PLACE (host). Prints GB/s and
+ * CPU seconds a GB. */
 #include "common.h"
 
 #include <stdio.h>

@@ -21,7 +21,7 @@ struct devcopy {
   const struct provider *engine;
   struct memory *to, *from;
   struct loop *loop;
-  uint32_t count;    /* segments, at least one */
+  uint32_t count; /* segments, at least one */
   /* `before`: the bytes of the segments before it. */
   struct copy_segment (*segment)(const struct devcopy *copy, uint32_t index, uint64_t before);
   const void *owner; /* for `segment` */
@@ -31,7 +31,7 @@ struct devcopy {
   uint32_t index;  /* of the first segment in flight */
   uint64_t copied; /* bytes of the segments before it */
   bool in_flight;
-  int64_t started; /* the group in flight */
+  int64_t started;           /* the group in flight */
   struct copy_segment *more; /* in flight: copy.more, or NULL */
   struct copy copy;
 };

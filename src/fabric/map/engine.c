@@ -5,6 +5,7 @@
 #include "core/combiner.h"
 #include "core/error.h"
 #include "core/shrinkable.h"
+#include "core/sys.h"
 #include "fabric/devcopy.h"
 #include "fabric/map/map.h"
 #include "memory/copy.h"
@@ -18,6 +19,7 @@
 #define TASK_INSIDE ((uint64_t)32 << 20)
 #define TASK_BYTES  ((uint64_t)4 << 20)
 #define TASK_WORKS  32u
+#define GROWS_NS    200000 /* many times as long as a call posts the works of a task */
 #define TASK_PIECES 1024u
 
 struct task {
@@ -40,7 +42,9 @@ struct engines {
    * through it. */
   struct combiner combiner;
   struct list tasks;
-  unsigned running;       /* length of `tasks` */
+  unsigned running; /* length of `tasks` */
+  int64_t
+      grows_since; /* when the first waiting group began to wait for more works; 0: it does not */
   struct backlog waiting; /* works beyond the window; their `state` is this struct */
   bool ended;             /* tasks are no longer polled */
   struct poller poller;
@@ -261,14 +265,25 @@ static bool begin_group(struct engines *engines, const struct group *group) {
   return true;
 }
 
-/* With the lock. `all`: else works wait for others that follow, while a task runs, whose end begins
- * them. Not from a cancel, which would start works that it is about to cancel next. */
-static bool fill_window(struct engines *engines, bool all) {
+/* With the lock. Does the group wait for works that follow at once? Only while a task runs, and not
+ * for long: the loop polls meanwhile, and the caller may have been interrupted. */
+static bool awaits_more(struct engines *engines, bool grows) {
+  int64_t now = clock_now();
+  if (!grows || engines->running == 0)
+    return false;
+  if (engines->grows_since == 0)
+    engines->grows_since = now;
+  return now < clock_after(engines->grows_since, GROWS_NS);
+}
+
+/* With the lock. Not from a cancel, which would start works that it is about to cancel next. */
+static bool fill_window(struct engines *engines) {
   bool started = false, grows;
   while (engines->running < shrinkable(WINDOW, 1) && backlog_first(&engines->waiting)) {
     struct group group = group_first(engines, &grows);
-    if ((grows && !all && engines->running > 0) || !begin_group(engines, &group))
+    if (awaits_more(engines, grows) || !begin_group(engines, &group))
       break;
+    engines->grows_since = 0;
     started = true;
   }
   return started;
@@ -293,7 +308,7 @@ static void engine_admit(struct combiner *combiner, struct list *works) {
     else if (engines->ended)
       end_waiting(work, error_set(HAUL_EPATH, 0, NULL, NULL, "the node is closed"));
   }
-  fill_window(engines, false);
+  fill_window(engines);
 }
 
 static bool poll_tasks(struct poller *poller) {
@@ -305,7 +320,7 @@ static bool poll_tasks(struct poller *poller) {
     struct task *task = list_entry(item, struct task, link);
     moved |= task_advance(task);
   }
-  moved |= fill_window(engines, true);
+  moved |= fill_window(engines);
   list_each(item, &engines->tasks) {
     struct task *task = list_entry(item, struct task, link);
     poller->urgent |= devcopy_is_polled(&task->copy);

@@ -43,6 +43,8 @@ struct cuda_double {
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
   _Atomic unsigned flushes;   /* calls of cuFlushGPUDirectRDMAWrites */
   _Atomic unsigned questions; /* calls of cuPointerGetAttributes for more than one attribute */
+  _Atomic unsigned records;   /* calls of cuEventRecord: one for each operation of haul's */
+  _Atomic unsigned callbacks; /* and those that asked to be called at its end */
 };
 
 /* Tests find it by dlsym(3). */

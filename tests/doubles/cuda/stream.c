@@ -392,6 +392,7 @@ static CUresult give_event(CUevent event, CUstream stream, bool waits) {
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
+  cuda_double.records++;
   return give_event(event, stream, false);
 }
 
@@ -400,6 +401,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
 }
 
 static CUresult give_call(CUstream stream, struct op op) {
+  cuda_double.callbacks++;
   CUresult code;
   CUcontext context = current(&code);
   if (!context)
