@@ -22,6 +22,8 @@ enum {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorDeviceUninitialized = 201,
+  cudaErrorMapBufferObjectFailed = 205,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorStreamCaptureUnsupported = 900,
@@ -43,6 +45,8 @@ enum {
   cudaStreamCaptureStatusInvalidated = 2
 };
 
+enum { cudaIpcMemLazyEnablePeerAccess = 1 };
+
 #define cudaStreamLegacy    ((cudaStream_t)(uintptr_t)1)
 #define cudaStreamPerThread ((cudaStream_t)(uintptr_t)2)
 
@@ -53,6 +57,10 @@ struct cudaPitchedPtr {
   void *ptr;
   size_t pitch, xsize, ysize;
 };
+
+typedef struct cudaIpcMemHandle_st {
+  char reserved[64];
+} cudaIpcMemHandle_t;
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
@@ -76,6 +84,10 @@ cudaError_t cudaFreeAsync_ptsz(void *address, cudaStream_t stream);
 cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream);
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device);
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *address);
+cudaError_t cudaIpcOpenMemHandle(void **address, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void *address);
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind,

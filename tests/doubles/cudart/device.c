@@ -47,9 +47,14 @@ static bool fill(void *library) {
 #define FILL(slot, symbol, arguments)                                                              \
   found = dlsym(library, #symbol);                                                                 \
   memcpy(&driver.slot, &found, sizeof found);                                                      \
-  whole = whole && found;
+  whole = whole && (found || !REQUIRED);
+#define REQUIRED true
   CUDA_REQUIRED(FILL)
   CUDA_APPLICATION(FILL)
+#undef REQUIRED
+#define REQUIRED false
+  CUDA_OPTIONAL(FILL)
+#undef REQUIRED
 #undef FILL
   return whole;
 }

@@ -15,11 +15,12 @@
 
 /* device.c */
 
-/* Calls of the driver, set by the first `enter`. */
+/* Calls of the driver, set by the first `enter`; optional ones may be NULL. */
 struct driver {
 #define DRIVER_SLOT(slot, symbol, arguments) CUresult(*slot) arguments;
   CUDA_REQUIRED(DRIVER_SLOT)
   CUDA_APPLICATION(DRIVER_SLOT)
+  CUDA_OPTIONAL(DRIVER_SLOT)
 #undef DRIVER_SLOT
 };
 extern struct driver driver;

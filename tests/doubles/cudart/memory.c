@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Memory and copies. */
+#include <string.h>
+
 #include "inside.h"
 
 #define PITCH ((size_t)512)
@@ -156,6 +158,41 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
 cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream) {
   return pool ? cudaMallocAsync(address, bytes, stream) : done(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *address) {
+  CUipcMemHandle theirs;
+  cudaError_t error = handle ? enter(current_device()) : cudaErrorInvalidValue;
+  if (error != cudaSuccess)
+    return done(error);
+  error = driver.ipc_get(&theirs, (CUdeviceptr)(uintptr_t)address);
+  leave();
+  if (error == cudaSuccess)
+    memcpy(handle, &theirs, sizeof *handle);
+  return done(error);
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **address, cudaIpcMemHandle_t handle, unsigned flags) {
+  CUipcMemHandle theirs;
+  CUdeviceptr got = 0;
+  cudaError_t error = address ? enter(current_device()) : cudaErrorInvalidValue;
+  if (error != cudaSuccess)
+    return done(error);
+  memcpy(&theirs, &handle, sizeof theirs);
+  error = driver.ipc_open(&got, theirs, flags);
+  leave();
+  if (error == cudaSuccess)
+    *address = (void *)(uintptr_t)got;
+  return done(error);
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *address) {
+  cudaError_t error = enter(current_device());
+  if (error != cudaSuccess)
+    return done(error);
+  error = driver.ipc_close((CUdeviceptr)(uintptr_t)address);
+  leave();
+  return done(error);
 }
 
 static CUresult copy(void *to, const void *from, size_t bytes, int kind, CUstream stream) {
