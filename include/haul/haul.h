@@ -379,7 +379,8 @@ HAUL_API int haul_region_export(haul_region *region, unsigned rights,
  * leaves the memory as it was: to notice, keep a connection to its node, for HAUL_PEER_LEFT.
  * With `descriptor` -1 it imports again what this node imported with a descriptor and a ticket of
  * the same region and rights. Such imports share a mapping, which is kept for 5 s after the last
- * release, at most 64 of them. A ticket of HAUL_LEND needs no descriptor, and is not kept.
+ * release, at most 64 of them, by a node with a pool. A ticket of HAUL_LEND needs no descriptor,
+ * and is not kept.
  * HAUL_ETICKET (of -1: the descriptor is needed), HAUL_ESTALE, HAUL_EPLACE (a GPU not seen here),
  * HAUL_ELIMIT, HAUL_ENOTSUP. */
 HAUL_API int haul_region_import(haul_node *node, const struct haul_ticket *ticket, int descriptor,

@@ -7,11 +7,12 @@
 #include "core/error.h"
 #include "core/sys.h"
 
-void imports_open(struct imports *imports) {
+void imports_open(struct imports *imports, bool keeps) {
   pthread_mutex_init(&imports->lock, NULL);
   for (unsigned i = 0; i < IMPORTS_BUCKETS; i++)
     list_init(&imports->buckets[i]);
   list_init(&imports->idle);
+  imports->closed = !keeps;
 }
 
 static struct list *imports_bucket(struct imports *imports, const uint8_t identity[16]) {

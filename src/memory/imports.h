@@ -43,7 +43,8 @@ struct imports {
   _Atomic uint64_t shared, expired;
 };
 
-void imports_open(struct imports *imports);
+/* `keeps`: whether it keeps unused imports. */
+void imports_open(struct imports *imports, bool keeps);
 /* Keeps no unused import from now on; moves unused ones to `dead`, by `link`. */
 void imports_close(struct imports *imports, struct list *dead);
 

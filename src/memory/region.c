@@ -45,7 +45,7 @@ __attribute__((cold)) int heap_open(void *node, size_t pool_bytes, struct heap *
   pthread_mutex_init(&made->enroll_lock, NULL);
   made->watcher = &nobody;
   list_init(&made->wrapped);
-  imports_open(&made->imports);
+  imports_open(&made->imports, pool_bytes > 0);
   atomic_store(&made->refs, 1);
   pool_open(&made->pool, pool_bytes);
   staging_open(&made->staging, made);

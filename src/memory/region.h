@@ -47,8 +47,8 @@ struct heap_counters {
   uint64_t imports_expired;  /* unmapped after IMPORTS_KEEP_NS without use */
 };
 
-/* `pool_bytes` bounds the pool; 0: no pool. Starts the providers. Each region holds a reference to
- * the heap; heap_close drops the opener's and frees the pool. */
+/* `pool_bytes` bounds the pool; 0: no pool, and no unused imports are kept. Starts the providers.
+ * Each region holds a reference to the heap; heap_close drops the opener's and frees the pool. */
 int heap_open(void *node, size_t pool_bytes, struct heap **heap);
 void heap_close(struct heap *heap);
 /* Fills the pool with this many bytes of shareable host memory in objects of 1 MiB, whose pages are

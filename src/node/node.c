@@ -144,11 +144,12 @@ static const struct heap_watcher watcher = {on_memory_wrapped, on_memory_end, on
 static int open_heap(struct haul_node *node) {
   const struct haul_node_config *config = &node->config;
   size_t pool = config->pool_bytes == SIZE_MAX ? 0 : config->pool_bytes;
-  if (config->warm_bytes > pool)
+  size_t warm = pool > 0 ? config->warm_bytes : 0;
+  if (warm > pool)
     return error_set(HAUL_EINVAL, 0, "pool_warm", "raise pool",
                      "it is more than the pool's %zu bytes", pool);
   int code = heap_open(node, pool, &node->heap);
-  return code ? code : heap_warm(node->heap, config->warm_bytes);
+  return code ? code : heap_warm(node->heap, warm);
 }
 
 static int open_parts(struct haul_node *node) {

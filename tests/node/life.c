@@ -58,6 +58,11 @@ static void impossible_configurations_are_refused(void **state) {
   REFUSES(staging_bytes, 8388607);
   REFUSES(warm_bytes, ((size_t)256 << 20) + 1); /* the pool keeps no more */
   assert_fails(HAUL_EINVAL, haul_node_open(NULL, NULL));
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.pool_bytes = SIZE_MAX;
+  config.warm_bytes = (size_t)1 << 20; /* ignored without a pool */
+  assert_works(haul_node_open(&config, &node));
+  haul_node_close(node);
 }
 
 static void addresses_that_cannot_be_listened_on_are_refused(void **state) {

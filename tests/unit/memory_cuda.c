@@ -1216,7 +1216,7 @@ static void memory_from_before_a_reset_is_not_reused(void **state) {
   struct haul_ticket ticket;
   int fd;
   assert_works(heap_open(NULL, 64 * MIB, &heap));
-  assert_works(heap_open(NULL, 0, &user));
+  assert_works(heap_open(NULL, MIB, &user));
   assert_works(heap_alloc(heap, gpu0, MIB, HAUL_REGION_PRIVATE, &region));
   region_put(region);
   assert_works(heap_alloc(heap, gpu0, MIB, 0, &region));

@@ -22,7 +22,7 @@ static struct heap *owner, *user;
 static int begin(void **state) {
   (void)state;
   assert_works(heap_open(NULL, 0, &owner));
-  return heap_open(NULL, 0, &user);
+  return heap_open(NULL, LENGTH, &user);
 }
 
 static int end(void **state) {
@@ -282,7 +282,20 @@ static void regions_may_outlive_their_heaps_opener(void **state) {
   assert_int_equal(*(volatile char *)import->memory.view, 0);
   region_put(import); /* no heap is left to keep it */
   region_put(region);
+  assert_works(heap_open(NULL, LENGTH, &user));
+}
+
+static void without_a_pool_no_import_is_kept(void **state) {
+  (void)state;
+  struct haul_region *region = make();
+  struct haul_ticket ticket = ticket_of(region, HAUL_READ);
+  heap_close(user);
   assert_works(heap_open(NULL, 0, &user));
+  struct haul_region *import = import_first(region, HAUL_READ);
+  assert_works(try(ticket)); /* shares the mapping in use */
+  region_put(import);
+  assert_fails(HAUL_ETICKET, try(ticket));
+  region_put(region);
 }
 
 static void every_failure_is_clean(void **state) {
@@ -379,6 +392,7 @@ int main(void) {
       TEST(used_imports_do_not_expire),
       TEST(the_oldest_unused_import_is_evicted),
       TEST(regions_may_outlive_their_heaps_opener),
+      TEST(without_a_pool_no_import_is_kept),
       TEST(every_failure_is_clean),
       TEST(a_forked_child_harms_no_other_process),
       TEST(threads_use_imports_that_expire_meanwhile),
