@@ -62,7 +62,7 @@ struct search {
   uint64_t *offset;
 };
 
-static int store_found(void *user, const struct block *block) {
+static int store_found(void *user, struct block *block) {
   const struct search *search = user;
   *search->region = block->region;
   *search->offset = (uint64_t)(search->address - block->address);
@@ -84,7 +84,7 @@ struct publication {
 };
 
 /* With the lock of the block, so that no thread releases the region meanwhile. */
-static int publish_block(void *user, const struct block *block) {
+static int publish_block(void *user, struct block *block) {
   const struct publication *publication = user;
   return haul_region_publish(block->region, publication->name, publication->rights);
 }

@@ -94,21 +94,21 @@ struct block *blocks_remove_all(int device) {
 }
 
 /* With the shard's lock. */
-static const struct block *find_inside(const struct shard *shard, const char *address) {
+static struct block *find_inside(const struct shard *shard, const char *address) {
   for (size_t i = 0; i < CHAINS; i++)
-    for (const struct block *block = shard->chains[i]; block; block = block->next)
+    for (struct block *block = shard->chains[i]; block; block = block->next)
       if (address >= block->address && (size_t)(address - block->address) < block->bytes)
         return block;
   return NULL;
 }
 
-int blocks_use(const void *address, int (*use)(void *user, const struct block *block), void *user) {
+int blocks_use(const void *address, int (*use)(void *user, struct block *block), void *user) {
   struct block **chain;
   struct shard *home = find_chain(address, &chain);
   if (!atomic_load(&used))
     return HAUL_EINVAL;
   pthread_mutex_lock(&home->lock);
-  const struct block *block = *chain;
+  struct block *block = *chain;
   while (block && block->address != (const char *)address)
     block = block->next;
   int code = block ? use(user, block) : HAUL_EINVAL;

@@ -22,6 +22,10 @@ HAUL_API cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaM
                                              cudaStream_t stream);
 HAUL_API cudaError_t cudaMallocFromPoolAsync_ptsz(void **address, size_t bytes, cudaMemPool_t pool,
                                                   cudaStream_t stream);
+HAUL_API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *address);
+HAUL_API cudaError_t cudaIpcOpenMemHandle(void **address, cudaIpcMemHandle_t handle,
+                                          unsigned flags);
+HAUL_API cudaError_t cudaIpcCloseMemHandle(void *address);
 
 static struct record record_of(const char *call, size_t bytes) {
   return (struct record){.call = call, .bytes = bytes, .device = -1};
@@ -189,4 +193,39 @@ cudaError_t cudaMallocFromPoolAsync_ptsz(void **address, size_t bytes, cudaMemPo
                                          cudaStream_t stream) {
   return malloc_from_pool("cudaMallocFromPoolAsync_ptsz", address, bytes, pool, stream,
                           runtime()->malloc_from_pool_ptsz);
+}
+
+/* Memory in other processes */
+
+static cudaError_t log_passed_on(const struct record *record, cudaError_t result) {
+  log_record(record, "passed on: %s; error %d", record->why, result);
+  return result;
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *address) {
+  struct record record = record_of("cudaIpcGetMemHandle", 0);
+  const struct runtime *calls = runtime();
+  cudaError_t result;
+  if (export_address(&record, address, handle, &result))
+    return result;
+  return log_passed_on(&record, calls->ipc_get ? calls->ipc_get(handle, address) : NO_RUNTIME);
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **address, cudaIpcMemHandle_t handle, unsigned flags) {
+  struct record record = record_of("cudaIpcOpenMemHandle", 0);
+  const struct runtime *calls = runtime();
+  cudaError_t result;
+  if (import_open(&record, &handle, flags, address, &result))
+    return result;
+  result = calls->ipc_open ? calls->ipc_open(address, handle, flags) : NO_RUNTIME;
+  return log_passed_on(&record, result);
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *address) {
+  struct record record = record_of("cudaIpcCloseMemHandle", 0);
+  const struct runtime *calls = runtime();
+  cudaError_t result;
+  if (import_close(&record, address, &result))
+    return result;
+  return log_passed_on(&record, calls->ipc_close ? calls->ipc_close(address) : NO_RUNTIME);
 }

@@ -20,6 +20,7 @@ struct block {
   size_t bytes;
   int device; /* number of the runtime, equal to the driver's */
   haul_region *region;
+  struct export *export; /* NULL: not exported */
 };
 
 /* Takes the block. Returns a stale block at the same address, or NULL: a device reset frees memory
@@ -34,7 +35,7 @@ struct block *blocks_remove_all(int device);
 
 /* Calls `use` with the block that contains the address, with its lock held; returns its result, or
  * HAUL_EINVAL without such a block. `use` must not call this file. */
-int blocks_use(const void *address, int (*use)(void *user, const struct block *block), void *user);
+int blocks_use(const void *address, int (*use)(void *user, struct block *block), void *user);
 
 /* node.c: settings, and the node */
 
@@ -54,6 +55,9 @@ haul_node *node_get(const char **why);
 
 /* The same, but NULL until it is open. */
 haul_node *node_opened(void);
+
+/* A node for memory of other processes: likewise. It does not keep what was released. */
+haul_node *node_of_imports(const char **why);
 
 /* HAUL_CUDAHOOK_MINIMUM: smaller allocations are passed on. */
 size_t node_minimum(void);
@@ -92,6 +96,10 @@ __attribute__((format(printf, 2, 3))) void *pass_on(struct record *record, const
 /* Result of a call that is passed on without a runtime. */
 #define NO_RUNTIME cudaErrorSharedObjectSymbolNotFound
 
+/* Whether the hook acts on calls of this thread; false: pass the call on, for the reason in
+ * record->why. */
+bool serve_may_act(struct record *record);
+
 /* Allocates record->bytes on the current device, for work of the stream. NULL: pass the call on,
  * for the reason in record->why. */
 void *serve_alloc(struct record *record, cudaStream_t stream);
@@ -111,5 +119,21 @@ bool serve_again(struct record *record, cudaError_t result);
 /* After an allocation was passed on: drops a stale block at `*address`, which counts only after a
  * success; `address` may be NULL. Logs and returns `result`. */
 cudaError_t serve_passed_on(const struct record *record, void *const *address, cudaError_t result);
+
+/* export.c, import.c: memory in other processes. They log each call. False: pass the call on, for
+ * the reason in record->why; else *error is its result. */
+
+/* Makes a handle of the block that contains the address. */
+bool export_address(struct record *record, const void *address, cudaIpcMemHandle_t *handle,
+                    cudaError_t *error);
+/* No process can open the memory any more; those that have keep it. */
+void export_end(struct export *export);
+/* Waits some seconds for the exporting process. */
+bool import_open(struct record *record, const cudaIpcMemHandle_t *given, unsigned flags,
+                 void **address, cudaError_t *error);
+/* The last one of an address waits for the device. After an error the memory remains open. */
+bool import_close(struct record *record, const void *address, cudaError_t *error);
+/* Before a reset of the device: releases what was opened there. */
+void import_reset(int device);
 
 #endif

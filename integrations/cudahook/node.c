@@ -26,10 +26,14 @@ static const struct record settings = {.call = "settings", .device = -1};
 /* A page with 1 here, and 0 in every child forked later, as the kernel wipes it. */
 static _Atomic(volatile unsigned char *) mark;
 
-/* For opening the node; taken only once there is a mark. */
+/* For opening a node; taken only once there is a mark. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(haul_node *) node;
-static char failure[256];
+
+static struct slot {
+  _Atomic(haul_node *) node;
+  char failure[256]; /* under the lock; constant once it is set */
+} serving, importing;
+
 /* Why peers cannot connect, or empty. Constant once the node is open. */
 static char unreachable[400];
 
@@ -173,49 +177,75 @@ static bool is_insecure(void) {
   return false;
 }
 
-/* Without a listener the node needs no thread. */
-static haul_node *node_open(void) {
+static haul_node *node_open(struct slot *slot, const struct haul_node_config *config) {
   const struct record record = {.call = "haul_node_open", .device = -1};
+  haul_node *made = NULL;
+  if (haul_node_open(config, &made) == 0)
+    return made;
+  const struct haul_error *error = haul_error_last();
+  snprintf(slot->failure, sizeof slot->failure, "cannot open a haul node: %s", error->text);
+  log_warning(&record, "%s (hint: %s)", slot->failure, error->hint);
+  return NULL;
+}
+
+/* Without a listener the node needs no thread. */
+static haul_node *open_serving(struct slot *slot) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   const char *wanted = setting("HAUL_CUDAHOOK_LISTEN");
-  haul_node *made = NULL;
   config.progress = wanted ? HAUL_PROGRESS_THREAD : HAUL_PROGRESS_CALLER;
   config.insecure = is_insecure();
-  if (haul_node_open(&config, &made) != 0) {
-    const struct haul_error *error = haul_error_last();
-    snprintf(failure, sizeof failure, "cannot open a haul node: %s", error->text);
-    log_warning(&record, "%s (hint: %s)", failure, error->hint);
-    return NULL;
-  }
-  if (wanted)
+  haul_node *made = node_open(slot, &config);
+  if (made && wanted)
     node_listen(made, wanted);
-  else
+  else if (made)
     warn_unreachable();
   return made;
 }
 
-haul_node *node_opened(void) {
-  return atomic_load_explicit(&node, memory_order_acquire);
+/* Without a pool, so that memory ends with its last close. It transfers nothing. */
+static haul_node *open_importing(struct slot *slot) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  config.progress = HAUL_PROGRESS_CALLER;
+  config.pool_bytes = SIZE_MAX;
+  config.staging_bytes = (size_t)8 << 20;
+  return node_open(slot, &config);
 }
 
-/* The node is never closed: threads may use it until the process ends, and its close could call a
+static haul_node *slot_node(struct slot *slot) {
+  return atomic_load_explicit(&slot->node, memory_order_acquire);
+}
+
+/* The nodes are never closed: threads may use them until the process ends, and a close could call a
  * driver that has already shut down. */
-haul_node *node_get(const char **why) {
-  haul_node *made = node_opened();
+static haul_node *slot_get(struct slot *slot, haul_node *(*open)(struct slot *slot),
+                           const char **why) {
+  haul_node *made = slot_node(slot);
   if (made)
     return made;
   *why = "out of memory";
   if (!make_mark())
     return NULL;
   pthread_mutex_lock(&lock);
-  made = atomic_load(&node);
-  if (!made && !*failure) {
+  made = atomic_load(&slot->node);
+  if (!made && !*slot->failure) {
     inside_haul = true;
-    made = node_open();
+    made = open(slot);
     inside_haul = false;
-    atomic_store_explicit(&node, made, memory_order_release);
+    atomic_store_explicit(&slot->node, made, memory_order_release);
   }
   pthread_mutex_unlock(&lock);
-  *why = failure;
+  *why = slot->failure;
   return made;
+}
+
+haul_node *node_opened(void) {
+  return slot_node(&serving);
+}
+
+haul_node *node_get(const char **why) {
+  return slot_get(&serving, open_serving, why);
+}
+
+haul_node *node_of_imports(const char **why) {
+  return slot_get(&importing, open_importing, why);
 }

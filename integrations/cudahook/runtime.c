@@ -98,3 +98,16 @@ void device_leave(const struct runtime *calls, int before, int device) {
   if (before != device)
     calls->set_device(before);
 }
+
+cudaError_t device_idle(const struct runtime *calls, int device) {
+  cudaError_t error;
+  int before = device_enter(calls, device, &error);
+  if (error != cudaSuccess)
+    return error;
+  if (is_capturing(calls, cudaStreamLegacy, &error))
+    error = cudaErrorStreamCaptureUnsupported;
+  if (error == cudaSuccess)
+    error = calls->device_wait();
+  device_leave(calls, before, device);
+  return error;
+}

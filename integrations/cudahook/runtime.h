@@ -35,4 +35,7 @@ bool is_capturing(const struct runtime *calls, cudaStream_t stream, cudaError_t 
 int device_enter(const struct runtime *calls, int device, cudaError_t *error);
 void device_leave(const struct runtime *calls, int before, int device);
 
+/* Waits for the device. Fails during a capture that the wait would invalidate. */
+cudaError_t device_idle(const struct runtime *calls, int device);
+
 #endif

@@ -12,11 +12,18 @@ typedef int cudaError_t;
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 typedef struct CUmemPoolHandle_st *cudaMemPool_t;
+typedef struct cudaIpcMemHandle_st {
+  char reserved[64];
+} cudaIpcMemHandle_t;
 
 enum {
   cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorDeviceUninitialized = 201,
+  cudaErrorMapBufferObjectFailed = 205,
   cudaErrorSharedObjectSymbolNotFound = 302,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureImplicit = 906
@@ -25,6 +32,7 @@ enum {
 enum { cudaEventDisableTiming = 2 };
 enum { cudaStreamCaptureStatusNone = 0 };
 enum { cudaStreamCaptureModeRelaxed = 2 };
+enum { cudaIpcMemLazyEnablePeerAccess = 1 };
 
 #define cudaStreamLegacy    ((cudaStream_t)(uintptr_t)1)
 #define cudaStreamPerThread ((cudaStream_t)(uintptr_t)2)
@@ -52,7 +60,10 @@ struct cudaPitchedPtr {
   X(malloc_from_pool, cudaMallocFromPoolAsync,                                                     \
     (void **address, size_t bytes, cudaMemPool_t pool, cudaStream_t stream))                       \
   X(malloc_from_pool_ptsz, cudaMallocFromPoolAsync_ptsz,                                           \
-    (void **address, size_t bytes, cudaMemPool_t pool, cudaStream_t stream))
+    (void **address, size_t bytes, cudaMemPool_t pool, cudaStream_t stream))                       \
+  X(ipc_get, cudaIpcGetMemHandle, (cudaIpcMemHandle_t * handle, void *address))                    \
+  X(ipc_open, cudaIpcOpenMemHandle, (void **address, cudaIpcMemHandle_t handle, unsigned flags))   \
+  X(ipc_close, cudaIpcCloseMemHandle, (void *address))
 
 /* Calls that the hook needs: if one is missing, everything is passed on. */
 #define RUNTIME_USED(X)                                                                            \

@@ -14,6 +14,7 @@ static void block_release(struct block *block) {
     return;
   bool before = inside_haul;
   inside_haul = true;
+  export_end(block->export);
   haul_region_release(block->region);
   inside_haul = before;
   free(block);
@@ -124,17 +125,23 @@ static cudaError_t pending_add(const struct runtime *calls, struct block *block,
   return error;
 }
 
-static bool may_serve(struct record *record, const struct runtime *calls) {
+bool serve_may_act(struct record *record) {
   if (is_forked_child())
     pass_on(record, "in a forked child");
   else if (inside_haul)
     pass_on(record, "a call within haul");
-  else if (record->bytes == 0)
+  else if (!runtime()->serves)
+    pass_on(record, "no CUDA runtime in the process, or one without stream capture");
+  else
+    return true;
+  return false;
+}
+
+static bool is_served_size(struct record *record) {
+  if (record->bytes == 0)
     pass_on(record, "invalid size");
   else if (record->bytes < node_minimum())
     pass_on(record, "smaller than HAUL_CUDAHOOK_MINIMUM, %zu bytes", node_minimum());
-  else if (!calls->serves)
-    pass_on(record, "no CUDA runtime in the process, or one without stream capture");
   else
     return true;
   return false;
@@ -206,7 +213,7 @@ static void *serve_region(struct record *record, haul_region *region) {
   }
   char *address = haul_region_address(region);
   record->address = address;
-  *block = (struct block){NULL, address, record->bytes, record->device, region};
+  *block = (struct block){NULL, address, record->bytes, record->device, region, NULL};
   log_record(record, "served");
   serve_publish(record, region);
   block_release(blocks_insert(block));
@@ -217,7 +224,7 @@ void *serve_alloc(struct record *record, cudaStream_t stream) {
   const struct runtime *calls = runtime();
   if (calls->serves && !inside_haul)
     node_check_settings();
-  if (!may_serve(record, calls))
+  if (!serve_may_act(record) || !is_served_size(record))
     return NULL;
   pending_poll(calls);
   if (!check_device(record, calls, stream))
@@ -256,15 +263,12 @@ cudaError_t serve_passed_on(const struct record *record, void *const *address, c
 }
 
 struct block *serve_remove(struct record *record, const void *address) {
-  const struct runtime *calls = runtime();
   record->address = address;
   if (!address)
     return pass_on(record, "a NULL address");
-  if (is_forked_child())
-    return pass_on(record, "in a forked child");
-  if (inside_haul || !calls->serves)
-    return pass_on(record, "not allocated by haul");
-  pending_poll(calls);
+  if (!serve_may_act(record))
+    return NULL;
+  pending_poll(runtime());
   struct block *block = blocks_remove(address);
   if (!block)
     return pass_on(record, "not allocated by haul");
@@ -279,22 +283,8 @@ static cudaError_t keep(const struct record *record, struct block *block, cudaEr
   return error;
 }
 
-static cudaError_t wait_for_device(const struct runtime *calls, int device) {
-  cudaError_t error;
-  int before = device_enter(calls, device, &error);
-  if (error != cudaSuccess)
-    return error;
-  /* The wait would invalidate the capture. */
-  if (is_capturing(calls, cudaStreamLegacy, &error))
-    error = cudaErrorStreamCaptureUnsupported;
-  if (error == cudaSuccess)
-    error = calls->device_wait();
-  device_leave(calls, before, device);
-  return error;
-}
-
 cudaError_t serve_free(struct record *record, struct block *block) {
-  cudaError_t error = wait_for_device(runtime(), block->device);
+  cudaError_t error = device_idle(runtime(), block->device);
   if (error != cudaSuccess)
     return keep(record, block, error);
   log_record(record, "freed");
@@ -328,4 +318,5 @@ void serve_reset(void) {
     next = block->next;
     block_release(block);
   }
+  import_reset(device);
 }
