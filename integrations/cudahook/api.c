@@ -56,6 +56,25 @@ void haul_cudahook_free(void *address, size_t size, int device, void *stream) {
     device_leave(calls, before, device);
 }
 
+static int record_stream(void *user, struct block *block) {
+  cudaStream_t stream = user;
+  unsigned i = 0;
+  while (i < block->stream_count && i < BLOCK_STREAMS && block->streams[i] != stream)
+    i++;
+  if (i < block->stream_count)
+    return 0; /* known, or there are more than fit */
+  if (i < BLOCK_STREAMS)
+    block->streams[i] = stream;
+  block->stream_count++;
+  return 0;
+}
+
+/* Memory that the runtime allocated is freed by cudaFree, which waits for the device. */
+void haul_cudahook_record_stream(void *address, void *stream) {
+  if (address && !is_forked_child())
+    blocks_use(address, record_stream, stream);
+}
+
 struct search {
   const char *address;
   haul_region **region;

@@ -20,8 +20,14 @@ extern "C" {
  * haul_cudahook_free. Blocks like cudaMalloc. */
 HAUL_API void *haul_cudahook_alloc(size_t size, int device, void *stream);
 
-/* Frees the memory after the work that is now in `stream`, without a wait. Memory of cudaMalloc is
- * passed to cudaFree, which waits for the device. NULL does nothing. */
+/* Has haul_cudahook_free wait for `stream`, too: the memory remains until the work is done that is
+ * there at the free. The stream must exist until then. Beyond 4 streams the free waits for the
+ * device. It does nothing for memory of cudaMalloc, and for NULL. It is for PyTorch's
+ * Tensor.record_stream: pass it to set_record_stream_fn of the allocator. */
+HAUL_API void haul_cudahook_record_stream(void *address, void *stream);
+
+/* Frees the memory after the work that is now in `stream` and in recorded streams, without a wait.
+ * Memory of cudaMalloc is passed to cudaFree, which waits for the device. NULL does nothing. */
 HAUL_API void haul_cudahook_free(void *address, size_t size, int device, void *stream);
 
 /* The region that contains `address`, and the offset there in bytes. The hook owns the region until

@@ -14,13 +14,19 @@
 /* blocks.c: allocations of the hook, by address.
  * Not for a forked child, where another thread's lock may be held forever. */
 
+#define BLOCK_STREAMS 4u
+
 struct block {
-  struct block *next;
+  struct block *next; /* in its chain, or among the pending frees */
   const char *address;
   size_t bytes;
   int device; /* number of the runtime, equal to the driver's */
   haul_region *region;
-  struct export *export; /* NULL: not exported */
+  struct export *export;                 /* NULL: not exported */
+  cudaStream_t streams[BLOCK_STREAMS];   /* haul_cudahook_record_stream */
+  unsigned stream_count;                 /* over BLOCK_STREAMS: also others */
+  cudaEvent_t events[BLOCK_STREAMS + 1]; /* a pending free: when they are done, the block is free */
+  unsigned event_count;
 };
 
 /* Takes the block. Returns a stale block at the same address, or NULL: a device reset frees memory
@@ -108,7 +114,7 @@ void *serve_alloc(struct record *record, cudaStream_t stream);
 struct block *serve_remove(struct record *record, const void *address);
 /* Waits for the device of the block, like cudaFree. After an error the memory remains allocated. */
 cudaError_t serve_free(struct record *record, struct block *block);
-/* Frees it after the work in the stream, without a wait. Likewise. */
+/* Frees it after the work in the stream and its recorded ones, without a wait. Likewise. */
 cudaError_t serve_free_async(struct record *record, struct block *block, cudaStream_t stream);
 /* Before a reset of the current device: waits for pending frees and releases all its blocks. */
 void serve_reset(void);

@@ -25,7 +25,7 @@ static _Atomic bool used;
 
 /* Fetching a ticket and a descriptor from the exporting process */
 
-/* Limits the next call to what is left until the deadline. */
+/* Limits the next call to the time until the deadline. */
 static bool arm(int socket, haul_deadline until) {
   int64_t left = until - haul_deadline_in(0);
   errno = EAGAIN;

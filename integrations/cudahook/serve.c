@@ -20,34 +20,35 @@ static void block_release(struct block *block) {
   free(block);
 }
 
-struct pending {
-  struct pending *next;
-  struct block *block;
-  cudaEvent_t event;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pending *first; /* under the lock */
+static struct block *first; /* under the lock */
 static _Atomic unsigned count;
 
 /* Without the lock, as the release of a region may wait for peers. */
-static void release_all(const struct runtime *calls, struct pending *list) {
+static void release_all(const struct runtime *calls, struct block *list) {
   while (list) {
-    struct pending *next = list->next;
-    calls->event_destroy(list->event);
-    block_release(list->block);
-    free(list);
+    struct block *next = list->next;
+    for (unsigned i = 0; i < list->event_count; i++)
+      calls->event_destroy(list->events[i]);
+    block_release(list);
     list = next;
   }
 }
 
-/* With the lock. An event that fails is done too: its device was reset, or all its work ended by a
- * fault. */
-static struct pending *remove_done(const struct runtime *calls) {
-  struct pending *done = NULL, **at = &first;
+/* An event that fails is done too: its device was reset, or all its work ended by a fault. */
+static bool is_done(const struct runtime *calls, const struct block *block) {
+  for (unsigned i = 0; i < block->event_count; i++)
+    if (calls->event_query(block->events[i]) == cudaErrorNotReady)
+      return false;
+  return true;
+}
+
+/* With the lock. */
+static struct block *remove_done(const struct runtime *calls) {
+  struct block *done = NULL, **at = &first;
   while (*at) {
-    struct pending *one = *at;
-    if (calls->event_query(one->event) == cudaErrorNotReady) {
+    struct block *one = *at;
+    if (!is_done(calls, one)) {
       at = &one->next;
       continue;
     }
@@ -65,7 +66,7 @@ static void pending_poll(const struct runtime *calls) {
     return;
   struct saved saved = saved_begin(calls);
   /* "not ready" would replace an error that the application has not read yet. */
-  struct pending *done = saved.error == cudaSuccess ? remove_done(calls) : NULL;
+  struct block *done = saved.error == cudaSuccess ? remove_done(calls) : NULL;
   pthread_mutex_unlock(&lock);
   release_all(calls, done);
   saved_end(calls, &saved);
@@ -74,13 +75,14 @@ static void pending_poll(const struct runtime *calls) {
 /* Waits for all pending frees; false if there is none. */
 static bool pending_wait(const struct runtime *calls) {
   pthread_mutex_lock(&lock);
-  struct pending *all = first;
+  struct block *all = first;
   first = NULL;
   atomic_store(&count, 0);
   pthread_mutex_unlock(&lock);
   struct saved saved = saved_begin(calls);
-  for (const struct pending *one = all; one; one = one->next)
-    calls->event_wait(one->event);
+  for (const struct block *one = all; one; one = one->next)
+    for (unsigned i = 0; i < one->event_count; i++)
+      calls->event_wait(one->events[i]);
   release_all(calls, all);
   saved_end(calls, &saved);
   return all != NULL;
@@ -88,41 +90,54 @@ static bool pending_wait(const struct runtime *calls) {
 
 /* The event belongs to the current device, which may be another than the stream's: then it fails.
  */
-static cudaError_t mark_stream(const struct runtime *calls, cudaStream_t stream,
-                               cudaEvent_t *event) {
-  cudaError_t error = calls->event_create(event, cudaEventDisableTiming);
-  if (error != cudaSuccess)
-    return error;
-  error = calls->event_record(*event, stream);
-  if (error != cudaSuccess)
-    calls->event_destroy(*event);
-  return error;
+static bool mark_stream(const struct runtime *calls, cudaStream_t stream, cudaEvent_t *event) {
+  struct saved saved = saved_begin(calls);
+  bool marked = false;
+  if (calls->event_create(event, cudaEventDisableTiming) == cudaSuccess) {
+    marked = calls->event_record(*event, stream) == cudaSuccess;
+    if (!marked)
+      calls->event_destroy(*event);
+  }
+  saved_end(calls, &saved);
+  return marked;
 }
 
-/* Releases the block after the work in the stream. Waits for the stream if an event cannot mark it.
- * After an error the caller still owns the block. */
+/* Marks the stream's work, or waits for it if an event cannot mark it. */
+static cudaError_t pass_stream(const struct runtime *calls, struct block *block,
+                               cudaStream_t stream) {
+  if (!mark_stream(calls, stream, &block->events[block->event_count]))
+    return calls->stream_wait(stream);
+  block->event_count++;
+  return cudaSuccess;
+}
+
+static void forget_events(const struct runtime *calls, struct block *block) {
+  while (block->event_count > 0)
+    calls->event_destroy(block->events[--block->event_count]);
+}
+
+/* Releases the block after the work in its streams. After an error the caller still owns it. */
 static cudaError_t pending_add(const struct runtime *calls, struct block *block,
                                cudaStream_t stream) {
-  cudaEvent_t event = NULL;
   if (atomic_load(&count) >= PENDING_MAX)
     pending_wait(calls);
-  struct pending *made = malloc(sizeof *made);
-  struct saved saved = saved_begin(calls);
-  bool marked = made && mark_stream(calls, stream, &event) == cudaSuccess;
-  saved_end(calls, &saved);
-  if (marked) {
-    pthread_mutex_lock(&lock);
-    *made = (struct pending){.next = first, .block = block, .event = event};
-    first = made;
-    atomic_fetch_add(&count, 1);
-    pthread_mutex_unlock(&lock);
+  cudaError_t error = pass_stream(calls, block, stream);
+  for (unsigned i = 0; i < block->stream_count && error == cudaSuccess; i++)
+    error = pass_stream(calls, block, block->streams[i]);
+  if (error != cudaSuccess) {
+    forget_events(calls, block);
+    return error;
+  }
+  if (block->event_count == 0) {
+    block_release(block);
     return cudaSuccess;
   }
-  free(made);
-  cudaError_t error = calls->stream_wait(stream);
-  if (error == cudaSuccess)
-    block_release(block);
-  return error;
+  pthread_mutex_lock(&lock);
+  block->next = first;
+  first = block;
+  atomic_fetch_add(&count, 1);
+  pthread_mutex_unlock(&lock);
+  return cudaSuccess;
 }
 
 bool serve_may_act(struct record *record) {
@@ -206,14 +221,17 @@ static void serve_publish(const struct record *record, haul_region *region) {
 
 /* Inserts the block last, as other threads may free it from then on. */
 static void *serve_region(struct record *record, haul_region *region) {
-  struct block *block = malloc(sizeof *block);
+  struct block *block = calloc(1, sizeof *block);
   if (!block) {
     haul_region_release(region);
     return pass_on(record, "out of host memory");
   }
   char *address = haul_region_address(region);
   record->address = address;
-  *block = (struct block){NULL, address, record->bytes, record->device, region, NULL};
+  block->address = address;
+  block->bytes = record->bytes;
+  block->device = record->device;
+  block->region = region;
   log_record(record, "served");
   serve_publish(record, region);
   block_release(blocks_insert(block));
@@ -293,11 +311,20 @@ cudaError_t serve_free(struct record *record, struct block *block) {
 }
 
 /* During a capture only memory that the graph allocated can be freed. */
+static cudaError_t refuse_capture(const struct runtime *calls, const struct block *block,
+                                  cudaStream_t stream) {
+  cudaError_t error;
+  bool captured = is_capturing(calls, stream, &error);
+  for (unsigned i = 0; i < block->stream_count && error == cudaSuccess && !captured; i++)
+    captured = is_capturing(calls, block->streams[i], &error);
+  return captured ? cudaErrorStreamCaptureUnsupported : error;
+}
+
 cudaError_t serve_free_async(struct record *record, struct block *block, cudaStream_t stream) {
   const struct runtime *calls = runtime();
-  cudaError_t error;
-  if (is_capturing(calls, stream, &error))
-    error = cudaErrorStreamCaptureUnsupported;
+  if (block->stream_count > BLOCK_STREAMS)
+    return serve_free(record, block);
+  cudaError_t error = refuse_capture(calls, block, stream);
   if (error == cudaSuccess)
     error = pending_add(calls, block, stream);
   if (error != cudaSuccess)

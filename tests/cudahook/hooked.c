@@ -17,6 +17,7 @@ int find_hook(void *library) {
   void *where = library ? library : RTLD_DEFAULT;
   find_symbol(where, "haul_cudahook_alloc", &hook.alloc);
   find_symbol(where, "haul_cudahook_free", &hook.free);
+  find_symbol(where, "haul_cudahook_record_stream", &hook.record_stream);
   find_symbol(where, "haul_cudahook_find", &hook.find);
   find_symbol(where, "haul_cudahook_publish", &hook.publish);
   find_symbol(RTLD_DEFAULT, "cudart_double", &runtime_door);

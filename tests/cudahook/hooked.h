@@ -20,6 +20,7 @@
 struct hook {
   void *(*alloc)(size_t size, int device, void *stream);
   void (*free)(void *address, size_t size, int device, void *stream);
+  void (*record_stream)(void *address, void *stream);
   int (*find)(const void *address, haul_region **region, uint64_t *offset);
   int (*publish)(const void *address, const char *name, unsigned rights);
 };

@@ -21,7 +21,7 @@
 #define BYTES (3 * MIB)
 #define LAZY  cudaIpcMemLazyEnablePeerAccess
 
-/* Another process, which does what it is told. */
+/* Another process, which executes orders. */
 
 enum what { DEVICE, OPEN, CLOSE, PUT, CHECK, ALLOC, RESET, FORK, COUNT_MEMORY };
 

@@ -136,6 +136,8 @@ static void be_child(void *address) {
     _exit(5);
   if (hook.alloc && hook.alloc(MIB, 0, NULL) != NULL)
     _exit(6);
+  if (hook.record_stream)
+    hook.record_stream(address, NULL);
   _exit(0);
 }
 
