@@ -20,7 +20,7 @@ export LD_LIBRARY_PATH=$folder
 holds "it is not the mock" bash -c "! nm -D '$folder/libcudart.so.12' | grep -q cudart_double"
 if [[ -e /dev/nvidiactl ]]; then
   expect 0 "memory without the hook" "${KEEP%keep}memory"
-  for program in memory async threads share ipc; do
+  for program in memory async threads share ipc frameworks; do
     expect 0 "$program" env LD_PRELOAD="$HAUL_CUDAHOOK_PRELOAD" "${KEEP%keep}$program"
   done
 else

@@ -283,6 +283,24 @@ cudaError_t cudaEventRecord(cudaEvent_t name, cudaStream_t stream_name) {
   return done(error);
 }
 
+/* Not in a captured stream, which these tests do not need. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream_name, cudaEvent_t name, unsigned flags) {
+  const struct event *event = (struct event *)(void *)name;
+  struct stream *stream;
+  cudaError_t error = enter(current_device());
+  if (error != cudaSuccess)
+    return done(error);
+  pthread_mutex_lock(&streams_lock);
+  error = find_stream(stream_name, &stream);
+  if (error == cudaSuccess && stream->status != cudaStreamCaptureStatusNone)
+    error = cudaErrorStreamCaptureUnsupported;
+  if (error == cudaSuccess)
+    error = driver.stream_wait_event(stream->theirs, event->theirs, flags);
+  pthread_mutex_unlock(&streams_lock);
+  leave();
+  return done(error);
+}
+
 static cudaError_t ask(cudaEvent_t name, CUresult (*call)(CUevent event)) {
   const struct event *event = (struct event *)(void *)name;
   cudaError_t error = refuse_unsafe();
