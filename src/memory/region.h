@@ -26,10 +26,10 @@ struct haul_region {
   uint64_t generation;      /* unique in the heap; a pooled region gets a new one */
   struct haul_region *next; /* in a list of the pool */
   struct list wrapped;      /* in the heap's list of wrapped regions */
-  /* Device memory at the node's NICs (rdma): bits of those that refused to register it, from bit 4
-   * on of those that were tried, and from bit 8 on the number of the reason; when to try again, 0:
+  /* Device memory at the node's NICs (rdma): bits of those that refused to register it, from bit 16
+   * on of those that were tried, and from bit 32 on the number of the reason; when to try again, 0:
    * not tried yet. */
-  _Atomic uint32_t refused;
+  _Atomic uint64_t refused;
   _Atomic int64_t retry_at;
   struct import *import; /* the shared import; NULL: the memory is this region's own */
   uint8_t identity[16];  /* zero until it is exported; the heap's lock */

@@ -84,7 +84,7 @@ static bool is_busy(const struct session *session) {
   bool busy = endpoint->attaching || !list_empty(&endpoint->staged_copies);
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && session->kind & LOOPED; i++)
-    busy |= endpoint->rails[i].posted_count > 0;
+    busy |= endpoint->rails[i]->posted_count > 0;
   list_each(item, &endpoint->stepping) {
     const struct devcopy *copy = list_entry(item, struct rdma_job, link)->copy;
     busy |= copy && copy->in_flight;
@@ -124,7 +124,7 @@ static void complete(const struct session *session, uint8_t bytes[RDMA_RECORD]) 
   if (!(session->kind & LOOPED) || rdma_parse(bytes, &record) != 0)
     return;
   if (record.type == RDMA_HELLO) {
-    record.ends[0] = session->endpoint->rails[0].end;
+    record.ends[0] = session->endpoint->rails[0]->end;
   } else if (record.type == RDMA_ATTACHED && session->target && record.rails > 0) {
     record.keys[0] = session->target->rkey;
     record.address = (uintptr_t)session->target->addr;
@@ -138,7 +138,7 @@ static void complete(const struct session *session, uint8_t bytes[RDMA_RECORD]) 
 static void hear(const struct session *session, const uint8_t bytes[RDMA_RECORD]) {
   struct rdma_endpoint *endpoint = session->endpoint;
   loop_lock(rig_node()->loop);
-  int code = endpoint->channel.fd < 0 ? 0 : rdma_on_record(endpoint, bytes, endpoint->rails);
+  int code = endpoint->channel.fd < 0 ? 0 : rdma_on_record(endpoint, bytes, endpoint->rails[0]);
   if (code)
     rdma_channel_fail(endpoint, code);
   loop_unlock(rig_node()->loop);
@@ -252,12 +252,12 @@ static void open_session(struct session *session, int *control) {
   rig_channel(session->peer, "rdma", &session->channel);
   RIG_ASSERT(session->endpoint->channel.fd >= 0);
   if ((session->kind & (ASKS | LOOPED)) == (ASKS | LOOPED))
-    RIG_ASSERT(rdma_device_export(session->endpoint->rails[0].device, &lent->memory,
+    RIG_ASSERT(rdma_device_export(session->endpoint->rails[0]->device, &lent->memory,
                                   HAUL_READ | HAUL_WRITE, &session->target) == 0);
 }
 
 static void close_session(struct session *session, int control) {
-  struct rdma_device *nic = session->endpoint->rails[0].device;
+  struct rdma_device *nic = session->endpoint->rails[0]->device;
   close(session->channel);
   rig_drop(session->peer, control);
   for (unsigned i = 0; i < session->count; i++)

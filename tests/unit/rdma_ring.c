@@ -12,7 +12,7 @@ static struct {
   struct ibv_context context;
   struct ibv_qp qp;
   struct ibv_mr registration;
-  struct rdma_rail rail;
+  struct rdma_rail rail, *rails[1];
   uint8_t buffers[RDMA_SENDS + RDMA_RECEIVES][RDMA_RECORD];
   unsigned uses[RDMA_SENDS + RDMA_RECEIVES]; /* work requests that send from the buffer */
 } t;
@@ -45,7 +45,8 @@ static int set_up(void **state) {
   t.context.ops.post_send = record_send;
   t.qp.context = &t.context;
   t.region.memory.view = t.buffers;
-  t.endpoint.rails = rail;
+  t.rails[0] = rail;
+  t.endpoint.rails = t.rails;
   rail->endpoint = &t.endpoint;
   rail->qp = &t.qp;
   rail->messages.region = &t.region;

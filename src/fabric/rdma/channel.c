@@ -89,7 +89,7 @@ void rdma_send_record(struct rdma_endpoint *endpoint, const struct rdma_record *
   if (endpoint->channel.fd < 0 || endpoint->unsent.lost)
     return;
   if (record->type >= RDMA_CHECKSUM) {
-    rdma_rail_send(&endpoint->rails[record->rails], record);
+    rdma_rail_send(endpoint->rails[record->rails], record);
     return;
   }
   rdma_pack(record, bytes);
@@ -122,7 +122,7 @@ void rdma_send_hello(struct rdma_endpoint *endpoint) {
   struct rdma_record hello = {
       .type = RDMA_HELLO, .rails = (uint8_t)endpoint->rail_count, .restores = true};
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    hello.ends[i] = endpoint->rails[i].end;
+    hello.ends[i] = endpoint->rails[i]->end;
   rdma_send_record(endpoint, &hello);
 }
 
@@ -132,12 +132,12 @@ static int connect_rails(struct rdma_endpoint *endpoint, const struct rdma_recor
   if (endpoint->restore.possible && hello->rails != endpoint->rail_count)
     return HAUL_EPROTO;
   for (unsigned i = hello->rails; i < endpoint->rail_count; i++)
-    rdma_close_rail(&endpoint->rails[i]);
+    rdma_close_rail(endpoint->rails[i]);
   if (hello->rails < endpoint->rail_count)
     endpoint->rail_count = hello->rails;
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
-    code = rdma_rail_connect(&endpoint->rails[i], &hello->ends[i]);
+    code = rdma_rail_connect(endpoint->rails[i], &hello->ends[i]);
   combiner_unlock(&endpoint->combiner);
   return code;
 }
@@ -189,7 +189,7 @@ static int fill_binding(const struct attach_request *request, const struct rdma_
   binding->fenced = response->flags & RDMA_FENCED_WRITES;
   binding->atomic = response->flags & RDMA_ATOMIC;
   binding->number = response->number;
-  memcpy(binding->keys, response->keys, sizeof binding->keys);
+  memcpy(binding->keys, response->keys, response->rails * sizeof binding->keys[0]);
   if (binding->staged && response->slots == 0)
     return HAUL_EPROTO;
   combiner_lock(&endpoint->combiner);
@@ -273,10 +273,9 @@ int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, ha
 static bool check_origin(struct rdma_record *record, const struct rdma_rail *rail) {
   if (!rail || record->type < RDMA_CHECKSUM)
     return !rail && record->type < RDMA_CHECKSUM;
-  uint8_t index = (uint8_t)(rail - rail->endpoint->rails);
   if (record->type >= RDMA_RESPONSE)
-    return record->rails == index;
-  record->rails = index;
+    return record->rails == rail->number;
+  record->rails = (uint8_t)rail->number;
   return true;
 }
 

@@ -81,7 +81,7 @@ bool rdma_arm(struct poller *poller) {
   bool again = false;
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
-    struct rdma_rail *rail = &endpoint->rails[i];
+    struct rdma_rail *rail = endpoint->rails[i];
     again |= rail->broken; /* the next turn breaks the path */
     if (rail->armed || rail->broken)
       continue;
@@ -110,7 +110,7 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   bool posted = false, fences = false, messages = false; /* work to run without the lock */
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++) {
-    struct rdma_rail *rail = &endpoint->rails[i];
+    struct rdma_rail *rail = endpoint->rails[i];
     any |= poll_rail(rail, &ended);
     posted |= rdma_rail_is_busy(rail);
     fences |= rail->pending_fence_count > 0;
@@ -196,7 +196,7 @@ void rdma_end_revoked(struct rdma_endpoint *endpoint) {
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)
-      retire_revoked(&endpoint->rails[i].waiting.queues[rank], &ended);
+      retire_revoked(&endpoint->rails[i]->waiting.queues[rank], &ended);
   retire_revoked(&endpoint->acquiring, &ended);
   combiner_unlock(&endpoint->combiner);
   error_set(HAUL_ESTALE, 0, NULL, "look the region up again", "the peer withdrew the region");
@@ -215,7 +215,7 @@ bool rdma_has_writes(struct rdma_endpoint *endpoint) {
   bool writes = has_write(&endpoint->stepping) || has_write(&endpoint->stranded) ||
                 endpoint->slots_in_copy > 0;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    writes |= has_write(&endpoint->rails[i].posted);
+    writes |= has_write(&endpoint->rails[i]->posted);
   combiner_unlock(&endpoint->combiner);
   return writes;
 }
@@ -257,7 +257,7 @@ void rdma_check_stuck(struct timer *timer) {
   }
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    struct rdma_rail *rail = &endpoint->rails[i];
+    struct rdma_rail *rail = endpoint->rails[i];
     int64_t bound = any_canceled(&rail->posted) ? RDMA_CANCEL_NS : stall_ns(rail->device->nic);
     if (rdma_rail_is_busy(rail) && clock_now() - rail->progress_at >= bound)
       stuck = rail;
@@ -282,7 +282,7 @@ static void strand(struct list *jobs, struct list *stranded) {
 
 static void strand_all(struct rdma_endpoint *endpoint) {
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    struct rdma_rail *rail = &endpoint->rails[i];
+    struct rdma_rail *rail = endpoint->rails[i];
     rdma_rail_destroy_qp(rail);
     strand(&rail->posted, &endpoint->stranded);
     for (unsigned rank = 0; rank < BACKLOG_RANKS; rank++)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/error.h"
 #include "core/sys.h"
 #include "fabric/rdma/checks.h"
@@ -135,8 +136,23 @@ static void close_unused(struct rdma_node *node) {
   }
 }
 
-static int open_devices(struct rdma_node *node) {
+static int make_devices(struct rdma_node *node, const struct nic_rail *rails, size_t count) {
   const struct regcache_limits limits = {KEPT_BYTES, KEPT_ENTRIES, MERGE, KIND_DEVICE};
+  int code = 0;
+  node->devices = alloc_zero(count, sizeof *node->devices);
+  if (!node->devices)
+    return error_memory("RDMA devices");
+  for (unsigned i = 0; i < count && code == 0; i++) {
+    struct rdma_device *device = &node->devices[i];
+    *device =
+        (struct rdma_device){.node = node, .number = i, .nic = rails[i].nic, .port = rails[i].port};
+    code = regcache_open(&registrar, device, &limits, &device->cache);
+    node->count += code == 0;
+  }
+  return code;
+}
+
+static int open_devices(struct rdma_node *node) {
   struct nic_rail rails[RDMA_RAILS_MAX];
   size_t count = RDMA_RAILS_MAX;
   struct nics *nics;
@@ -145,12 +161,8 @@ static int open_devices(struct rdma_node *node) {
     return code;
   node->nics = nics;
   code = nics_rank(nics, NULL, rails, &count);
-  for (size_t i = 0; i < count && i < RDMA_RAILS_MAX && code == 0; i++) {
-    struct rdma_device *device = &node->devices[i];
-    *device = (struct rdma_device){.node = node, .nic = rails[i].nic, .port = rails[i].port};
-    code = regcache_open(&registrar, device, &limits, &device->cache);
-    node->count += code == 0;
-  }
+  if (code == 0)
+    code = make_devices(node, rails, count < RDMA_RAILS_MAX ? count : RDMA_RAILS_MAX);
   if (code)
     rdma_devices_close(node);
   else
@@ -174,6 +186,8 @@ void rdma_devices_close(struct rdma_node *node) {
   for (unsigned i = 0; i < node->count; i++)
     regcache_close(node->devices[i].cache);
   node->count = 0;
+  alloc_free(node->devices);
+  node->devices = NULL;
   nics_close(node->nics);
   node->nics = NULL;
 }
@@ -182,34 +196,34 @@ static bool is_nearer(struct nic_distance a, struct nic_distance b) {
   return a.shared != b.shared ? a.shared > b.shared : a.numa < b.numa;
 }
 
-static unsigned find_near(struct rdma_node *node, struct haul_place place) {
+/* The rank counts those that are nearer; four bits tell 15 ranks apart. */
+static uint64_t find_ranks(const struct rdma_node *node, struct haul_place place) {
   const struct provider *provider = provider_of(place.kind);
   struct haul_device device = {.place = place, .numa = -1};
-  struct nic_distance best = {0};
-  unsigned near = 0;
+  struct nic_distance distances[RDMA_RAILS_MAX];
+  uint64_t ranks = 0;
   if (provider && provider->describe)
     provider->describe(place.device, &device);
+  for (unsigned i = 0; i < node->count; i++)
+    distances[i] = nic_distance(node->devices[i].nic, &device);
   for (unsigned i = 0; i < node->count; i++) {
-    struct nic_distance distance = nic_distance(node->devices[i].nic, &device);
-    if (near == 0 || is_nearer(distance, best)) {
-      best = distance;
-      near = 0;
-    }
-    if (!is_nearer(best, distance))
-      near |= 1u << i;
+    uint64_t rank = 1;
+    for (unsigned j = 0; j < node->count && rank < 15; j++)
+      rank += is_nearer(distances[j], distances[i]);
+    ranks |= rank << 4 * i;
   }
-  return near;
+  return ranks;
 }
 
-unsigned rdma_devices_near(struct rdma_node *node, struct haul_place place) {
-  _Atomic uint8_t *kept = &node->near[place.kind % 32][place.device % 16];
-  bool keeps = place.kind < 32 && place.device < 16;
-  unsigned near = keeps ? atomic_load_explicit(kept, memory_order_relaxed) : 0;
-  if (near == 0)
-    near = find_near(node, place);
+uint64_t rdma_devices_rank(struct rdma_node *node, struct haul_place place) {
+  bool keeps = place.kind < RDMA_KINDS && place.device < RDMA_PLACES;
+  _Atomic uint64_t *kept = &node->ranks[place.kind % RDMA_KINDS][place.device % RDMA_PLACES];
+  uint64_t ranks = keeps ? atomic_load_explicit(kept, memory_order_relaxed) : 0;
+  if (ranks == 0)
+    ranks = find_ranks(node, place);
   if (keeps)
-    atomic_store_explicit(kept, (uint8_t)near, memory_order_relaxed);
-  return near;
+    atomic_store_explicit(kept, ranks, memory_order_relaxed);
+  return ranks;
 }
 
 static struct regcache_range range_of(const struct memory *memory, uint32_t target) {
@@ -244,14 +258,14 @@ static uint32_t refusal_number(struct rdma_node *node, const char *text) {
   return i + 1;
 }
 
-#define RAILS ((1u << RDMA_RAILS_MAX) - 1)
+#define DEVICES ((1u << RDMA_RAILS_MAX) - 1)
 
 void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_region *region) {
   int64_t retry_at = atomic_load(&region->retry_at), began;
-  uint32_t was = atomic_load(&region->refused), tried = was >> RDMA_RAILS_MAX & RAILS;
+  uint64_t was = atomic_load(&region->refused), tried = was >> RDMA_RAILS_MAX & DEVICES;
   struct registration *registration;
   struct ibv_mr *mr;
-  uint32_t refused = 0, others = was & RAILS & ~devices;
+  uint64_t refused = 0, others = was & DEVICES & ~devices;
   bool any = devices & ~tried;
   if (!any && retry_at == HAUL_FOREVER)
     return;
@@ -264,12 +278,15 @@ void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_regi
     if (rdma_device_register(&node->devices[i], &region->memory, &registration, &mr) == 0)
       regcache_put(node->devices[i].cache, registration);
     else
-      refused |= 1u << i;
+      refused |= UINT64_C(1) << i;
   }
-  uint32_t number = refused ? refusal_number(node, haul_error_last()->text) : others ? was >> 8 : 0;
+  uint64_t number = refused  ? refusal_number(node, haul_error_last()->text)
+                    : others ? was >> RDMA_REFUSAL_AT
+                             : 0;
   int64_t now = clock_now();
   refused |= others;
-  atomic_store(&region->refused, refused | (tried | devices) << RDMA_RAILS_MAX | number << 8);
+  atomic_store(&region->refused,
+               refused | (tried | devices) << RDMA_RAILS_MAX | number << RDMA_REFUSAL_AT);
   atomic_store(&region->retry_at,
                refused ? clock_after(now, RETRY_NS + RETRY_SHARE * (now - began)) : HAUL_FOREVER);
 }
@@ -374,7 +391,7 @@ static const char *event_reason(enum ibv_event_type type) {
 static void break_rails(struct rdma_endpoint *endpoint, const struct nic *nic,
                         const struct ibv_async_event *event) {
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    const struct rdma_rail *rail = &endpoint->rails[i];
+    const struct rdma_rail *rail = endpoint->rails[i];
     if (rail->device->nic != nic || !concerns_rail(rail, event))
       continue;
     error_set(HAUL_EPATH, 0, nic->name, NULL, "%s: %s", nic->name, event_reason(event->event_type));
@@ -389,8 +406,8 @@ static bool poll_failed(struct rdma_endpoint *endpoint, const struct ibv_qp *qp)
   bool found = false;
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count && !endpoint->broken; i++)
-    if (endpoint->rails[i].qp == qp)
-      endpoint->rails[i].flushed = found = true;
+    if (endpoint->rails[i]->qp == qp)
+      endpoint->rails[i]->flushed = found = true;
   combiner_unlock(&endpoint->combiner);
   if (found)
     rdma_poll(endpoint);

@@ -17,6 +17,7 @@ extern const struct transport rdma_transport;
 /* A port in use by this node: what all its queue pairs share. */
 struct rdma_device {
   struct rdma_node *node;
+  unsigned number; /* of its bit */
   const struct nic *nic;
   struct nic_port port;
   struct regcache *cache;
@@ -25,6 +26,8 @@ struct rdma_device {
 };
 
 #define RDMA_REFUSALS 16u
+#define RDMA_KINDS    8u
+#define RDMA_PLACES   16u /* of a kind */
 
 /* The node's share of the transport: fabric->shared[rdma]. */
 struct rdma_node {
@@ -32,9 +35,10 @@ struct rdma_node {
   pthread_mutex_t lock; /* held while devices are opened or memory is forgotten; for `refusals` */
   struct nics *nics;    /* NULL: not opened yet, or there are none */
   unsigned count;
-  struct rdma_device devices[RDMA_RAILS_MAX]; /* constant once opened */
-  /* By place: bits of the nearest devices, computed at the first use; 0: not yet. */
-  _Atomic uint8_t near[32][16];
+  struct rdma_device *devices; /* constant once opened */
+  /* By place: 4 bits for each device, its rank by distance from 1 on. Computed at the first use; 0:
+   * not yet. */
+  _Atomic uint64_t ranks[RDMA_KINDS][RDMA_PLACES];
   /* Distinct reasons why NICs refused device memory; the last stands for all later ones. Each is
    * constant once it has a number. */
   char refusals[RDMA_REFUSALS][192];
@@ -48,8 +52,12 @@ struct rdma_node {
 /* HAUL_ENOTSUP with the detail when the host has none that is usable. */
 int rdma_devices_open(struct rdma_node *node);
 void rdma_devices_close(struct rdma_node *node);
-/* Bits of the devices that are nearest to a place. */
-unsigned rdma_devices_near(struct rdma_node *node, struct haul_place place);
+/* As node->ranks. */
+uint64_t rdma_devices_rank(struct rdma_node *node, struct haul_place place);
+/* The device's of these. */
+static inline unsigned rdma_rank_of(uint64_t ranks, const struct rdma_device *device) {
+  return (unsigned)(ranks >> 4 * device->number & 15);
+}
 /* transport.announce: announces the memory, so that neighbouring ranges are registered together. */
 void rdma_devices_announce(struct fabric *fabric, const struct memory *memory);
 /* transport.invalidate: drops the memory's registrations. */
@@ -70,6 +78,8 @@ bool rdma_device_allows_atomics(const struct rdma_device *device, const struct m
 /* For this node's own use, through the cache. */
 int rdma_device_register(struct rdma_device *device, const struct memory *memory,
                          struct registration **registration, struct ibv_mr **mr);
+
+#define RDMA_REFUSAL_AT 32 /* bit of the reason's number in region->refused */
 
 /* Registers the region's device memory at the devices of these bits, unless that has been done or
  * failed a moment ago; region->refused has the outcome. The registrations stay in the caches. */

@@ -37,7 +37,6 @@
 struct rdma_binding {
   struct list link; /* endpoint->bindings */
   uint64_t handle, address;
-  uint32_t keys[RDMA_RAILS_MAX];
   bool staged;           /* address and keys are the staging area's */
   bool fenced;           /* the owner has to fence its device */
   bool atomic;           /* the keys allow atomics */
@@ -46,6 +45,7 @@ struct rdma_binding {
   bool revoked;          /* by the owner */
   bool end_sent;         /* DETACH or REVOKE_ACK went out */
   _Atomic bool released; /* by its user; written without a lock */
+  uint32_t keys[];       /* by rail */
 };
 
 /* Records for the channel that its socket had no room for. */
@@ -87,7 +87,7 @@ struct rdma_endpoint {
   bool hello_received, ready_sent, ready_received;
   struct rdma_restore restore;
   unsigned rail_count;
-  struct rdma_rail *rails; /* RDMA_RAILS_MAX, from open_rails until the endpoint is destroyed */
+  struct rdma_rail **rails; /* until the endpoint is destroyed */
   struct poller poller;
   struct timer timer;           /* runs while a NIC has jobs, or canceled jobs are stranded */
   struct combiner combiner;     /* the endpoint's lock; its items are jobs */
@@ -99,13 +99,13 @@ struct rdma_endpoint {
   struct list stranded; /* jobs of broken rails; they end when the peer acknowledges; lock */
   bool broken;          /* lock */
   struct staging_user staging;
-  struct rdma_slot slots[RDMA_SLOTS]; /* of the peer's staging area; lock */
-  unsigned slot_count;                /* lock */
-  unsigned slots_in_copy;             /* while there are any, no other write starts; lock */
-  struct rdma_staging_area staging_area;
-  struct list staged_copies; /* struct staged_copy of owner.c */
-  uint64_t checksummed;      /* bytes, for the peer, in this turn */
-  uint32_t next_number;      /* of an attachment */
+  struct rdma_slot slots[RDMA_SLOTS];     /* of the peer's staging area; lock */
+  unsigned slot_count;                    /* lock */
+  unsigned slots_in_copy;                 /* while there are any, no other write starts; lock */
+  struct rdma_staging_area *staging_area; /* NULL: not needed yet */
+  struct list staged_copies;              /* struct staged_copy of owner.c */
+  uint64_t checksummed;                   /* bytes, for the peer, in this turn */
+  uint32_t next_number;                   /* of an attachment */
 };
 
 /* Never 0, the number of a probe (restore.c). */
@@ -129,7 +129,7 @@ bool rdma_restore_answer(struct rdma_endpoint *endpoint);
 /* Opens the path once the probes are acknowledged. */
 void rdma_restore_poll(struct rdma_endpoint *endpoint);
 
-/* Bits of the rails nearest to the place, at least one (rdma.c). */
+/* Bits of the devices nearest to the place, among those of rails (rdma.c). */
 unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place);
 
 #endif

@@ -42,28 +42,34 @@ struct staged_copy {
   struct devcopy copy;
 };
 
-static void unregister(struct rdma_endpoint *endpoint, struct ibv_mr *mrs[RDMA_RAILS_MAX]) {
-  for (unsigned i = 0; i < RDMA_RAILS_MAX; i++) {
-    rdma_device_unexport(endpoint->rails[i].device, mrs[i]);
+static void unregister(struct rdma_endpoint *endpoint, struct ibv_mr *mrs[]) {
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    rdma_device_unexport(endpoint->rails[i]->device, mrs[i]);
     mrs[i] = NULL;
   }
 }
 
 static void close_area(struct rdma_endpoint *endpoint, struct rdma_staging_area *area) {
+  if (!area)
+    return;
   unregister(endpoint, area->registrations);
   if (area->region)
     region_put(area->region);
-  if (area->slots > 0)
-    staging_unreserve(heap_staging(endpoint->base.link->fabric->heap), area->slots);
-  *area = (struct rdma_staging_area){.region = NULL};
+  staging_unreserve(heap_staging(endpoint->base.link->fabric->heap), area->slots);
+  alloc_free(area);
 }
 
-/* Allocates one range with one key, as the peer writes to all of it. It counts towards the limit of
+/* One range with one key a rail, as the peer writes to all of it. It counts towards the limit of
  * bounce buffers but is not taken from their pool. Without the lock. */
 static int open_area(struct rdma_endpoint *endpoint, struct haul_place place,
-                     struct rdma_staging_area *area) {
+                     struct rdma_staging_area **out) {
   struct heap *heap = endpoint->base.link->fabric->heap;
   struct staging *staging = heap_staging(heap);
+  struct rdma_staging_area *area =
+      alloc_zero(1, sizeof *area + endpoint->rail_count * sizeof area->registrations[0]);
+  *out = area;
+  if (!area)
+    return error_memory("staging area");
   area->slots = staging_reserve(staging, RDMA_SLOTS);
   if (area->slots == 0)
     return error_set(HAUL_ELIMIT, 0, "staging", "set more of them (`staging` in haul.conf)",
@@ -73,10 +79,8 @@ static int open_area(struct rdma_endpoint *endpoint, struct haul_place place,
   if (code == 0)
     staging_pin(staging, &area->region->memory, staging_numa(staging, place));
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
-    code = rdma_device_export(endpoint->rails[i].device, &area->region->memory,
+    code = rdma_device_export(endpoint->rails[i]->device, &area->region->memory,
                               HAUL_READ | HAUL_WRITE, &area->registrations[i]);
-  if (code)
-    close_area(endpoint, area);
   return code;
 }
 
@@ -120,18 +124,19 @@ void rdma_close_attachments(struct rdma_endpoint *endpoint) {
     free_attachment(endpoint, list_entry(endpoint->attachments.next, struct rdma_attachment, link));
   for (struct list *item; (item = list_take(&endpoint->attach_queue));)
     alloc_free(list_entry(item, struct queued_attach, link));
-  close_area(endpoint, &endpoint->staging_area);
+  close_area(endpoint, endpoint->staging_area);
+  endpoint->staging_area = NULL;
 }
 
 /* Registers the region, or stages it where no NIC takes its memory: then the device copies to and
- * from host memory. `area`: to be opened where staging needs it; NULL where the endpoint has one.
- */
+ * from host memory. `area`: to be opened where staging needs it, also in part; NULL where the
+ * endpoint has one. */
 static int make_reachable(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment,
-                          struct rdma_staging_area *area) {
+                          struct rdma_staging_area **area) {
   const struct memory *memory = &attachment->region->memory;
   int code = 0;
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
-    code = rdma_device_export(endpoint->rails[i].device, memory, attachment->rights,
+    code = rdma_device_export(endpoint->rails[i]->device, memory, attachment->rights,
                               &attachment->registrations[i]);
   if (code == 0)
     return 0;
@@ -145,8 +150,9 @@ static int make_reachable(struct rdma_endpoint *endpoint, struct rdma_attachment
 /* Takes over the view's reference; NULL with the detail. */
 static struct rdma_attachment *attach(struct rdma_endpoint *endpoint,
                                       const struct export_view *view,
-                                      struct rdma_staging_area *area) {
-  struct rdma_attachment *attachment = alloc_zero(1, sizeof *attachment);
+                                      struct rdma_staging_area **area) {
+  struct rdma_attachment *attachment = alloc_zero(
+      1, sizeof *attachment + endpoint->rail_count * sizeof attachment->registrations[0]);
   if (!attachment) {
     error_memory("rdma attachment");
     region_put(view->region);
@@ -174,13 +180,13 @@ static void describe_attachment(const struct rdma_endpoint *endpoint,
                                 struct rdma_record *response) {
   const struct memory *memory = &attachment->region->memory;
   bool staged = attachment->staged;
-  const struct rdma_staging_area *area = &endpoint->staging_area;
+  const struct rdma_staging_area *area = endpoint->staging_area;
   response->address = (uintptr_t)(staged ? area->region->memory.address : memory->address);
   response->length = memory->length;
   response->rails = (uint8_t)endpoint->rail_count;
   response->number = attachment->number;
   bool atomic =
-      !staged && rdma_device_allows_atomics(endpoint->rails[0].device, memory, attachment->rights);
+      !staged && rdma_device_allows_atomics(endpoint->rails[0]->device, memory, attachment->rights);
   response->flags =
       (uint8_t)((staged ? RDMA_STAGED : 0) | (memory->provider->fence ? RDMA_FENCED_WRITES : 0) |
                 (atomic ? RDMA_ATOMIC : 0));
@@ -208,16 +214,16 @@ static void respond_to_attach(struct rdma_endpoint *endpoint, const struct rdma_
 /* Drops the attachment where the region was withdrawn or the channel ended while the lock was
  * released: its keys were not sent yet. */
 static void install(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment,
-                    struct rdma_staging_area *area) {
+                    struct rdma_staging_area **area) {
   struct export_view view;
   if (endpoint->channel.fd < 0 || find_export(endpoint, attachment->handle, &view) != 0) {
     free_attachment(endpoint, attachment);
     return;
   }
   region_put(view.region);
-  if (attachment->staged && !endpoint->staging_area.region) {
+  if (attachment->staged && !endpoint->staging_area) {
     endpoint->staging_area = *area;
-    *area = (struct rdma_staging_area){.region = NULL};
+    *area = NULL;
   }
   attachment->number = ++endpoint->next_number;
   list_append(&endpoint->attachments, &attachment->link);
@@ -227,11 +233,11 @@ static void install(struct rdma_endpoint *endpoint, struct rdma_attachment *atta
 static void serve_attach(struct rdma_endpoint *endpoint, const struct rdma_record *request) {
   struct loop *loop = endpoint->base.link->fabric->loop;
   struct rdma_attachment *attachment = NULL;
-  struct rdma_staging_area area = {.region = NULL};
+  struct rdma_staging_area *area = NULL;
   struct export_view view;
   int code = 0;
   char reason[128] = "";
-  bool needs_area = !endpoint->staging_area.region;
+  bool needs_area = !endpoint->staging_area;
   if (!find_attachment(endpoint, request->handle) &&
       find_export(endpoint, request->handle, &view) == 0) {
     loop_unlock(loop);
@@ -243,7 +249,7 @@ static void serve_attach(struct rdma_endpoint *endpoint, const struct rdma_recor
     loop_lock(loop);
     if (attachment)
       install(endpoint, attachment, &area);
-    close_area(endpoint, &area); /* unless install took it over */
+    close_area(endpoint, area); /* unless install took it over */
   }
   respond_to_attach(endpoint, request, code, reason);
 }
@@ -362,7 +368,8 @@ static void respond(struct rdma_endpoint *endpoint, const struct rdma_record *re
  * staging area too. */
 static int check_spans(struct rdma_endpoint *endpoint, const struct rdma_record *request,
                        const struct memory *memory, bool staged) {
-  uint64_t bytes = 0, room = endpoint->staging_area.slots * (uint64_t)WORK_BYTES_MAX;
+  const struct rdma_staging_area *area = endpoint->staging_area;
+  uint64_t bytes = 0, room = area ? area->slots * (uint64_t)WORK_BYTES_MAX : 0;
   for (size_t i = 0; i < request->span_count; i++) {
     const struct rdma_span *span = &request->spans[i];
     if (span->length > memory->length || span->offset > memory->length - span->length)
@@ -371,8 +378,7 @@ static int check_spans(struct rdma_endpoint *endpoint, const struct rdma_record 
   }
   if (bytes > WORK_BYTES_MAX) /* checksums block the loop */
     return HAUL_ELIMIT;
-  if (staged &&
-      (!endpoint->staging_area.region || request->at > room || bytes > room - request->at))
+  if (staged && (request->at > room || bytes > room - request->at))
     return HAUL_ERANGE;
   return 0;
 }
@@ -468,7 +474,7 @@ static int start_staged_copy(struct rdma_endpoint *endpoint, const struct rdma_r
   staged->request = *request;
   staged->region = attachment->region;
   region_retain(staged->region);
-  struct memory *device = &staged->region->memory, *area = &endpoint->staging_area.region->memory;
+  struct memory *device = &staged->region->memory, *area = &endpoint->staging_area->region->memory;
   staged->copy = (struct devcopy){.engine = device->provider,
                                   .to = in ? device : area,
                                   .from = in ? area : device,

@@ -24,18 +24,18 @@ struct rdma_attachment {
   unsigned uses; /* ATTACHs without a DETACH or REVOKE_ACK */
   bool revoked;
   unsigned rights;
-  uint32_t number;            /* for immediates */
-  bool staged;                /* reached through the staging area */
-  struct haul_region *region; /* a reference: its memory stays registered */
-  struct ibv_mr *registrations[RDMA_RAILS_MAX];
+  uint32_t number;                /* for immediates */
+  bool staged;                    /* reached through the staging area */
+  struct haul_region *region;     /* a reference: its memory stays registered */
+  struct ibv_mr *registrations[]; /* by rail */
 };
 
 /* Host memory of ours that the peer's NIC may reach, in place of regions that no NIC can
  * register. */
 struct rdma_staging_area {
-  struct haul_region *region; /* NULL: not needed yet */
-  unsigned slots;             /* works at a time through it, WORK_BYTES_MAX each */
-  struct ibv_mr *registrations[RDMA_RAILS_MAX];
+  struct haul_region *region;
+  unsigned slots;                 /* works at a time through it, WORK_BYTES_MAX each */
+  struct ibv_mr *registrations[]; /* by rail */
 };
 
 int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *record);

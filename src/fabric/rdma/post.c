@@ -103,10 +103,10 @@ static uint32_t count_requests(const struct rdma_job *job) {
   return job->bounce && job->slot >= 0 ? 1 : job->work->count;
 }
 
-static void fill_request(const struct rdma_job *job, const struct move *move, unsigned rail,
+static void fill_request(const struct rdma_job *job, const struct move *move,
                          struct ibv_send_wr *request, struct ibv_sge *segment) {
   const struct work *work = job->work;
-  uint32_t key = ((const struct rdma_binding *)work->binding)->keys[rail];
+  uint32_t key = ((const struct rdma_binding *)work->binding)->keys[job->rail->number];
   bool write = work->operation == HAUL_OP_WRITE;
   /* The CPU copies inline bytes while it posts. */
   bool goes_inline =
@@ -134,13 +134,12 @@ static void fill_request(const struct rdma_job *job, const struct move *move, un
 /* `count` is 1 or more. Only the last work request requests a completion, and only it carries the
  * immediate. */
 static void add_requests(struct batch *batch, const struct rdma_job *job, uint32_t count) {
-  unsigned number = (unsigned)(job->rail - job->rail->endpoint->rails);
   uint64_t at = 0;
   uint32_t i = 0;
   do {
     struct move move = move_of(job, i, at);
     uint32_t here = batch->count++;
-    fill_request(job, &move, number, &batch->requests[here], &batch->segments[here]);
+    fill_request(job, &move, &batch->requests[here], &batch->segments[here]);
     at += move.length;
     if (here > 0)
       batch->requests[here - 1].next = &batch->requests[here];
@@ -246,14 +245,16 @@ void rdma_rail_post_waiting(struct rdma_rail *rail) {
   }
 }
 
-/* Of these rails, the one with the fewest bytes under way. */
-static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned rails) {
+/* Of the rails at these devices, the one with the fewest bytes under way. */
+static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned devices) {
   struct rdma_rail *best = NULL;
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    if (rails & 1u << i &&
-        (!best || atomic_load_explicit(&endpoint->rails[i].bytes, memory_order_relaxed) <
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    struct rdma_rail *rail = endpoint->rails[i];
+    if (devices & 1u << rail->device->number &&
+        (!best || atomic_load_explicit(&rail->bytes, memory_order_relaxed) <
                       atomic_load_explicit(&best->bytes, memory_order_relaxed)))
-      best = &endpoint->rails[i];
+      best = rail;
+  }
   return best;
 }
 
@@ -288,9 +289,11 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
     return NULL;
   }
   count_memory(endpoint, sizeof *job);
-  unsigned near =
-      operation_is_atomic(work->operation) ? 1u : rdma_near(endpoint, work->region->memory.place);
-  unsigned taking = near & ~atomic_load_explicit(&work->region->refused, memory_order_relaxed);
+  unsigned near = operation_is_atomic(work->operation)
+                      ? 1u << endpoint->rails[0]->device->number
+                      : rdma_near(endpoint, work->region->memory.place);
+  unsigned taking =
+      near & ~(unsigned)atomic_load_explicit(&work->region->refused, memory_order_relaxed);
   job->rail = choose_rail(endpoint, taking ? taking : near);
   job->work = work;
   job->slot = -1;
@@ -337,7 +340,7 @@ void rdma_enqueue_jobs(struct combiner *combiner, struct list *jobs) {
     loop_wake(endpoint->base.link->fabric->loop);
   }
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    rdma_rail_post_waiting(&endpoint->rails[i]);
+    rdma_rail_post_waiting(endpoint->rails[i]);
 }
 
 static void set_reject_error(const struct rdma_endpoint *endpoint, int code) {

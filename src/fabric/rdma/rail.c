@@ -478,7 +478,7 @@ bool rdma_handle_messages(struct rdma_endpoint *endpoint) {
   bool any = false;
   endpoint->checksummed = 0;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    any |= handle_messages(&endpoint->rails[i]);
+    any |= handle_messages(endpoint->rails[i]);
   if (any)
     atomic_store_explicit(&endpoint->base.link->heard, clock_now(), memory_order_relaxed);
   return any;
@@ -518,7 +518,7 @@ static bool take_fence(struct rdma_endpoint *endpoint, struct rdma_rail *rail, u
 void rdma_fence_writes(struct rdma_endpoint *endpoint) {
   uint32_t number;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    while (take_fence(endpoint, &endpoint->rails[i], &number))
+    while (take_fence(endpoint, endpoint->rails[i], &number))
       rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_FENCED,
                                                        .request = number,
                                                        .rails = (uint8_t)i,

@@ -58,8 +58,9 @@ struct rdma_fence {
 };
 
 struct rdma_rail {
-  struct rdma_endpoint *endpoint; /* constant, like `device` (restore.c) */
+  struct rdma_endpoint *endpoint; /* constant, like the next two (restore.c) */
   struct rdma_device *device;
+  unsigned number; /* on both sides */
   struct ibv_comp_channel *events;
   struct ibv_cq *cq;
   struct ibv_qp *qp;

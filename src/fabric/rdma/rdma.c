@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <limits.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -48,15 +49,16 @@ void rdma_close_rail(struct rdma_rail *rail) {
 /* Most links of a host without a NIC never need rails. */
 static int open_rails(struct rdma_endpoint *endpoint) {
   struct rdma_node *node = endpoint->node;
-  endpoint->rails = alloc_zero(RDMA_RAILS_MAX, sizeof *endpoint->rails);
-  if (!endpoint->rails)
-    return error_memory("rdma rails");
-  int code = 0;
+  endpoint->rails = alloc_zero(node->count, sizeof *endpoint->rails);
+  int code = endpoint->rails ? 0 : error_memory("rdma rails");
   for (unsigned i = 0; i < node->count && code == 0; i++) {
-    struct rdma_rail *rail = &endpoint->rails[i];
+    struct rdma_rail *rail = alloc_zero(1, sizeof *rail);
+    if (!rail)
+      return error_memory("rdma rail");
     rail->endpoint = endpoint;
     rail->device = &node->devices[i];
-    endpoint->rail_count++;
+    rail->number = i;
+    endpoint->rails[endpoint->rail_count++] = rail;
     code = rdma_open_rail(rail);
   }
   return code;
@@ -64,7 +66,14 @@ static int open_rails(struct rdma_endpoint *endpoint) {
 
 static void close_rails(struct rdma_endpoint *endpoint) {
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    rdma_close_rail(&endpoint->rails[i]);
+    rdma_close_rail(endpoint->rails[i]);
+}
+
+static void free_rails(struct rdma_endpoint *endpoint) {
+  while (endpoint->rail_count > 0)
+    alloc_free(endpoint->rails[--endpoint->rail_count]);
+  alloc_free(endpoint->rails);
+  endpoint->rails = NULL;
 }
 
 static int create(struct link *link, struct endpoint **out) {
@@ -107,7 +116,7 @@ static void start_endpoint(struct rdma_endpoint *endpoint, struct stream stream)
   if (open_rails(endpoint) != 0) {
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
     close_rails(endpoint);
-    endpoint->rail_count = 0;
+    free_rails(endpoint);
     rdma_reject(endpoint, stream);
     return;
   }
@@ -165,8 +174,8 @@ static void forked(struct endpoint *base) {
   if (endpoint->channel.fd >= 0)
     close(endpoint->channel.fd);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    if (endpoint->rails[i].events)
-      close(endpoint->rails[i].events->fd);
+    if (endpoint->rails[i]->events)
+      close(endpoint->rails[i]->events->fd);
 }
 
 static void rdma_destroy(struct endpoint *base) {
@@ -174,14 +183,15 @@ static void rdma_destroy(struct endpoint *base) {
   for (struct list *item; (item = list_take(&endpoint->bindings));)
     alloc_free(list_entry(item, struct rdma_binding, link));
   combiner_destroy(&endpoint->combiner);
-  alloc_free(endpoint->rails);
+  free_rails(endpoint);
   alloc_free(endpoint);
 }
 
 static int bind_remote(struct endpoint *base, const struct remote_key *key, haul_deadline until,
                        void **out) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  struct rdma_binding *binding = alloc_zero(1, sizeof *binding);
+  struct rdma_binding *binding =
+      alloc_zero(1, sizeof *binding + endpoint->rail_count * sizeof binding->keys[0]);
   if (!binding)
     return error_memory("remote region");
   binding->handle = key->handle;
@@ -208,9 +218,18 @@ static void unbind(struct endpoint *base, void *bound) {
 }
 
 unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place) {
-  unsigned all = (1u << endpoint->rail_count) - 1;
-  unsigned near = rdma_devices_near(endpoint->node, place) & all;
-  return near ? near : all;
+  uint64_t ranks = rdma_devices_rank(endpoint->node, place);
+  unsigned near = 0, best = UINT_MAX;
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    const struct rdma_device *device = endpoint->rails[i]->device;
+    unsigned rank = rdma_rank_of(ranks, device);
+    if (rank < best)
+      near = 0;
+    if (rank <= best)
+      near |= 1u << device->number;
+    best = rank < best ? rank : best;
+  }
+  return near;
 }
 
 /* The number of a reason in node->refusals. */
@@ -218,15 +237,15 @@ static unsigned refusal(struct endpoint *base, struct haul_region *local) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   unsigned near = rdma_near(endpoint, local->memory.place);
   rdma_devices_try(endpoint->node, near, local);
-  uint32_t refused = atomic_load(&local->refused);
-  return near & ~refused ? 0 : refused >> 8;
+  uint64_t refused = atomic_load(&local->refused);
+  return near & ~refused ? 0 : (unsigned)(refused >> RDMA_REFUSAL_AT);
 }
 
 /* Returns the reason why atomics are unavailable, or NULL. `staged` means that the local memory
  * uses a bounce buffer. */
 static const char *atomics_obstacle(const struct rdma_endpoint *endpoint,
                                     const struct rdma_binding *binding, bool staged) {
-  const struct rdma_rail *rail = &endpoint->rails[0];
+  const struct rdma_rail *rail = endpoint->rails[0];
   if (rail->device->nic->limits.atomics == IBV_ATOMIC_NONE)
     return "this side's NIC has no atomics";
   if (rail->peer_atomics == IBV_ATOMIC_NONE)
@@ -245,7 +264,7 @@ static void estimate_atomic(const struct rdma_endpoint *endpoint,
                             struct estimate *estimate) {
   const char *obstacle = atomics_obstacle(endpoint, binding, staged);
   estimate->open = !obstacle;
-  estimate->explicit_only = endpoint->rails[0].peer_atomics != IBV_ATOMIC_GLOB;
+  estimate->explicit_only = endpoint->rails[0]->peer_atomics != IBV_ATOMIC_GLOB;
   snprintf(estimate->reason, sizeof estimate->reason, "%s",
            obstacle ? obstacle
            : !estimate->explicit_only
@@ -254,7 +273,7 @@ static void estimate_atomic(const struct rdma_endpoint *endpoint,
                  "set only = \"rdma\" to use it anyway");
   if (estimate->explicit_only)
     snprintf(estimate->detail, sizeof estimate->detail, "%.16s, NIC-atomic only",
-             endpoint->rails[0].end.nic);
+             endpoint->rails[0]->end.nic);
 }
 
 /* With the endpoint's lock, as rails may be renewed. */
@@ -265,7 +284,7 @@ static void estimate_rails(const struct rdma_endpoint *endpoint, const struct rd
   unsigned rails = estimate->rails;
   double bytes_per_ns = 0;
   for (unsigned i = 0; i < rails; i++)
-    bytes_per_ns += endpoint->rails[i].device->port.bytes_per_ns;
+    bytes_per_ns += endpoint->rails[i]->device->port.bytes_per_ns;
   /* Starting values, corrected by measurement: twice the latency that NICs since 2020 show
    * (perftest's ib_write_lat), and a device engine's copy for each staged side. The peer's copy
    * also costs a request and a response. */
@@ -275,11 +294,11 @@ static void estimate_rails(const struct rdma_endpoint *endpoint, const struct rd
       (struct line){UINT64_MAX, latency_ns, ns_per_byte};
   if (inlines)
     estimate->lines[SEND_SHORT] =
-        (struct line){endpoint->rails[0].inlined, latency_ns, ns_per_byte};
+        (struct line){endpoint->rails[0]->inlined, latency_ns, ns_per_byte};
   static const char *const staged[2][2] = {{"", ", staged remotely"},
                                            {", staged locally", ", staged on both sides"}};
   snprintf(estimate->detail, sizeof estimate->detail, "%.24s, %u rail%s%s",
-           endpoint->rails[0].end.nic, rails, rails == 1 ? "" : "s",
+           endpoint->rails[0]->end.nic, rails, rails == 1 ? "" : "s",
            staged[local_staged][remote_staged]);
   if (operation_is_atomic(operation))
     estimate_atomic(endpoint, binding, local_staged, estimate);

@@ -40,7 +40,7 @@ static int renew_rails(struct rdma_endpoint *endpoint) {
   combiner_lock(&endpoint->combiner);
   memset(endpoint->slots, 0, sizeof endpoint->slots);
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
-    code = renew_rail(&endpoint->rails[i]);
+    code = renew_rail(endpoint->rails[i]);
   endpoint->broken = code != 0;
   combiner_unlock(&endpoint->combiner);
   endpoint->outstanding = 0;
@@ -136,7 +136,7 @@ void rdma_restore_poll(struct rdma_endpoint *endpoint) {
   bool all = true;
   combiner_lock(&endpoint->combiner);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
-    all &= endpoint->rails[i].messages.completed > 0 && !endpoint->rails[i].broken;
+    all &= endpoint->rails[i]->messages.completed > 0 && !endpoint->rails[i]->broken;
   combiner_unlock(&endpoint->combiner);
   if (!all)
     return;

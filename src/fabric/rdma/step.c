@@ -123,7 +123,7 @@ static void send_request(struct rdma_job *job, struct rdma_record *request) {
   struct rdma_endpoint *endpoint = job->rail->endpoint;
   request->request = job->request_id;
   request->handle = binding_of(job)->handle;
-  request->rails = (uint8_t)(job->rail - endpoint->rails);
+  request->rails = (uint8_t)job->rail->number;
   endpoint->outstanding++;
   rdma_send_record(endpoint, request);
 }
@@ -438,7 +438,7 @@ static void mark_fenced(struct rdma_rail *rail, int status) {
 int rdma_on_fenced(struct rdma_endpoint *endpoint, const struct rdma_record *response) {
   if (response->rails >= endpoint->rail_count)
     return HAUL_EPROTO;
-  struct rdma_rail *rail = &endpoint->rails[response->rails];
+  struct rdma_rail *rail = endpoint->rails[response->rails];
   combiner_lock(&endpoint->combiner);
   int code = rail->unfenced > 0 || endpoint->broken ? 0 : HAUL_EPROTO;
   if (rail->unfenced > 0)
