@@ -74,6 +74,7 @@ struct link {
   int socket;             /* the control channel's; valid during `create` */
   uint16_t window;        /* outstanding requests that the peer allows to this side */
   uint16_t own_window;    /* outstanding requests that this side allows to the peer */
+  unsigned version;       /* of the protocol, as both sides agreed */
   _Atomic int64_t heard;  /* when bytes last came from the peer */
   _Atomic int ended;      /* 0 while the peer is connected, else HAUL_EPEER, HAUL_ECLOSED… */
   char ended_reason[192]; /* set before `ended` */

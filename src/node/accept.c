@@ -124,8 +124,14 @@ static void handshake_refuse(const struct handshake *handshake, int code, const 
   respond(handshake, &welcome);
 }
 
-static void init_welcome(const struct haul_node *node, struct welcome *welcome) {
-  *welcome = (struct welcome){.version = PROTOCOL_HIGHEST,
+/* The highest version that both sides support. */
+static uint16_t version_for(const struct hello *hello) {
+  return hello->highest < PROTOCOL_HIGHEST ? hello->highest : PROTOCOL_HIGHEST;
+}
+
+static void init_welcome(const struct haul_node *node, const struct hello *hello,
+                         struct welcome *welcome) {
+  *welcome = (struct welcome){.version = version_for(hello),
                               .lowest = PROTOCOL_LOWEST,
                               .highest = PROTOCOL_HIGHEST,
                               .message_window = (uint32_t)node->config.message_window,
@@ -157,7 +163,7 @@ static void accept_peer(struct handshake *handshake, const struct hello *hello) 
   struct welcome welcome;
   const struct peer_info info = {hello->node_id,   hello->boot,         hello->name,
                                  handshake->local, handshake->loopback, hello->message_window,
-                                 hello->window};
+                                 hello->window,    version_for(hello)};
   if (node->peer_count + message_ended_peers(node) >= node->config.max_peers) {
     handshake_refuse(handshake, HAUL_ELIMIT,
                      "limit max_peers reached (ended peers with unread messages count)");
@@ -175,7 +181,7 @@ static void accept_peer(struct handshake *handshake, const struct hello *hello) 
   snprintf(peer->base.identity, sizeof peer->base.identity, "%s", handshake->identity);
   snprintf(peer->origin, sizeof peer->origin, "%s", handshake->origin);
   sock_other(handshake->stream.fd, peer->address_text, sizeof peer->address_text);
-  init_welcome(node, &welcome);
+  init_welcome(node, hello, &welcome);
   memcpy(welcome.token, peer->token, 16);
   memcpy(welcome.share, peer->share, 16);
   share_offer(peer, &welcome);
@@ -214,7 +220,7 @@ static void accept_channel(struct handshake *handshake, const struct hello *hell
         "plain_data is set on the connecting side only: set it on both sides or on none");
     return;
   }
-  init_welcome(node, &welcome);
+  init_welcome(node, hello, &welcome);
   if (transport->descriptors)
     sock_take_descriptors(handshake->stream.fd); /* before the peer may send any */
   if (!respond(handshake, &welcome) ||

@@ -115,7 +115,7 @@ int peer_connect(struct haul_node *node, const char *text, const uint8_t *id, ha
   } else {
     const struct peer_info info = {welcome->node_id, welcome->boot,    welcome->name,
                                    address.local,    address.loopback, welcome->message_window,
-                                   welcome->window};
+                                   welcome->window,  welcome->version};
     loop_lock(node->loop);
     code = peer_new(node, &dialed.stream, &info, &peer);
     loop_unlock(node->loop);

@@ -195,6 +195,7 @@ static void init_link(struct link *link, struct haul_node *node, const struct pe
   link->local = info->local;
   link->loopback = info->loopback;
   link->window = info->window;
+  link->version = info->version;
   link->own_window = node_window(node);
   link->fail = link_fail;
   link->last_path_lost = link_leaves;

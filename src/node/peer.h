@@ -79,6 +79,7 @@ struct peer_info {
   bool local, loopback;
   uint32_t message_window;
   uint16_t window;
+  unsigned version;
 };
 
 /* With the loop's lock. Takes over the stream on success. The peer has one reference and is not

@@ -82,7 +82,7 @@ struct haul_peer *rig_peer(bool initiator, int *end) {
   make_pair(ends);
   loop_lock(own->loop);
   const struct peer_info info = {own->fabric.node_id, own->fabric.boot, "peer", true, true, 1 << 20,
-                                 REQUESTS_MAX};
+                                 REQUESTS_MAX,        PROTOCOL_HIGHEST};
   RIG_ASSERT(peer_new(own, &(struct stream){.fd = ends[0]}, &info, &peer) == 0);
   peer->base.initiator = initiator;
   peer->ready = initiator;

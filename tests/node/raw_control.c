@@ -66,6 +66,19 @@ static void hellos_of_other_versions_are_refused_with_both(void **state) {
   assert_unharmed();
 }
 
+static void an_older_peer_is_welcomed_in_its_version(void **state) {
+  (void)state;
+  struct hello hello = raw_hello(ROLE_CONTROL);
+  struct welcome welcome;
+  hello.highest = PROTOCOL_LOWEST;
+  int fd = raw_connect(address());
+  assert_true(raw_greet(fd, &hello, &welcome));
+  assert_int_equal(welcome.version, PROTOCOL_LOWEST);
+  assert_int_equal(welcome.highest, PROTOCOL_HIGHEST);
+  close(fd);
+  assert_unharmed();
+}
+
 static void hellos_that_are_wrong_are_refused(void **state) {
   (void)state;
   struct welcome welcome;
@@ -740,6 +753,7 @@ int main(int argc, char **argv) {
 #define OVER_BOTH(test) OVER(test, "tcp://127.0.0.1:0"), OVER(test, own_socket())
   const struct CMUnitTest tests[] = {
       OVER_BOTH(hellos_of_other_versions_are_refused_with_both),
+      OVER_BOTH(an_older_peer_is_welcomed_in_its_version),
       OVER_BOTH(hellos_that_are_wrong_are_refused),
       OVER_BOTH(a_hello_may_be_cut_off_at_every_byte),
       OVER(silent_connections_are_bounded_and_end, "tcp://127.0.0.1:0"),
