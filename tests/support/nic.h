@@ -13,6 +13,13 @@ bool nic_is_there(void);
 void nic_fault(const char *words);
 /* The same for processes that are started from now on. */
 void nic_fault_of_children(const char *words);
+/* The NICs of this process, while no node has them open (doubles/ibverbs-moving/door.h). */
+void nic_set(const char *words);
+/* The same for processes that are started from now on; NULL: as usual. */
+void nic_set_of_children(const char *words);
+/* Lists the addresses of the NICs, as getifaddrs(3), with their netmasks; for addresses_get. */
+struct ifaddrs;
+int nic_addresses(struct ifaddrs **addresses);
 /* Number of calls of ibv_post_send in this process. */
 uint64_t nic_doorbells(void);
 /* Receives in the shared receive queues of this process. */

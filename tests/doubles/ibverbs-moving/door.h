@@ -24,14 +24,22 @@
  *   nogid      the port has no GID
  *   second     the port has the same GID again at index 2, and partition key 0x8002 there
  *   subnet:N   the port is InfiniBand with LID 1, in the subnet with the prefix N
+ *   routed     routers connect the subnets of RoCE
  *   noatomics  the device has no atomics (IBV_ATOMIC_NONE)
  *   srq:N      a shared receive queue of the device has N receives at most
  *   dmabuf     the device takes dma-bufs, of the mock GPUs only
  *   peermem    the kernel has a peer-memory module: addresses of the mock GPUs can be registered
  *   global     the device reports IBV_ATOMIC_GLOB; without it IBV_ATOMIC_HCA, which is the truth
  *
- * 0, or EINVAL without a change. */
+ * Ports and limits that are named change at the first NIC alone. 0, or EINVAL without a change. */
 int ibverbs_double_fault(const char *words);
+
+/* The NICs that this process finds when it lists them the next time, separated by commas: the
+ * address of each ("10.0.1.1" in a subnet of 24 bits, "fd00:1::1" and "fe80::1" of 64), or "ib:N"
+ * for InfiniBand in the subnet with the prefix N, which for 0 is the default. Their names are
+ * double0, double1… in this order, their LIDs 1, 2… The environment's HAUL_DOUBLE_NICS is the same
+ * from the start on. 0, or EINVAL without a change. */
+int ibverbs_double_nics(const char *words);
 
 /* CLOCK_MONOTONIC in ns at the latest ibv_post_send of this process. */
 extern _Atomic int64_t ibverbs_double_doorbell;

@@ -102,15 +102,22 @@ static enum ibv_wc_status copy_piece(const struct side *here, const struct side 
   return status;
 }
 
+/* IPv4 subnets have 24 bits, others 64. */
+static bool share_subnet(const uint8_t one[16], const uint8_t other[16]) {
+  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+  return memcmp(one, other, memcmp(one, mapped, sizeof mapped) == 0 ? 15 : 8) == 0;
+}
+
 /* With the peer's lock. Packets leave an InfiniBand subnet with a global header only. */
 static bool is_reachable(const struct sender *sender, const struct fabric_qp *peer) {
   const struct ibv_ah_attr *to = &sender->qp->attributes.ah_attr;
-  const struct ibv_global_route *route = &to->grh;
-  const struct double_port *port = &ibverbs_double.devices[0].port[0];
-  if (port->link_layer == IBV_LINK_LAYER_INFINIBAND)
-    return to->dlid == port->lid &&
-           peer->subnet == (to->is_global ? route->dgid.raw : port->gids[0].raw)[7];
-  return memcmp(route->dgid.raw, port->gids[route->sgid_index].raw, sizeof route->dgid.raw) == 0;
+  const uint8_t *named = to->grh.dgid.raw, *own = sender->slot->gid;
+  if (peer->infiniband != sender->slot->infiniband)
+    return false;
+  if (peer->infiniband)
+    return to->dlid == peer->lid && share_subnet(peer->gid, to->is_global ? named : own);
+  return memcmp(named, peer->gid, sizeof peer->gid) == 0 &&
+         (is_routed() || share_subnet(own, peer->gid));
 }
 
 /* The peer's queue pair, locked; NULL: it does not acknowledge. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * An emulator of libibverbs: one RoCE v2 NIC a host, which connects the processes that name the
- * same file in HAUL_DOUBLE_FABRIC. The file lists the queue pairs and registrations of all
- * processes. The sender copies from and to the peer's memory (process_vm_readv(2)).
+ * An emulator of libibverbs: RoCE v2 or InfiniBand NICs, one unless HAUL_DOUBLE_NICS names more.
+ * They connect the processes that name the same file in HAUL_DOUBLE_FABRIC. The file lists the
+ * queue pairs and registrations of all processes. The sender copies from and to the peer's memory
+ * (process_vm_readv(2)).
  *
- *   nic.c      the device, and faults on request
+ *   nic.c      the devices, and faults on request
  *   fabric.c   the file
  *   qp.c       a queue pair, and the thread that executes its work requests
  *   srq.c      shared receive queues
@@ -70,7 +71,9 @@ struct fabric_qp {
   uint32_t srq; /* the number of its shared receive queue; 0: it has its own */
   uint32_t peer, packet_out, packet_in;
   unsigned access;
-  uint8_t subnet; /* InfiniBand */
+  bool infiniband;
+  uint16_t lid;
+  uint8_t gid[16]; /* of its port */
   uint8_t reads_served, not_ready_timer;
   _Atomic uint32_t bell; /* a futex that wakes the owner's thread */
   /* Totals; the entries between two of them lie in the array below. */
@@ -179,6 +182,7 @@ char *gpu_dmabuf(int descriptor, size_t *length);
 /* The injected fault of the next posted request: an enum ibv_wc_status or 0. */
 int fault_of_request(void);
 bool fault_cut(void);     /* nothing is acknowledged */
+bool is_routed(void);     /* between all subnets */
 bool fault_of_post(void); /* the queue refuses it */
 bool fault_of_registration(void);
 bool fault_of_completion(void); /* its queue is full */

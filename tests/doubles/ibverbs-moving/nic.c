@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The device, and faults on request. */
+ * The devices, and faults on request. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@ _Atomic uint64_t ibverbs_double_doorbells;
 _Atomic uint64_t ibverbs_double_not_ready;
 
 static bool null;
-static _Atomic int gone; /* enum removal */
+static _Atomic int gone;         /* enum removal */
+static struct double_port first; /* port of the first device, without faults */
 
 /* RoCE v2 at 10.0.0.1, 100 Gb/s. The limits are those of the file where it has some, else a
  * ConnectX-7's. */
@@ -69,13 +71,14 @@ enum fault {
   SRQ,
   DMABUF,
   PEERMEM,
+  ROUTED,
   FAULTS
 };
 
 static const char *const names[FAULTS] = {
-    "retry",   "cut",     "rnr",       "access", "refuse", "remove", "vanish",
-    "overrun", "memlock", "nomem",     "pin",    "slow",   "late",   "nogid",
-    "subnet",  "second",  "noatomics", "global", "srq",    "dmabuf", "peermem"};
+    "retry",     "cut",    "rnr", "access", "refuse",  "remove", "vanish", "overrun",
+    "memlock",   "nomem",  "pin", "slow",   "late",    "nogid",  "subnet", "second",
+    "noatomics", "global", "srq", "dmabuf", "peermem", "routed"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -102,6 +105,10 @@ int fault_of_request(void) {
 
 bool fault_cut(void) {
   return atomic_load(&left[CUT]) > 0;
+}
+
+bool is_routed(void) {
+  return atomic_load(&left[ROUTED]) > 0;
 }
 
 bool fault_of_post(void) {
@@ -173,8 +180,8 @@ int ibverbs_double_fault(const char *words) {
     ibverbs_double.devices[0].limits.max_srq_wr = receives;
   if (!*words) {
     atomic_store(&gone, PRESENT);
-    if (memcmp(port, &device.port[0], sizeof *port) != 0) /* requests under way read it */
-      *port = device.port[0];
+    if (memcmp(port, &first, sizeof *port) != 0) /* requests under way read it */
+      *port = first;
   }
   if (wanted[SECOND]) {
     port->gids[2] = port->gids[1];
@@ -188,6 +195,42 @@ int ibverbs_double_fault(const char *words) {
   }
   if (wanted[NOGID])
     memset(port->gids, 0, sizeof port->gids);
+  return 0;
+}
+
+/* One word; false: it names no NIC. */
+static bool make_nic(const char *word, unsigned number, struct double_device *made) {
+  struct double_port *port = &made->port[0];
+  char address[64];
+  *made = device;
+  snprintf(made->name, sizeof made->name, "double%u", number);
+  made->guid += number;
+  port->lid = (uint16_t)(number + 1);
+  if (strncmp(word, "ib:", 3) == 0) {
+    uint8_t prefix = (uint8_t)atoi(word + 3);
+    port->link_layer = IBV_LINK_LAYER_INFINIBAND;
+    port->gids[0] = (struct double_gid){.raw = {[7] = prefix, [15] = (uint8_t)(number + 1)},
+                                        .type = IBV_GID_TYPE_IB};
+    if (prefix == 0)
+      memcpy(port->gids[0].raw, "\xfe\x80", 2);
+    return true;
+  }
+  snprintf(address, sizeof address, "%s%s", strchr(word, ':') ? "" : "::ffff:", word);
+  return inet_pton(AF_INET6, address, port->gids[1].raw) == 1;
+}
+
+int ibverbs_double_nics(const char *words) {
+  static struct double_device made[DOUBLE_DEVICES];
+  char copy[512], *rest = copy;
+  unsigned count = 0;
+  if (snprintf(copy, sizeof copy, "%s", words) >= (int)sizeof copy)
+    return EINVAL;
+  for (char *word; (word = strsep(&rest, ",")); count++)
+    if (count == DOUBLE_DEVICES || !make_nic(word, count, &made[count]))
+      return EINVAL;
+  memcpy(ibverbs_double.devices, made, count * sizeof made[0]);
+  ibverbs_double.count = count;
+  first = made[0].port[0];
   return 0;
 }
 
@@ -209,12 +252,13 @@ bool is_null(void) {
 /* Yama allows access to another process's memory only with this permission. */
 static __attribute__((constructor)) void begin(void) {
   const char *motion = getenv("HAUL_DOUBLE_MOTION"), *faults = getenv("HAUL_DOUBLE_FAULT");
+  const char *nics = getenv("HAUL_DOUBLE_NICS");
   null = motion && strcmp(motion, "none") == 0;
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   if (!fabric_open())
     return;
-  ibverbs_double.devices[0] = device;
-  ibverbs_double.count = 1;
+  if (ibverbs_double_nics(nics ? nics : "10.0.0.1") != 0)
+    mock_abort("HAUL_DOUBLE_NICS", nics);
   if (faults && ibverbs_double_fault(faults) != 0)
     mock_abort("HAUL_DOUBLE_FAULT", faults);
 }

@@ -247,8 +247,10 @@ int qp_post_send(struct ibv_qp *seen, struct ibv_send_wr *wr, struct ibv_send_wr
   enum ibv_qp_state state = state_of(sender);
   int system = state == IBV_QPS_RTS || state == IBV_QPS_ERR ? 0 : EINVAL;
   pthread_mutex_lock(&sender->posting);
-  for (; wr && system == 0; wr = system ? wr : wr->next)
+  for (; wr && system == 0; wr = system ? wr : wr->next) {
     system = post(sender, wr);
+    atomic_fetch_add(&double_context_of(seen->context)->device->requests, system == 0);
+  }
   pthread_mutex_unlock(&sender->posting);
   if (system)
     *bad = wr;
@@ -288,10 +290,13 @@ int qp_post_receive(struct ibv_qp *seen, struct ibv_recv_wr *wr, struct ibv_recv
 }
 
 static void begin_slot(const struct qp *qp, struct fabric_qp *slot) {
+  const struct double_port *port = &double_context_of(qp->seen.context)->device->port[0];
   atomic_store(&slot->state, IBV_QPS_RESET);
   slot->pd = (uintptr_t)qp->seen.pd;
   slot->peer = 0;
-  slot->subnet = ibverbs_double.devices[0].port[0].gids[0].raw[7];
+  slot->infiniband = port->link_layer == IBV_LINK_LAYER_INFINIBAND;
+  slot->lid = port->lid;
+  memcpy(slot->gid, port->gids[slot->infiniband ? 0 : 1].raw, sizeof slot->gid);
   slot->srq = qp->seen.srq ? fabric_srq_number(double_srq_of(qp->seen.srq)->emulator) : 0;
   slot->faulted = slot->flushed = false;
   slot->received = slot->receives = slot->arrived = slot->arrivals = slot->completed = 0;

@@ -11,7 +11,7 @@
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 
-#define DOUBLE_DEVICES 4
+#define DOUBLE_DEVICES 20
 #define DOUBLE_PORTS   2
 #define DOUBLE_GIDS    8
 #define DOUBLE_PKEYS   4
@@ -49,6 +49,8 @@ struct double_device {
   unsigned inline_bytes; /* the maximum of a queue pair */
   bool dmabuf;           /* it takes dma-bufs */
   struct double_errors errors;
+  _Atomic uint64_t requests; /* work requests that were posted */
+  struct ibv_ah_attr to;     /* of the queue pair that was the last to be able to send */
 };
 
 /* Live objects. */

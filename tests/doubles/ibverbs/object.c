@@ -355,6 +355,7 @@ static void note_connected(const struct qp *qp) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&lock);
   ibverbs_double.connected = qp->attributes;
+  device_of(qp->seen.context)->to = qp->attributes.ah_attr;
   pthread_mutex_unlock(&lock);
 }
 
