@@ -14,10 +14,12 @@
 #include "fabric/rdma/endpoint.h"
 #include "rig.h"
 
-#define ASKS    1u   /* works of ours; the peer answers */
-#define SIM     2u   /* their memory is a device's */
-#define SUMS    4u   /* they are compared */
-#define LOOPED  8u   /* the queue pair is connected to itself: works of ours arrive in our memory */
+#define ASKS 1u /* works of ours; the peer answers */
+#define SIM  2u /* their memory is a device's */
+#define SUMS 4u /* they are compared */
+#define LOOPED                                                                                     \
+  8u /* we are the initiator, whose queue pair is connected to itself: works of ours               \
+        arrive in our memory */
 #define REVOKES 16u  /* our regions are withdrawn under way */
 #define CANCELS 32u  /* the works are canceled */
 #define STRAYS  64u  /* frames of rails arrive on the channel */
@@ -61,6 +63,7 @@ static void begin(void) {
   int fd = mkstemp(fabric_file);
   RIG_ASSERT(fd >= 0 && close(fd) == 0);
   setenv("HAUL_DOUBLE_FABRIC", fabric_file, 1);
+  setenv("HAUL_DOUBLE_NICS", "10.0.0.1,ib:2,fe80::1,ib:3", 1);
   verbs_library.names[0] = DOUBLE_LIBRARY;
   RIG_ASSERT(haul_region_alloc(rig_node(), (struct haul_place){HAUL_SIM, 0}, RIG_BYTES,
                                HAUL_REGION_PRIVATE, &device) == 0);
@@ -121,7 +124,8 @@ static void await_thread(const struct session *session) {
  * could name them. */
 static void complete(const struct session *session, uint8_t bytes[RDMA_RECORD]) {
   struct rdma_record record;
-  if (!(session->kind & LOOPED) || rdma_parse(bytes, &record) != 0)
+  if (!(session->kind & LOOPED) || session->endpoint->rail_count == 0 ||
+      rdma_parse(bytes, &record) != 0)
     return;
   if (record.type == RDMA_HELLO) {
     record.ends[0] = session->endpoint->rails[0]->end;
@@ -138,7 +142,9 @@ static void complete(const struct session *session, uint8_t bytes[RDMA_RECORD]) 
 static void hear(const struct session *session, const uint8_t bytes[RDMA_RECORD]) {
   struct rdma_endpoint *endpoint = session->endpoint;
   loop_lock(rig_node()->loop);
-  int code = endpoint->channel.fd < 0 ? 0 : rdma_on_record(endpoint, bytes, endpoint->rails[0]);
+  int code = 0;
+  if (endpoint->channel.fd >= 0 && endpoint->rail_count > 0)
+    code = rdma_on_record(endpoint, bytes, endpoint->rails[0]);
   if (code)
     rdma_channel_fail(endpoint, code);
   loop_unlock(rig_node()->loop);
@@ -246,18 +252,18 @@ static void withdraw(const struct session *session) {
 }
 
 static void open_session(struct session *session, int *control) {
-  session->peer = rig_peer(false, control);
+  session->peer = rig_peer(session->kind & LOOPED, control);
   peer_ref(session->peer);
   session->endpoint = (struct rdma_endpoint *)session->peer->base.endpoints[rdma_transport.index];
   rig_channel(session->peer, "rdma", &session->channel);
   RIG_ASSERT(session->endpoint->channel.fd >= 0);
   if ((session->kind & (ASKS | LOOPED)) == (ASKS | LOOPED))
-    RIG_ASSERT(rdma_device_export(session->endpoint->rails[0]->device, &lent->memory,
+    RIG_ASSERT(rdma_device_export(session->endpoint->node->devices, &lent->memory,
                                   HAUL_READ | HAUL_WRITE, &session->target) == 0);
 }
 
 static void close_session(struct session *session, int control) {
-  struct rdma_device *nic = session->endpoint->rails[0]->device;
+  struct rdma_device *nic = session->endpoint->node->devices;
   close(session->channel);
   rig_drop(session->peer, control);
   for (unsigned i = 0; i < session->count; i++)

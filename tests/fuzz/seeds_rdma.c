@@ -23,19 +23,62 @@ static void put_plain(struct wire *wire, enum rdma_record_type type, uint32_t re
                 .type = (uint16_t)type, .request = request, .handle = slot ? RIG_HANDLE(slot) : 0});
 }
 
+/* The last byte of an IPv4 address. */
+static struct rdma_end end_at(uint8_t address) {
+  return (struct rdma_end){.nic = "fuzzer",
+                           .ethernet = 1,
+                           .mtu = 3,
+                           .reads = 16,
+                           .receives = 128,
+                           .atomics = 2,
+                           .gid = {[10] = 0xff, 0xff, 10, 0, 0, address},
+                           .queue_pair = 77,
+                           .packet = 9};
+}
+
 static void put_greeting(struct wire *wire) {
-  put(wire, &(struct rdma_record){.type = RDMA_HELLO,
-                                  .rails = 1,
-                                  .ends = {{.nic = "fuzzer",
-                                            .ethernet = 1,
-                                            .mtu = 3,
-                                            .reads = 16,
-                                            .receives = 128,
-                                            .atomics = 2,
-                                            .gid = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1},
-                                            .queue_pair = 77,
-                                            .packet = 9}}});
+  put(wire, &(struct rdma_record){.type = RDMA_HELLO, .rails = 1, .ends = {end_at(1)}});
   put_plain(wire, RDMA_READY, 0, 0);
+}
+
+/* A hello of two records; `more`: what the second says that follows it. */
+static void put_long_greeting(struct wire *wire, uint8_t more, uint16_t paired) {
+  struct rdma_record hello = {.type = RDMA_HELLO, .rails = 4, .more = 2, .paired = paired};
+  for (uint8_t i = 0; i < 4; i++)
+    hello.ends[i] = end_at(i);
+  hello.ends[2] = (struct rdma_end){.nic = "infiniband", .mtu = 4, .lid = 9, .gid = {[7] = 3}};
+  hello.ends[3] = (struct rdma_end){.nic = "local", .ethernet = 1, .mtu = 5, .gid = {0xfe, 0x80}};
+  put(wire, &hello);
+  hello.rails = 2;
+  hello.more = more;
+  put(wire, &hello);
+  put_plain(wire, RDMA_READY, 0, 0);
+}
+
+static void greetings(void) {
+  static const struct {
+    const char *name;
+    unsigned kind;
+    uint8_t more;
+    uint16_t paired;
+  } seeds[] = {
+      {"greeting-long", 0, 0, 0},           {"greeting-goes-on", 0, 1, 0},
+      {"greeting-by-number", LOOPED, 0, 0}, {"greeting-paired", LOOPED, 0, 1},
+      {"greeting-beyond", LOOPED, 0, 0x3f},
+  };
+  for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+    struct wire wire = seed_begin();
+    wire_put8(&wire, (uint8_t)seeds[i].kind);
+    put_long_greeting(&wire, seeds[i].more, seeds[i].paired);
+    put_plain(&wire, RDMA_ATTACH, 1, RIG_HOST);
+    seed_save("rdma", seeds[i].name, &wire);
+  }
+  struct wire wire = seed_begin();
+  wire_put8(&wire, LOOPED);
+  put(&wire,
+      &(struct rdma_record){.type = RDMA_HELLO, .rails = 1, .paired = 1, .ends = {end_at(1)}});
+  put_plain(&wire, RDMA_READY, 0, 0);
+  seed_save("rdma", "greeting-one-paired", &wire);
 }
 
 static struct wire start(unsigned kind) {
@@ -194,6 +237,7 @@ static void records(void) {
 }
 
 void seeds_of_rdma(void) {
+  greetings();
   attaching();
   bad_questions();
   endings();

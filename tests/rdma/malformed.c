@@ -56,7 +56,7 @@ static struct rdma_record hello_record(void) {
                                         .mtu = 3,
                                         .reads = 1,
                                         .receives = 1,
-                                        .gid = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1},
+                                        .gid = {[10] = 0xff, 0xff, 10, 0, 0, 1},
                                         .queue_pair = 77}}};
 }
 
@@ -74,12 +74,12 @@ static struct client open_client(void) {
   assert_true(client.channel >= 0);
   assert_int_equal(raw_lookup(client.control, "host", &client.host), 0);
   assert_int_equal(raw_lookup(client.control, "sim", &client.sim), 0);
-  client.owner = receive_record(client.channel, RDMA_HELLO);
   return client;
 }
 
-static void send_hello(const struct client *client, const struct rdma_record *hello) {
+static void send_hello(struct client *client, const struct rdma_record *hello) {
   send_record(client->channel, hello);
+  client->owner = receive_record(client->channel, RDMA_HELLO);
   send_plain(client->channel, RDMA_READY, 0, 0);
   receive_record(client->channel, RDMA_READY);
 }
@@ -98,9 +98,9 @@ static struct client open_railed_client_with(unsigned receives, uint8_t timer) {
   struct rdma_record hello = hello_record();
   raw_rail_open(&rail, receives);
   rail.not_ready_timer = timer;
-  raw_rail_connect(&rail, &client.owner.ends[0]);
   hello.ends[0] = raw_rail_end(&rail);
   send_hello(&client, &hello);
+  raw_rail_connect(&rail, &client.owner.ends[0]);
   return client;
 }
 
@@ -249,6 +249,41 @@ static void a_hello_with_unknown_atomics_ends_the_peer(void **state) {
   hello.ends[0].atomics = 3;
   send_record(client.channel, &hello);
   assert_dropped(&client);
+}
+
+/* Of two records, of which the first announces `more` ends. */
+static void assert_bad_hello(unsigned more, unsigned ends, unsigned then) {
+  struct client client = open_client();
+  struct rdma_record hello = hello_record();
+  hello.rails = RDMA_ENDS;
+  hello.more = (uint8_t)more;
+  for (unsigned i = 1; i < RDMA_ENDS; i++)
+    hello.ends[i] = hello.ends[0];
+  send_record(client.channel, &hello);
+  hello.rails = (uint8_t)ends;
+  hello.more = (uint8_t)then;
+  send_record(client.channel, &hello);
+  assert_dropped(&client);
+}
+
+static void a_hello_whose_numbers_do_not_fit_ends_the_peer(void **state) {
+  (void)state;
+  assert_bad_hello(13, 0, 0); /* too many */
+  assert_bad_hello(4, 3, 0);  /* fewer than announced */
+  assert_bad_hello(4, 4, 1);  /* more */
+  assert_bad_hello(3, 4, 0);
+  assert_bad_hello(4, 0, 4); /* none */
+  assert_bad_hello(0, 4, 0); /* a second one */
+}
+
+static void an_unfinished_hello_costs_little(void **state) {
+  (void)state;
+  struct client client = open_client();
+  struct rdma_record hello = hello_record();
+  hello.more = 1;
+  send_record(client.channel, &hello);
+  assert_serves();
+  close_client(&client);
 }
 
 static void a_second_detach_ends_the_peer(void **state) {
@@ -460,12 +495,53 @@ static void *connect_node(void *argument) {
   return NULL;
 }
 
+/* The owner breaks the protocol before or after the connection counts as made. */
+static void *connect_node_alone(void *argument) {
+  (void)argument;
+  at.peer = NULL;
+  haul_peer_connect(at.node, own_socket(), haul_deadline_in(BOUND), &at.peer);
+  return NULL;
+}
+
 static int take_connection(const char *transport) {
   struct hello hello;
   int fd = raw_accept(at.listener);
   assert_true(fd >= 0 && raw_welcome(fd, false, &hello));
   assert_string_equal(hello.transport, transport);
   return fd;
+}
+
+static void assert_bad_pairs(unsigned rails, unsigned paired) {
+  pthread_t thread;
+  at.listener = raw_listen(own_socket());
+  assert_works(haul_node_open(NULL, &at.node));
+  pthread_create(&thread, NULL, connect_node_alone, NULL);
+  at.control = take_connection("");
+  at.channel = take_connection("rdma");
+  struct rdma_record hello = receive_record(at.channel, RDMA_HELLO);
+  assert_int_equal(hello.rails, 1);
+  hello.rails = (uint8_t)rails;
+  hello.paired = (uint16_t)paired;
+  hello.ends[1] = hello.ends[0];
+  send_record(at.channel, &hello);
+  assert_true(raw_ended(at.control, SOON));
+  pthread_join(thread, NULL);
+  haul_peer_close(at.peer);
+  haul_node_close(at.node);
+  close(at.channel);
+  close(at.control);
+  close(at.listener);
+  nic_check_empty();
+}
+
+/* The node has offered one end. */
+static void pairs_that_do_not_exist_end_the_owner(void **state) {
+  (void)state;
+  assert_bad_pairs(1, 2);
+  assert_bad_pairs(1, 3);
+  assert_bad_pairs(2, 3);
+  assert_bad_pairs(2, 1);
+  assert_bad_pairs(1, 1u << 15);
 }
 
 static struct rdma_record attached(unsigned flags, uint32_t request) {
@@ -723,6 +799,8 @@ int main(int argc, char **argv) {
       OWNER_TEST(a_flood_of_requests_does_not_starve_others),
       OWNER_TEST(all_writes_with_immediate_get_responses),
       OWNER_TEST(a_hello_with_unknown_atomics_ends_the_peer),
+      OWNER_TEST(a_hello_whose_numbers_do_not_fit_ends_the_peer),
+      OWNER_TEST(an_unfinished_hello_costs_little),
       OWNER_TEST(a_second_detach_ends_the_peer),
       OWNER_TEST(a_hello_after_broken_connects_nothing),
       OWNER_TEST(rails_are_renewed_after_broken),
@@ -735,6 +813,7 @@ int main(int argc, char **argv) {
       OWNER_TEST(a_checksummed_write_requires_the_right_to_read),
       OWNER_TEST(attach_requests_of_all_peers_are_served),
       cmocka_unit_test(an_owner_that_leaves_before_the_welcome_leaks_nothing),
+      cmocka_unit_test(pairs_that_do_not_exist_end_the_owner),
       CLIENT_TEST(a_late_write_without_fence_times_out),
       CLIENT_TEST(a_lost_write_times_out),
       CLIENT_TEST(a_lost_write_times_out_while_polled),

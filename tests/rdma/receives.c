@@ -262,11 +262,11 @@ static void open_raw_peer(void) {
   raw.control = raw_peer(t.address, &welcome);
   raw.channel = raw_channel(t.address, &welcome, "rdma", 0);
   assert_true(raw.channel >= 0);
-  struct rdma_record hello = receive_record(raw.channel, RDMA_HELLO);
   raw_rail_open(&raw.rail, RAIL_DEPTH);
-  raw_rail_connect(&raw.rail, &hello.ends[0]);
-  hello.ends[0] = raw_rail_end(&raw.rail);
+  struct rdma_record hello = {.type = RDMA_HELLO, .rails = 1, .ends = {raw_rail_end(&raw.rail)}};
   send_record(raw.channel, &hello);
+  hello = receive_record(raw.channel, RDMA_HELLO);
+  raw_rail_connect(&raw.rail, &hello.ends[0]);
   send_record(raw.channel, &(struct rdma_record){.type = RDMA_READY});
   receive_record(raw.channel, RDMA_READY);
 }

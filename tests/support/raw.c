@@ -83,9 +83,11 @@ bool raw_ended(int fd, int64_t within_ns) {
   }
 }
 
+uint16_t raw_highest = PROTOCOL_HIGHEST;
+
 struct hello raw_hello(enum role role) {
   struct hello hello = {.lowest = PROTOCOL_LOWEST,
-                        .highest = PROTOCOL_HIGHEST,
+                        .highest = raw_highest,
                         .role = (uint8_t)role,
                         .name = "raw",
                         .message_window = 1 << 20,
@@ -139,9 +141,9 @@ bool raw_hello_of(int fd, struct hello *hello) {
 }
 
 bool raw_welcome(int fd, bool same_host, struct hello *hello) {
-  struct welcome welcome = {.version = PROTOCOL_HIGHEST,
+  struct welcome welcome = {.version = raw_highest,
                             .lowest = PROTOCOL_LOWEST,
-                            .highest = PROTOCOL_HIGHEST,
+                            .highest = raw_highest,
                             .name = "raw",
                             .message_window = 1 << 20,
                             .window = REQUESTS_MAX};

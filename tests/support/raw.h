@@ -12,6 +12,9 @@
 #include "node/handshake.h"
 #include "node/node.h"
 
+/* The highest version of the protocol that this peer says it supports. */
+extern uint16_t raw_highest;
+
 /* A connection, before any bytes. */
 int raw_connect(const char *address);
 /* A listening socket for a node to connect to. */

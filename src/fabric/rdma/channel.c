@@ -118,31 +118,44 @@ static void open_when_ready(struct rdma_endpoint *endpoint) {
     rdma_connected(endpoint);
 }
 
-void rdma_send_hello(struct rdma_endpoint *endpoint) {
-  struct rdma_record hello = {
-      .type = RDMA_HELLO, .rails = (uint8_t)endpoint->rail_count, .restores = true};
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    hello.ends[i] = endpoint->rails[i]->end;
-  rdma_send_record(endpoint, &hello);
+void rdma_send_hello(struct rdma_endpoint *endpoint, uint16_t paired) {
+  struct rdma_record hello = {.type = RDMA_HELLO, .restores = true, .paired = paired};
+  for (unsigned i = 0; i < endpoint->rail_count; i += RDMA_ENDS) {
+    unsigned left = endpoint->rail_count - i, count = left < RDMA_ENDS ? left : RDMA_ENDS;
+    hello.rails = (uint8_t)count;
+    hello.more = (uint8_t)(left - count);
+    for (unsigned j = 0; j < count; j++)
+      hello.ends[j] = endpoint->rails[i + j]->end;
+    rdma_send_record(endpoint, &hello);
+  }
 }
 
-/* Bindings have a key for each rail, so that their number stays. */
-static int connect_rails(struct rdma_endpoint *endpoint, const struct rdma_record *hello) {
-  int code = 0;
-  if (endpoint->restore.possible && hello->rails != endpoint->rail_count)
-    return HAUL_EPROTO;
-  for (unsigned i = hello->rails; i < endpoint->rail_count; i++)
-    rdma_close_rail(endpoint->rails[i]);
-  if (hello->rails < endpoint->rail_count)
-    endpoint->rail_count = hello->rails;
-  combiner_lock(&endpoint->combiner);
-  for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
-    code = rdma_rail_connect(endpoint->rails[i], &hello->ends[i]);
-  combiner_unlock(&endpoint->combiner);
+void rdma_send_refusal(struct rdma_endpoint *endpoint, const char *reason) {
+  struct rdma_record none = {.type = RDMA_HELLO};
+  snprintf(none.reason, sizeof none.reason, "%.127s", reason);
+  rdma_send_record(endpoint, &none);
+}
+
+static int accept_rails(struct rdma_endpoint *endpoint, const struct rdma_greeting *greeting) {
+  uint16_t paired = 0;
+  int code = rdma_rails_accept(endpoint, greeting, &paired);
+  if (code == 0)
+    rdma_send_hello(endpoint, paired);
+  else
+    rdma_send_refusal(endpoint, haul_error_last()->text);
   return code;
 }
 
-static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *hello) {
+static int connect_rails(struct rdma_endpoint *endpoint, const struct rdma_greeting *greeting,
+                         uint16_t paired) {
+  if (endpoint->restore.possible)
+    return rdma_rails_connect(endpoint, greeting);
+  return endpoint->base.link->initiator ? rdma_rails_settle(endpoint, greeting, paired)
+                                        : accept_rails(endpoint, greeting);
+}
+
+/* With the ends of all its records; `hello` is the last of these. */
+static int on_whole_hello(struct rdma_endpoint *endpoint, const struct rdma_record *hello) {
   bool again = endpoint->restore.quiet && !endpoint->base.link->initiator && hello->rails > 0;
   if (again && !rdma_restore_answer(endpoint))
     return 0;
@@ -154,7 +167,7 @@ static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *he
     return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s", error_quote(hello->reason));
   if (endpoint->broken) /* meanwhile: there is nothing to connect */
     return 0;
-  int code = connect_rails(endpoint, hello);
+  int code = connect_rails(endpoint, endpoint->greeting, hello->paired);
   if (code && code != HAUL_EPROTO && endpoint->restore.possible) {
     rdma_break(endpoint, haul_error_last()->text); /* the next attempt follows */
     return 0;
@@ -165,6 +178,28 @@ static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *he
   rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_READY});
   open_when_ready(endpoint);
   return 0;
+}
+
+/* Collects the ends of the records. */
+static int on_hello(struct rdma_endpoint *endpoint, const struct rdma_record *hello) {
+  struct rdma_greeting *greeting = endpoint->greeting;
+  if (!greeting) {
+    greeting = endpoint->greeting = alloc_zero(1, sizeof *greeting);
+    if (!greeting)
+      return error_memory("hello of the peer's NICs");
+    greeting->left = hello->rails + hello->more;
+  }
+  if (greeting->left != hello->rails + hello->more)
+    return HAUL_EPROTO;
+  memcpy(&greeting->ends[greeting->count], hello->ends, hello->rails * sizeof hello->ends[0]);
+  greeting->count += hello->rails;
+  greeting->left = hello->more;
+  if (greeting->left > 0)
+    return 0;
+  int code = on_whole_hello(endpoint, hello);
+  alloc_free(greeting);
+  endpoint->greeting = NULL;
+  return code;
 }
 
 static int on_ready(struct rdma_endpoint *endpoint) {
@@ -388,7 +423,8 @@ int rdma_channel_start(struct rdma_endpoint *endpoint, struct stream stream) {
     rdma_channel_stop(endpoint, HAUL_EPATH);
     return code;
   }
-  rdma_send_hello(endpoint);
+  if (endpoint->base.link->initiator)
+    rdma_send_hello(endpoint, 0);
   return 0;
 }
 

@@ -19,8 +19,10 @@ void rdma_channel_fail(struct rdma_endpoint *endpoint, int code);
 void rdma_reject(struct rdma_endpoint *endpoint, struct stream stream);
 /* Over the rail that the record's type and `rails` name, or on the channel. */
 void rdma_send_record(struct rdma_endpoint *endpoint, const struct rdma_record *record);
-/* Tells the peer this side's ends. */
-void rdma_send_hello(struct rdma_endpoint *endpoint);
+/* Tells the peer this side's ends; `paired` as in a hello. */
+void rdma_send_hello(struct rdma_endpoint *endpoint, uint16_t paired);
+/* Tells it why this side has none. */
+void rdma_send_refusal(struct rdma_endpoint *endpoint, const char *reason);
 /* A record that came over a rail, or on the channel (NULL): 0, HAUL_EPROTO, or a code with the
  * detail of what this side lacks. */
 int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECORD],

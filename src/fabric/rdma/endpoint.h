@@ -8,6 +8,7 @@
  *   device.c    ports in use: registrations, asynchronous events
  *   rail.c      a queue pair, its completion queue and its message queue
  *   receives.c  receives that the rails of a NIC share
+ *   pair.c      the rails of a connection: which end of one side belongs to which of the other
  *   channel.c   the control channel: set-up, attaching at the client, dispatch of records
  *   owner.c     attachments, and the owner's part of a work
  *   post.c      works become jobs and work requests
@@ -85,6 +86,7 @@ struct rdma_endpoint {
   struct list bindings;          /* lock */
   _Atomic bool bindings_changed; /* rdma_release_bindings has something to do */
   bool hello_received, ready_sent, ready_received;
+  struct rdma_greeting *greeting; /* of a hello whose records have not all come; else NULL */
   struct rdma_restore restore;
   unsigned rail_count;
   struct rdma_rail **rails; /* until the endpoint is destroyed */
@@ -117,6 +119,24 @@ static inline uint32_t rdma_next_request(struct rdma_endpoint *endpoint) {
 /* rdma.c: creates a rail at its device. */
 int rdma_open_rail(struct rdma_rail *rail);
 void rdma_close_rail(struct rdma_rail *rail);
+
+/* pair.c; with the loop's lock. After a failure, whose detail is set, the caller drops the rails.
+ */
+/* Initiator: opens a rail at each usable port. */
+int rdma_rails_offer(struct rdma_endpoint *endpoint);
+/* Acceptor: pairs the peer's ends with this side's, and opens and connects rails for them. Sets
+ * `paired`, as in a hello. */
+int rdma_rails_accept(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer,
+                      uint16_t *paired);
+/* Initiator: keeps the rails that the peer has paired, and connects them. HAUL_EPROTO. */
+int rdma_rails_settle(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer,
+                      uint16_t paired);
+/* Connects renewed rails. HAUL_EPROTO: the peer has another number of them. */
+int rdma_rails_connect(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer);
+void rdma_rails_close(struct rdma_endpoint *endpoint);
+void rdma_rails_free(struct rdma_endpoint *endpoint);
+/* Whether the rail's own netmask or prefix has the peer's end in its subnet. */
+bool rdma_rail_is_near(const struct rdma_rail *rail, const struct rdma_end *peer);
 
 /* restore.c; with the loop's lock */
 void rdma_restore_init(struct rdma_endpoint *endpoint);

@@ -87,6 +87,8 @@ size_t rdma_pack(const struct rdma_record *record, uint8_t bytes[RDMA_RECORD]) {
     if (record->rails == 0)
       wire_put_string(&wire, record->reason);
     wire_put8(&wire, record->restores);
+    wire_put8(&wire, record->more);
+    wire_put16(&wire, record->paired);
   } else if (record->type == RDMA_ATTACHED) {
     wire_put32(&wire, (uint32_t)record->status);
     wire_put64(&wire, record->address);
@@ -123,6 +125,21 @@ static void get_attached(struct wire *wire, struct rdma_record *record) {
     wire->failed = true;
 }
 
+/* The fields behind the ends are 0 of older peers. */
+static void get_hello(struct wire *wire, struct rdma_record *record) {
+  record->rails = wire_get8(wire);
+  for (size_t i = 0; i < record->rails && i < RDMA_ENDS; i++)
+    get_end(wire, &record->ends[i]);
+  if (record->rails == 0)
+    wire_get_string(wire, record->reason, sizeof record->reason);
+  record->restores = wire_get8(wire) == 1;
+  record->more = wire_get8(wire);
+  record->paired = wire_get16(wire);
+  if (record->rails > RDMA_ENDS || record->rails + record->more > RDMA_RAILS_MAX ||
+      (record->rails == 0 && record->more > 0))
+    wire->failed = true;
+}
+
 int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
   struct wire wire = wire_over((uint8_t *)(uintptr_t)bytes, RDMA_RECORD);
   memset(record, 0, sizeof *record);
@@ -133,12 +150,7 @@ int rdma_parse(const uint8_t bytes[RDMA_RECORD], struct rdma_record *record) {
   if (magic != MAGIC || record->type < RDMA_HELLO || record->type > RDMA_FENCED)
     return HAUL_EPROTO;
   if (record->type == RDMA_HELLO) {
-    record->rails = wire_get8(&wire);
-    for (size_t i = 0; i < record->rails && i < RDMA_RAILS_MAX; i++)
-      get_end(&wire, &record->ends[i]);
-    if (record->rails == 0)
-      wire_get_string(&wire, record->reason, sizeof record->reason);
-    record->restores = wire_get8(&wire) == 1; /* of older peers 0 */
+    get_hello(&wire, record);
   } else if (record->type == RDMA_ATTACHED) {
     get_attached(&wire, record);
   } else if (has_spans(record->type)) {

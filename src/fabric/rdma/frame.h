@@ -8,7 +8,12 @@
 #include <stdint.h>
 
 #define RDMA_RECORD    512u /* bytes of a record on the channel; shorter over a rail */
-#define RDMA_RAILS_MAX 4u
+#define RDMA_RAILS_MAX 16u
+#define RDMA_ENDS      4u /* of a record; a hello may take several records */
+
+/* Version of the protocol in which the acceptor pairs the ends. In the one before it a hello is one
+ * record, and ends are paired by their number. */
+#define RDMA_PAIRS_VERSION 7u
 
 /* "The sender" is the sender of the record. */
 enum rdma_record_type {
@@ -55,17 +60,26 @@ struct rdma_span {
 #define RDMA_FENCED_WRITES 2u /* writes carry an immediate, and are complete with FENCED */
 #define RDMA_ATOMIC        4u /* the keys allow atomics */
 
+/* The ends of all records of a hello. */
+struct rdma_greeting {
+  unsigned count, left; /* those that came, and those that have to follow */
+  struct rdma_end ends[RDMA_RAILS_MAX];
+};
+
 struct rdma_record {
   uint16_t type;
   uint32_t request; /* of all requests and responses; FENCED: the attachment's number */
   uint64_t handle;  /* all but HELLO, READY, BROKEN, BROKEN_ACK */
   int32_t status;   /* ATTACHED, RESPONSE, FENCED: 0 or a code; ATTACHED's with a reason */
   uint64_t address, length;
-  uint8_t rails; /* HELLO, ATTACHED: the number of them; over a rail: its index */
+  uint8_t rails; /* HELLO: ends in the record; ATTACHED: rails; over a rail: its number */
   uint8_t flags, slots;
   uint32_t number; /* ATTACHED: its name in immediates */
-  struct rdma_end ends[RDMA_RAILS_MAX];
-  bool restores; /* HELLO: the sender connects broken rails again */
+  struct rdma_end ends[RDMA_ENDS];
+  bool restores;   /* HELLO: the sender connects broken rails again */
+  uint8_t more;    /* HELLO: ends in the records that follow it */
+  uint16_t paired; /* HELLO of the acceptor: bits of the initiator's ends, to which its own belong
+                      in this order; 0: they belong to the first ones */
   uint32_t keys[RDMA_RAILS_MAX];
   char reason[128];
   uint64_t sum; /* CHECKSUM: XXH3-64 of the spans' XXH3-64 checksums */

@@ -303,7 +303,7 @@ static void name_interface(const struct nic *nic, struct nic_port *port) {
     sysfs_text(sysfs_path("class/infiniband/%s/parent", nic->name), name, size);
 }
 
-static enum nic_gid_kind gid_kind(const uint8_t gid[16]) {
+enum nic_gid_kind nic_gid_kind(const uint8_t gid[16]) {
   static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
   static const uint8_t nothing[16];
   if (memcmp(gid, nothing, sizeof nothing) == 0)
@@ -327,12 +327,14 @@ static int gid_order(enum nic_gid_kind kind, bool foreign) {
 
 static void consider_gid(struct nic_port *port, const struct ibv_gid_entry *entry,
                          const struct ifaddrs *addresses) {
-  enum nic_gid_kind kind = gid_kind(entry->gid.raw);
-  bool foreign = kind < NIC_GID_LINK_LOCAL && !addresses_have(addresses, entry->gid.raw);
+  enum nic_gid_kind kind = nic_gid_kind(entry->gid.raw);
+  int bits = kind < NIC_GID_LINK_LOCAL ? addresses_subnet(addresses, entry->gid.raw) : 0;
+  bool foreign = bits < 0;
   if (gid_order(kind, foreign) >= gid_order(port->gid_kind, port->foreign))
     return;
   port->gid_kind = kind;
   port->foreign = foreign;
+  port->subnet_bits = foreign ? 0 : (uint8_t)bits;
   port->gid_index = entry->gid_index;
   memcpy(port->gid, entry->gid.raw, sizeof port->gid);
 }
@@ -347,7 +349,7 @@ static void take_set_gid(const struct nic *nic, int entries, const struct ifaddr
   for (unsigned i = 0; i < (unsigned)entries; i++) {
     struct ibv_gid_entry entry = {0};
     if (nic->verbs->query_gid_ex(nic->context, port->number, i, &entry, 0, sizeof entry) != 0 ||
-        entry.gid_type != type || gid_kind(entry.gid.raw) == NIC_GID_NONE)
+        entry.gid_type != type || nic_gid_kind(entry.gid.raw) == NIC_GID_NONE)
       continue;
     if (i == set) {
       consider_gid(port, &entry, addresses);
@@ -387,7 +389,8 @@ static void choose_gid(const struct nic *nic, int entries, struct nic_port *port
     port_is(port, NIC_PORT_NO_GID, "its network interface has no IP address, so it has no GID");
 }
 
-/* With a LID the GID is optional: only routed fabrics need it. */
+/* With a LID the GID is optional: only routed fabrics need it. The link-local prefix is that of
+ * each subnet whose manager was given none. */
 static void address_infiniband(const struct nic *nic, const struct ibv_port_attr *attributes,
                                struct nic_port *port) {
   union ibv_gid gid;
@@ -401,10 +404,10 @@ static void address_infiniband(const struct nic *nic, const struct ibv_port_attr
   if (nic->settings[RDMA_GID] != RDMA_AUTO) {
     take_set_gid(nic, attributes->gid_tbl_len, NULL, port);
     port->foreign = false; /* its GIDs are no IP addresses */
-    return;
-  }
-  if (nic->verbs->query_gid(nic->context, (uint8_t)port->number, 0, &gid) == 0)
+  } else if (nic->verbs->query_gid(nic->context, (uint8_t)port->number, 0, &gid) == 0) {
     memcpy(port->gid, gid.raw, sizeof port->gid);
+  }
+  port->subnet_bits = nic_gid_kind(port->gid) < NIC_GID_LINK_LOCAL ? 64 : 0;
 }
 
 /* The upper bit is the membership, full or limited. */

@@ -68,6 +68,7 @@ enum nic_port_status {
 
 /* In the order of preference. */
 enum nic_gid_kind { NIC_GID_IPV4, NIC_GID_IPV6, NIC_GID_LINK_LOCAL, NIC_GID_NONE };
+enum nic_gid_kind nic_gid_kind(const uint8_t gid[16]);
 
 struct nic_port {
   unsigned number;
@@ -78,6 +79,7 @@ struct nic_port {
   unsigned gid_index;
   uint16_t pkey, pkey_index;
   enum nic_gid_kind gid_kind; /* Ethernet */
+  uint8_t subnet_bits;        /* of the GID that name its subnet; 0: they tell nothing */
   bool foreign;               /* Ethernet: the GID is an address of another network namespace */
   char interface_name[16];    /* the port's own; empty: unknown */
   enum ibv_mtu mtu;           /* the link's, or the setting's */

@@ -91,12 +91,16 @@ __attribute__((cold)) static int to_init(struct rdma_rail *rail) {
                 "queue pair to INIT");
 }
 
-__attribute__((cold)) static void describe_end(struct rdma_rail *rail) {
+/* LID and GID may differ from those at the node's opening. */
+__attribute__((cold)) int rdma_rail_look(struct rdma_rail *rail) {
   const struct nic *nic = rail->device->nic;
-  const struct nic_port *port = &rail->port;
+  struct nic_port *port = &rail->port;
   struct rdma_end *end = &rail->end;
-  uint32_t random;
-  random_bytes(&random, sizeof random);
+  list_init(&rail->posted);
+  backlog_init(&rail->waiting);
+  nic_port(nic, rail->device->port.number, port);
+  if (port->status != NIC_PORT_USABLE)
+    return error_set(HAUL_EPATH, 0, nic->name, NULL, "%s", port->reason);
   snprintf(end->nic, sizeof end->nic, "%.31s", nic->name);
   end->ethernet = !port->infiniband;
   end->mtu = (uint8_t)port->mtu;
@@ -105,8 +109,7 @@ __attribute__((cold)) static void describe_end(struct rdma_rail *rail) {
   end->reads = nic->limits.reads_served < READS ? (uint8_t)nic->limits.reads_served : READS;
   end->atomics = (uint8_t)nic->limits.atomics;
   memcpy(end->gid, port->gid, 16);
-  end->queue_pair = rail->qp->qp_num;
-  end->packet = random & 0xffffff;
+  return 0;
 }
 
 /* Sets the depth of the send queue, within the device's limits. */
@@ -173,12 +176,7 @@ __attribute__((cold)) int rdma_rail_open_messages(struct rdma_rail *rail) {
 }
 
 __attribute__((cold)) int rdma_rail_open(struct rdma_rail *rail) {
-  list_init(&rail->posted);
-  backlog_init(&rail->waiting);
-  /* LID and GID may differ from those at the node's opening. */
-  nic_port(rail->device->nic, rail->device->port.number, &rail->port);
-  if (rail->port.status != NIC_PORT_USABLE)
-    return error_set(HAUL_EPATH, 0, rail->device->nic->name, NULL, "%s", rail->port.reason);
+  uint32_t random;
   int code = size_queues(rail);
   if (code == 0)
     code = rdma_receives_get(rail->device, &rail->receives);
@@ -191,10 +189,10 @@ __attribute__((cold)) int rdma_rail_open(struct rdma_rail *rail) {
     system = create_qp(rail, 0);
   if (system)
     return rail_error(rail, "queue pair", system);
-  code = to_init(rail);
-  if (code == 0)
-    describe_end(rail);
-  return code;
+  random_bytes(&random, sizeof random);
+  rail->end.queue_pair = rail->qp->qp_num;
+  rail->end.packet = random & 0xffffff;
+  return to_init(rail);
 }
 
 /* InfiniBand needs the global header only where routers are on the way. */
@@ -249,6 +247,7 @@ __attribute__((cold)) static int to_send(struct rdma_rail *rail, const struct rd
 __attribute__((cold)) int rdma_rail_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
   rail->fence_limit = peer->receives < RDMA_FENCES ? peer->receives : RDMA_FENCES;
   rail->peer_atomics = peer->atomics;
+  rail->by_order = !rdma_rail_is_near(rail, peer);
   if (peer->ethernet != rail->end.ethernet)
     return error_set(HAUL_ENOPATH, 0, rail->device->nic->name, NULL,
                      "one side has InfiniBand and the other Ethernet");

@@ -58,9 +58,10 @@ struct rdma_fence {
 };
 
 struct rdma_rail {
-  struct rdma_endpoint *endpoint; /* constant, like the next two (restore.c) */
+  struct rdma_endpoint *endpoint; /* constant, like all before `events` (restore.c) */
   struct rdma_device *device;
   unsigned number; /* on both sides */
+  bool by_order;   /* paired with an end that is not known to be in the same subnet */
   struct ibv_comp_channel *events;
   struct ibv_cq *cq;
   struct ibv_qp *qp;
@@ -90,6 +91,9 @@ struct rdma_rail {
   struct rdma_messages messages;
 };
 
+/* Looks at the port, and describes this side's end as far as it can be without a queue pair: 0, or
+ * HAUL_EPATH with the detail why the port is not usable. */
+int rdma_rail_look(struct rdma_rail *rail);
 /* Creates the queue pair: 0 or a code with the detail. */
 int rdma_rail_open(struct rdma_rail *rail);
 /* Posts the receives: 0 or a code with the detail. */

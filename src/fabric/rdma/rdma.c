@@ -46,36 +46,6 @@ void rdma_close_rail(struct rdma_rail *rail) {
   rdma_rail_close(rail);
 }
 
-/* Most links of a host without a NIC never need rails. */
-static int open_rails(struct rdma_endpoint *endpoint) {
-  struct rdma_node *node = endpoint->node;
-  endpoint->rails = alloc_zero(node->count, sizeof *endpoint->rails);
-  int code = endpoint->rails ? 0 : error_memory("rdma rails");
-  for (unsigned i = 0; i < node->count && code == 0; i++) {
-    struct rdma_rail *rail = alloc_zero(1, sizeof *rail);
-    if (!rail)
-      return error_memory("rdma rail");
-    rail->endpoint = endpoint;
-    rail->device = &node->devices[i];
-    rail->number = i;
-    endpoint->rails[endpoint->rail_count++] = rail;
-    code = rdma_open_rail(rail);
-  }
-  return code;
-}
-
-static void close_rails(struct rdma_endpoint *endpoint) {
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    rdma_close_rail(endpoint->rails[i]);
-}
-
-static void free_rails(struct rdma_endpoint *endpoint) {
-  while (endpoint->rail_count > 0)
-    alloc_free(endpoint->rails[--endpoint->rail_count]);
-  alloc_free(endpoint->rails);
-  endpoint->rails = NULL;
-}
-
 static int create(struct link *link, struct endpoint **out) {
   struct rdma_endpoint *endpoint = alloc_zero(1, sizeof *endpoint);
   if (!endpoint)
@@ -113,10 +83,10 @@ static void start_endpoint(struct rdma_endpoint *endpoint, struct stream stream)
     stream_close(&stream);
     return;
   }
-  if (open_rails(endpoint) != 0) {
+  if (endpoint->base.link->initiator && rdma_rails_offer(endpoint) != 0) {
     endpoint_close(&endpoint->base, "%s", haul_error_last()->text);
-    close_rails(endpoint);
-    free_rails(endpoint);
+    rdma_rails_close(endpoint);
+    rdma_rails_free(endpoint);
     rdma_reject(endpoint, stream);
     return;
   }
@@ -160,10 +130,9 @@ static void rdma_stop(struct endpoint *base, int code) {
   rdma_channel_stop(endpoint, code);
   staging_cancel_wait(&endpoint->staging);
   loop_timer_stop(&endpoint->timer);
-  if (endpoint->rail_count > 0) {
+  if (endpoint->poller.arm) /* it was started */
     loop_poller_stop(base->link->fabric->loop, &endpoint->poller);
-    close_rails(endpoint);
-  }
+  rdma_rails_close(endpoint);
   /* Deferred jobs are rejected here; rdma_post rejects those that are deferred later. */
   combiner_drain(&endpoint->combiner);
   rdma_end_rejected(endpoint);
@@ -183,7 +152,8 @@ static void rdma_destroy(struct endpoint *base) {
   for (struct list *item; (item = list_take(&endpoint->bindings));)
     alloc_free(list_entry(item, struct rdma_binding, link));
   combiner_destroy(&endpoint->combiner);
-  free_rails(endpoint);
+  rdma_rails_free(endpoint);
+  alloc_free(endpoint->greeting);
   alloc_free(endpoint);
 }
 

@@ -29,7 +29,9 @@ static int renew_rail(struct rdma_rail *rail) {
   rail->inlined = inlined;
   rail->peer_atomics = atomics;
   rail->broken = true;
-  int code = rdma_open_rail(rail);
+  int code = rdma_rail_look(rail);
+  if (code == 0)
+    code = rdma_open_rail(rail);
   rail->broken = code != 0;
   return code;
 }
@@ -68,7 +70,7 @@ static void pause_first(struct rdma_endpoint *endpoint) {
 static void on_timer(struct timer *timer) {
   struct rdma_endpoint *endpoint = list_entry(timer, struct rdma_endpoint, restore.timer);
   if (renew_rails(endpoint) == 0)
-    rdma_send_hello(endpoint);
+    rdma_send_hello(endpoint, 0);
   else
     pause_first(endpoint);
 }
@@ -97,10 +99,8 @@ static bool comes_early(struct rdma_restore *restore) {
 }
 
 bool rdma_restore_answer(struct rdma_endpoint *endpoint) {
-  struct rdma_record none = {.type = RDMA_HELLO};
   if (!endpoint->restore.possible) { /* it never opened here */
-    snprintf(none.reason, sizeof none.reason, "%.127s", endpoint_reason(&endpoint->base));
-    rdma_send_record(endpoint, &none);
+    rdma_send_refusal(endpoint, endpoint_reason(&endpoint->base));
     return false;
   }
   if (comes_early(&endpoint->restore) || renew_rails(endpoint) != 0) {
@@ -108,7 +108,7 @@ bool rdma_restore_answer(struct rdma_endpoint *endpoint) {
     rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
     return false;
   }
-  rdma_send_hello(endpoint);
+  rdma_send_hello(endpoint, 0);
   return true;
 }
 

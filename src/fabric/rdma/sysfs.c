@@ -84,21 +84,34 @@ bool sysfs_first(struct sysfs_path folder, bool (*wanted)(const char *name), cha
   return *name != '\0';
 }
 
-static bool is_gid(const struct sockaddr *address, const uint8_t gid[16]) {
-  uint8_t mapped[16] = {[10] = 0xff, [11] = 0xff};
-  if (!address)
-    return false;
-  if (address->sa_family == AF_INET6)
-    return memcmp(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, gid, 16) == 0;
-  if (address->sa_family != AF_INET)
-    return false;
-  memcpy(mapped + 12, &((const struct sockaddr_in *)(const void *)address)->sin_addr, 4);
-  return memcmp(mapped, gid, 16) == 0;
+/* The address as a GID has it, IPv4 behind the 12 bytes of `mapping`; false: it is no IP address.
+ */
+static bool to_bytes(const struct sockaddr *address, const uint8_t mapping[12], uint8_t bytes[16]) {
+  sa_family_t family = address ? address->sa_family : AF_UNSPEC;
+  if (family == AF_INET6) {
+    memcpy(bytes, &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, 16);
+  } else if (family == AF_INET) {
+    memcpy(bytes, mapping, 12);
+    memcpy(bytes + 12, &((const struct sockaddr_in *)(const void *)address)->sin_addr, 4);
+  }
+  return family == AF_INET6 || family == AF_INET;
 }
 
-bool addresses_have(const struct ifaddrs *addresses, const uint8_t gid[16]) {
+static int leading_ones(const uint8_t bytes[16]) {
+  int count = 0;
+  while (count < 128 && bytes[count / 8] & 0x80 >> count % 8)
+    count++;
+  return count;
+}
+
+int addresses_subnet(const struct ifaddrs *addresses, const uint8_t gid[16]) {
+  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+  static const uint8_t ones[12] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+                                   0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+  uint8_t bytes[16];
   for (; addresses; addresses = addresses->ifa_next)
-    if (!(addresses->ifa_flags & IFF_LOOPBACK) && is_gid(addresses->ifa_addr, gid))
-      return true;
-  return false;
+    if (!(addresses->ifa_flags & IFF_LOOPBACK) && to_bytes(addresses->ifa_addr, mapped, bytes) &&
+        memcmp(bytes, gid, sizeof bytes) == 0)
+      return to_bytes(addresses->ifa_netmask, ones, bytes) ? leading_ones(bytes) : 0;
+  return -1;
 }

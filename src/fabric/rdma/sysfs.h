@@ -34,8 +34,9 @@ bool sysfs_real(struct sysfs_path path, char real[PATH_MAX]);
 bool sysfs_first(struct sysfs_path folder, bool (*wanted)(const char *name), char *name,
                  size_t size);
 
-/* Whether the GID is one of the addresses (IPv4 is mapped). Loopback addresses do not count: every
+/* How many leading bits of the GID name its subnet, by the netmask of the address that it is (IPv4
+ * is mapped); 0: unknown. -1: it is none of the addresses. Loopback addresses do not count: every
  * namespace has them. */
-bool addresses_have(const struct ifaddrs *addresses, const uint8_t gid[16]);
+int addresses_subnet(const struct ifaddrs *addresses, const uint8_t gid[16]);
 
 #endif

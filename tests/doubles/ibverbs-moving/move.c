@@ -102,12 +102,6 @@ static enum ibv_wc_status copy_piece(const struct side *here, const struct side 
   return status;
 }
 
-/* IPv4 subnets have 24 bits, others 64. */
-static bool share_subnet(const uint8_t one[16], const uint8_t other[16]) {
-  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-  return memcmp(one, other, memcmp(one, mapped, sizeof mapped) == 0 ? 15 : 8) == 0;
-}
-
 /* With the peer's lock. Packets leave an InfiniBand subnet with a global header only. */
 static bool is_reachable(const struct sender *sender, const struct fabric_qp *peer) {
   const struct ibv_ah_attr *to = &sender->qp->attributes.ah_attr;
@@ -115,9 +109,8 @@ static bool is_reachable(const struct sender *sender, const struct fabric_qp *pe
   if (peer->infiniband != sender->slot->infiniband)
     return false;
   if (peer->infiniband)
-    return to->dlid == peer->lid && share_subnet(peer->gid, to->is_global ? named : own);
-  return memcmp(named, peer->gid, sizeof peer->gid) == 0 &&
-         (is_routed() || share_subnet(own, peer->gid));
+    return to->dlid == peer->lid && memcmp(peer->gid, to->is_global ? named : own, 8) == 0;
+  return memcmp(named, peer->gid, sizeof peer->gid) == 0 && is_route(own, named);
 }
 
 /* The peer's queue pair, locked; NULL: it does not acknowledge. */

@@ -356,10 +356,13 @@ enum ibv_qp_state emulator_state(const struct qp *qp) {
 int emulator_to_state(struct qp *qp, enum ibv_qp_state state) {
   struct sender *sender = qp->emulator;
   struct fabric_qp *slot = sender->slot;
+  const uint8_t *to = qp->attributes.ah_attr.grh.dgid.raw;
   int system = 0;
   if (removal() != PRESENT)
     return EIO;
   DEMAND(state != IBV_QPS_RESET); /* not emulated */
+  if (state == IBV_QPS_RTR && !slot->infiniband && !is_route(slot->gid, to))
+    return ENETUNREACH; /* the kernel looks for the route */
   fabric_lock(&slot->lock);
   if (atomic_load(&slot->state) == IBV_QPS_ERR && state != IBV_QPS_ERR) {
     system = EINVAL; /* it failed meanwhile */
