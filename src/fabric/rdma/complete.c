@@ -98,7 +98,7 @@ bool rdma_arm(struct poller *poller) {
   return again;
 }
 
-static void start_timer(struct rdma_endpoint *endpoint) {
+__attribute__((cold)) static void start_timer(struct rdma_endpoint *endpoint) {
   loop_timer_start(endpoint->base.link->fabric->loop, &endpoint->timer,
                    clock_after(clock_now(), RDMA_CANCEL_NS));
 }
@@ -139,7 +139,7 @@ bool rdma_poll(struct rdma_endpoint *endpoint) {
   return any;
 }
 
-void rdma_cancel(struct endpoint *base, struct work *work, int code) {
+__attribute__((cold)) void rdma_cancel(struct endpoint *base, struct work *work, int code) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
   struct list ended = LIST_INIT(ended);
   combiner_lock(&endpoint->combiner);
@@ -161,7 +161,7 @@ void rdma_cancel(struct endpoint *base, struct work *work, int code) {
 }
 
 /* With the lock. */
-static void retire_revoked(struct list *jobs, struct list *ended) {
+__attribute__((cold)) static void retire_revoked(struct list *jobs, struct list *ended) {
   list_each_safe(item, jobs) {
     struct rdma_job *job = list_entry(item, struct rdma_job, link);
     if (((const struct rdma_binding *)job->work->binding)->revoked)
@@ -170,7 +170,7 @@ static void retire_revoked(struct list *jobs, struct list *ended) {
 }
 
 /* A job on a revoked region whose bytes are between this side's device and a bounce buffer. */
-static struct rdma_job *find_revoked_copy(struct rdma_endpoint *endpoint) {
+__attribute__((cold)) static struct rdma_job *find_revoked_copy(struct rdma_endpoint *endpoint) {
   struct rdma_job *found = NULL;
   combiner_lock(&endpoint->combiner);
   list_each(item, &endpoint->stepping) {
@@ -183,7 +183,7 @@ static struct rdma_job *find_revoked_copy(struct rdma_endpoint *endpoint) {
   return found;
 }
 
-void rdma_end_revoked(struct rdma_endpoint *endpoint) {
+__attribute__((cold)) void rdma_end_revoked(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
   /* The owner waits for the region's last job for at most its liveness timeout, and a slow device
    * may copy for longer. */
@@ -204,13 +204,13 @@ void rdma_end_revoked(struct rdma_endpoint *endpoint) {
 }
 
 /* Atomics count: they write as well. */
-static bool has_write(const struct list *jobs) {
+__attribute__((cold)) static bool has_write(const struct list *jobs) {
   list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->work->operation !=
                             HAUL_OP_READ) return true;
   return false;
 }
 
-bool rdma_has_writes(struct rdma_endpoint *endpoint) {
+__attribute__((cold)) bool rdma_has_writes(struct rdma_endpoint *endpoint) {
   combiner_lock(&endpoint->combiner);
   bool writes = has_write(&endpoint->stepping) || has_write(&endpoint->stranded) ||
                 endpoint->slots_in_copy > 0;
@@ -220,13 +220,13 @@ bool rdma_has_writes(struct rdma_endpoint *endpoint) {
   return writes;
 }
 
-static bool any_canceled(const struct list *jobs) {
+__attribute__((cold)) static bool any_canceled(const struct list *jobs) {
   list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->cancel_code) return true;
   return false;
 }
 
 /* The peer did not send BROKEN_ACK in time. */
-static void end_canceled(struct rdma_endpoint *endpoint) {
+__attribute__((cold)) static void end_canceled(struct rdma_endpoint *endpoint) {
   struct list ended = LIST_INIT(ended);
   combiner_lock(&endpoint->combiner);
   list_each_safe(item, &endpoint->stranded) {
@@ -248,7 +248,7 @@ static int64_t stall_ns(const struct nic *nic) {
 
 /* A working NIC completes every work request, or fails it once the retries are exhausted. One that
  * exceeds that time loses its queue pair, and with it all access. */
-void rdma_check_stuck(struct timer *timer) {
+__attribute__((cold)) void rdma_check_stuck(struct timer *timer) {
   struct rdma_endpoint *endpoint = list_entry(timer, struct rdma_endpoint, timer);
   struct rdma_rail *stuck = NULL;
   if (endpoint->broken) {
@@ -271,7 +271,7 @@ void rdma_check_stuck(struct timer *timer) {
 }
 
 /* With the lock. */
-static void strand(struct list *jobs, struct list *stranded) {
+__attribute__((cold)) static void strand(struct list *jobs, struct list *stranded) {
   while (!list_empty(jobs)) {
     struct rdma_job *job = list_entry(jobs->next, struct rdma_job, link);
     job_leave_rail(job);
@@ -280,7 +280,7 @@ static void strand(struct list *jobs, struct list *stranded) {
   }
 }
 
-static void strand_all(struct rdma_endpoint *endpoint) {
+__attribute__((cold)) static void strand_all(struct rdma_endpoint *endpoint) {
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct rdma_rail *rail = endpoint->rails[i];
     rdma_rail_destroy_qp(rail);
@@ -293,7 +293,7 @@ static void strand_all(struct rdma_endpoint *endpoint) {
 }
 
 /* Closes or interrupts the endpoint first: a thread that finds it broken reads the reason. */
-void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
+__attribute__((cold)) void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
   if (endpoint->restore.possible)
     endpoint_interrupt(&endpoint->base, reason);
   else
@@ -314,7 +314,7 @@ void rdma_break(struct rdma_endpoint *endpoint, const char *reason) {
   rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_BROKEN});
 }
 
-void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
+__attribute__((cold)) void rdma_end_stranded(struct rdma_endpoint *endpoint, int code) {
   struct list ended = LIST_INIT(ended);
   combiner_lock(&endpoint->combiner);
   while (!list_empty(&endpoint->stranded))
