@@ -4,6 +4,7 @@
 #include "support/check.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #include "doubles/cuda/door.h"
 #include "fabric/rdma/sysfs.h"
+#include "memory/provider.h"
 #include "support/gpu.h"
 #include "support/nic.h"
 #include "support/owner.h"
@@ -225,6 +227,94 @@ static void a_rail_that_refuses_leaves_the_others(void **state) {
   nic->ports = 1;
 }
 
+/* Four NICs, of which the last two are below the GPU's bridge, and all take dma-bufs. */
+static void add_nics(void) {
+  static const char *const bridges[] = {"0000:00:02.0", "0000:00:02.0", "0000:00:01.0",
+                                        "0000:00:01.0"};
+  struct haul_device device = {.place = gpu};
+  char path[96], name[64];
+  provider_of(HAUL_CUDA)->describe(0, &device);
+  snprintf(path, sizeof path, "devices/pci0000:00/%s/%s", bridges[2], device.pci);
+  snprintf(name, sizeof name, "bus/pci/devices/%s", device.pci);
+  tree_folder(folder, path);
+  tree_link(folder, name, path);
+  nic_set("10.0.1.1,10.0.2.1,10.0.3.1,10.0.4.1");
+  for (unsigned i = 0; i < COUNT(bridges); i++) {
+    nic_double()->devices[i].dmabuf = true;
+    snprintf(path, sizeof path, "devices/pci0000:00/%s/0000:1%u:00.0", bridges[i], i);
+    snprintf(name, sizeof name, "bus/pci/devices/0000:1%u:00.0", i);
+    tree_folder(folder, path);
+    tree_link(folder, name, path);
+    snprintf(name, sizeof name, "class/infiniband/double%u/device", i);
+    tree_link(folder, name, path);
+  }
+  addresses_get = nic_addresses;
+}
+
+static void remove_nics(void) {
+  addresses_get = getifaddrs;
+  nic_set("10.0.0.1");
+}
+
+/* The NICs of these bits have got work requests since then. */
+static void assert_carried(const uint64_t before[4], unsigned wanted) {
+  unsigned used = 0;
+  for (unsigned i = 0; i < 4; i++)
+    used |= (unsigned)(atomic_load(&nic_double()->devices[i].requests) > before[i]) << i;
+  assert_int_equal(used, wanted);
+}
+
+static void note_requests(uint64_t before[4]) {
+  for (unsigned i = 0; i < 4; i++)
+    before[i] = atomic_load(&nic_double()->devices[i].requests);
+}
+
+static void the_nearest_nics_carry_it(void **state) {
+  (void)state;
+  uint64_t before[4];
+  door->dmabuf = 2;
+  add_nics();
+  open_nodes("dmabuf", host);
+  struct haul_region *local = alloc(t.user, gpu, LENGTH), *other = alloc(t.user, host, LENGTH);
+  struct haul_path path = path_from(local);
+  assert_string_equal(path.detail, "double2, 2 of 4 rails");
+  assert_non_null(strstr(path.reason, "nearest by PCI"));
+  note_requests(before);
+  check_direct(local);
+  assert_carried(before, 0xc);
+  path = path_from(other);
+  assert_string_equal(path.detail, "double0, 4 rails");
+  assert_null(strstr(path.reason, "nearest"));
+  note_requests(before);
+  check_direct(other);
+  assert_true(atomic_load(&nic_double()->devices[0].requests) > before[0]);
+  haul_region_release(local);
+  haul_region_release(other);
+  close_nodes();
+  remove_nics();
+}
+
+/* The owner's other NICs take no dma-buf: they have no key, and the region is not staged. */
+static void nics_that_can_reach_a_region_carry_it(void **state) {
+  (void)state;
+  uint64_t before[4];
+  door->dmabuf = 2;
+  add_nics();
+  for (unsigned i = 1; i < 4; i++)
+    nic_double()->devices[i].dmabuf = i == 2;
+  open_nodes("dmabuf", gpu);
+  struct haul_region *local = alloc(t.user, host, LENGTH);
+  struct haul_path path = path_from(local);
+  assert_string_equal(path.detail, "double0, 2 of 4 rails");
+  assert_non_null(strstr(path.reason, "the peer's other NICs cannot register the memory"));
+  note_requests(before);
+  check_direct(local);
+  assert_carried(before, 0x5);
+  haul_region_release(local);
+  close_nodes();
+  remove_nics();
+}
+
 static struct haul_region *wrap(void *address, uint64_t length) {
   struct haul_region *region;
   assert_works(haul_region_wrap(t.user, address, length, &region));
@@ -358,6 +448,8 @@ int main(void) {
       TEST(a_shortage_stages_until_the_next_try),
       TEST(a_refused_region_stages_no_other),
       TEST(a_rail_that_refuses_leaves_the_others),
+      TEST(the_nearest_nics_carry_it),
+      TEST(nics_that_can_reach_a_region_carry_it),
       TEST(all_memory_of_an_allocation_is_direct),
       TEST(memory_of_mappings_and_pools_is_direct),
       TEST(a_shared_page_is_staged_with_the_reason),

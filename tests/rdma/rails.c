@@ -92,6 +92,7 @@ static void assert_lid(size_t nic, unsigned lid) {
 static void eight_and_eight_in_another_order(void **state) {
   (void)state;
   begin(EIGHT, "10.0.8.2,10.0.3.2,10.0.1.2,10.0.6.2,10.0.2.2,10.0.5.2,10.0.4.2,10.0.7.2");
+  assert_null(strstr(explained().reason, "order"));
   assert_moves(8);
   for (unsigned i = 0; i < 8; i++) {
     char address[32];
@@ -162,6 +163,13 @@ static void routed_ends_are_paired_by_order(void **state) {
   assert_pair(3, "::ffff:10.0.6.2");
 }
 
+static void routed_rails_are_reported(void **state) {
+  (void)state;
+  begin_with("10.0.1.1,10.0.9.1,10.0.8.1", "10.0.7.2,10.0.6.2,10.0.1.2", "routed");
+  assert_string_equal(explained().detail, "double0, 3 rails");
+  assert_non_null(strstr(explained().reason, "2 paired by order, not by subnet"));
+}
+
 static void all_are_routed(void **state) {
   (void)state;
   begin_with("10.0.1.1,10.0.2.1", "10.1.1.2,10.1.2.2", "routed");
@@ -190,6 +198,7 @@ static void link_local_ends_are_paired_by_order(void **state) {
   (void)state;
   begin("fe80::1,fe80::2,fe80::3", "fe80::11,fe80::12,fe80::13");
   assert_moves(3);
+  assert_non_null(strstr(explained().reason, "3 paired by order, not by subnet"));
   assert_pair(0, "fe80::11");
   assert_pair(1, "fe80::12");
   assert_pair(2, "fe80::13");
@@ -272,6 +281,54 @@ static void a_port_that_is_down_is_left_out(void **state) {
   assert_pair(2, "::ffff:10.0.3.2");
 }
 
+/* By the speeds of the lines: 100 Gb/s and 8 Gb/s. */
+static void a_slow_port_carries_less(void **state) {
+  (void)state;
+  nic_set("10.0.1.1,10.0.2.1");
+  nic_double()->devices[1].port[0].speed = 4;
+  nic_double()->devices[1].port[0].width = 1;
+  nic_set_of_children("10.0.1.2,10.0.2.2");
+  pair_open(&t, NULL, LENGTH);
+  struct double_device *nics = nic_double()->devices;
+  assert_moves(2);
+  assert_in_range(atomic_load(&nics[1].requests), 1, atomic_load(&nics[0].requests) / 4);
+}
+
+static struct haul_path explain_addition(void) {
+  struct haul_path paths[HAUL_PATHS_MAX];
+  size_t count = HAUL_PATHS_MAX;
+  assert_works(haul_explain(t.region, t.remote, HAUL_OP_FETCH_ADD, 8, NULL, paths, &count));
+  for (size_t i = 0; i < count; i++)
+    if (strcmp(paths[i].name, "rdma") == 0)
+      return paths[i];
+  fail_msg("no path rdma");
+  return paths[0];
+}
+
+/* So that those of all peers exclude each other. */
+static void atomics_use_the_owners_first_nic(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  begin("10.0.2.1,10.0.3.1,10.0.1.1", "10.0.1.2,10.0.2.2,10.0.3.2");
+  const struct double_device *nics = nic_double()->devices;
+  uint64_t before[] = {nics[0].requests, nics[1].requests, nics[2].requests};
+  options.only = "rdma";
+  for (unsigned i = 0; i < 4; i++)
+    assert_works(haul_fetch_add(t.region, 0, t.remote, 0, 1, &options, NULL));
+  assert_int_equal(nics[0].requests - before[0], 0);
+  assert_int_equal(nics[1].requests - before[1], 0);
+  assert_int_equal(nics[2].requests - before[2], 4);
+}
+
+static void without_the_owners_first_nic_there_are_no_atomics(void **state) {
+  (void)state;
+  begin("10.0.2.1,10.0.3.1", "10.0.1.2,10.0.2.2,10.0.3.2");
+  struct haul_path path = explain_addition();
+  assert_false(path.open);
+  assert_non_null(strstr(path.reason, "its NIC for atomics has no rail"));
+  assert_moves(2);
+}
+
 int main(int argc, char **argv) {
   addresses_get = nic_addresses;
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
@@ -288,6 +345,7 @@ int main(int argc, char **argv) {
       TEST(two_in_a_subnet_with_one),
       TEST(two_in_a_subnet_with_two),
       TEST(routed_ends_are_paired_by_order),
+      TEST(routed_rails_are_reported),
       TEST(all_are_routed),
       TEST(ends_without_a_route_are_left_out),
       TEST(without_a_route_the_path_is_closed),
@@ -298,6 +356,9 @@ int main(int argc, char **argv) {
       TEST(nics_of_other_kinds_close_the_path),
       TEST(broken_rails_are_connected_again),
       TEST(a_port_that_is_down_is_left_out),
+      TEST(a_slow_port_carries_less),
+      TEST(atomics_use_the_owners_first_nic),
+      TEST(without_the_owners_first_nic_there_are_no_atomics),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

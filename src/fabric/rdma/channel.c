@@ -216,9 +216,13 @@ static int fill_binding(const struct attach_request *request, const struct rdma_
   if (response->status)
     return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s",
                      error_quote(response->reason));
+  unsigned rails = ((1u << endpoint->rail_count) - 1) & ~(unsigned)response->missing;
   if (response->length != request->key->length || response->rails != endpoint->rail_count ||
-      response->handle != request->key->handle)
+      response->handle != request->key->handle || rails == 0 ||
+      response->atomic_rail >= endpoint->rail_count)
     return HAUL_EPROTO;
+  binding->rails = (uint16_t)rails;
+  binding->atomic_rail = response->atomic_rail;
   binding->address = response->address;
   binding->staged = response->flags & RDMA_STAGED;
   binding->fenced = response->flags & RDMA_FENCED_WRITES;

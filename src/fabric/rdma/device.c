@@ -192,24 +192,31 @@ void rdma_devices_close(struct rdma_node *node) {
   node->nics = NULL;
 }
 
-static bool is_nearer(struct nic_distance a, struct nic_distance b) {
-  return a.shared != b.shared ? a.shared > b.shared : a.numa < b.numa;
+static struct haul_device describe(struct haul_place place) {
+  const struct provider *provider = provider_of(place.kind);
+  struct haul_device device = {.place = place, .numa = -1};
+  if (provider && provider->describe)
+    provider->describe(place.device, &device);
+  return device;
+}
+
+const char *rdma_devices_compare(const struct rdma_device *near, const struct rdma_device *far,
+                                 struct haul_place place) {
+  struct haul_device device = describe(place);
+  return nic_is_near_by(nic_distance(near->nic, &device), nic_distance(far->nic, &device));
 }
 
 /* The rank counts those that are nearer; four bits tell 15 ranks apart. */
 static uint64_t find_ranks(const struct rdma_node *node, struct haul_place place) {
-  const struct provider *provider = provider_of(place.kind);
-  struct haul_device device = {.place = place, .numa = -1};
+  struct haul_device device = describe(place);
   struct nic_distance distances[RDMA_RAILS_MAX];
   uint64_t ranks = 0;
-  if (provider && provider->describe)
-    provider->describe(place.device, &device);
   for (unsigned i = 0; i < node->count; i++)
     distances[i] = nic_distance(node->devices[i].nic, &device);
   for (unsigned i = 0; i < node->count; i++) {
     uint64_t rank = 1;
     for (unsigned j = 0; j < node->count && rank < 15; j++)
-      rank += is_nearer(distances[j], distances[i]);
+      rank += nic_is_nearer(distances[j], distances[i]);
     ranks |= rank << 4 * i;
   }
   return ranks;

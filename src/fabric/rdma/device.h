@@ -54,6 +54,9 @@ int rdma_devices_open(struct rdma_node *node);
 void rdma_devices_close(struct rdma_node *node);
 /* As node->ranks. */
 uint64_t rdma_devices_rank(struct rdma_node *node, struct haul_place place);
+/* Why the place has the one device nearer than the other; a literal. */
+const char *rdma_devices_compare(const struct rdma_device *near, const struct rdma_device *far,
+                                 struct haul_place place);
 /* The device's of these. */
 static inline unsigned rdma_rank_of(uint64_t ranks, const struct rdma_device *device) {
   return (unsigned)(ranks >> 4 * device->number & 15);

@@ -38,9 +38,11 @@
 struct rdma_binding {
   struct list link; /* endpoint->bindings */
   uint64_t handle, address;
-  bool staged;           /* address and keys are the staging area's */
-  bool fenced;           /* the owner has to fence its device */
-  bool atomic;           /* the keys allow atomics */
+  bool staged; /* address and keys are the staging area's */
+  bool fenced; /* the owner has to fence its device */
+  bool atomic; /* the keys allow atomics, over `atomic_rail` */
+  uint8_t atomic_rail;
+  uint16_t rails;        /* bits of those with a key */
   uint32_t number;       /* for immediates */
   uint32_t jobs;         /* under way */
   bool revoked;          /* by the owner */
@@ -116,6 +118,11 @@ static inline uint32_t rdma_next_request(struct rdma_endpoint *endpoint) {
   return endpoint->next_request;
 }
 
+/* Whether both sides pair rails by subnet, and know keys that are missing. */
+static inline bool rdma_pairs_rails(const struct rdma_endpoint *endpoint) {
+  return endpoint->base.link->version >= RDMA_PAIRS_VERSION;
+}
+
 /* rdma.c: creates a rail at its device. */
 int rdma_open_rail(struct rdma_rail *rail);
 void rdma_close_rail(struct rdma_rail *rail);
@@ -135,8 +142,6 @@ int rdma_rails_settle(struct rdma_endpoint *endpoint, const struct rdma_greeting
 int rdma_rails_connect(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer);
 void rdma_rails_close(struct rdma_endpoint *endpoint);
 void rdma_rails_free(struct rdma_endpoint *endpoint);
-/* Whether the rail's own netmask or prefix has the peer's end in its subnet. */
-bool rdma_rail_is_near(const struct rdma_rail *rail, const struct rdma_end *peer);
 
 /* restore.c; with the loop's lock */
 void rdma_restore_init(struct rdma_endpoint *endpoint);
@@ -149,7 +154,7 @@ bool rdma_restore_answer(struct rdma_endpoint *endpoint);
 /* Opens the path once the probes are acknowledged. */
 void rdma_restore_poll(struct rdma_endpoint *endpoint);
 
-/* Bits of the devices nearest to the place, among those of rails (rdma.c). */
-unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place);
+/* Bits of the devices nearest to the place, among those of these rails (rdma.c). */
+unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place, unsigned rails);
 
 #endif

@@ -81,6 +81,8 @@ struct rdma_record {
   uint16_t paired; /* HELLO of the acceptor: bits of the initiator's ends, to which its own belong
                       in this order; 0: they belong to the first ones */
   uint32_t keys[RDMA_RAILS_MAX];
+  uint8_t atomic_rail; /* ATTACHED: the rail for atomics, if they are allowed */
+  uint16_t missing;    /* ATTACHED: bits of the rails without a key */
   char reason[128];
   uint64_t sum; /* CHECKSUM: XXH3-64 of the spans' XXH3-64 checksums */
   uint64_t at;  /* COPY_IN, COPY_OUT: offset of the packed spans in the staging area */

@@ -529,6 +529,14 @@ struct nic_distance nic_distance(const struct nic *nic, const struct haul_device
   };
 }
 
+bool nic_is_nearer(struct nic_distance a, struct nic_distance b) {
+  return a.shared != b.shared ? a.shared > b.shared : a.numa < b.numa;
+}
+
+const char *nic_is_near_by(struct nic_distance near, struct nic_distance far) {
+  return near.shared != far.shared ? "nearest by PCI" : "nearest by NUMA";
+}
+
 /* Hardware goes first. Soft-RoCE over the loopback interface goes last: no other host reaches it.
  */
 static int class_of(const struct nic_rail *rail) {
@@ -550,10 +558,8 @@ static int compare(const struct nic_rail *a, const struct nic_rail *b) {
   int classes = class_of(a) - class_of(b);
   if (classes)
     return classes;
-  if (a->distance.shared != b->distance.shared)
-    return a->distance.shared > b->distance.shared ? -1 : 1;
-  if (a->distance.numa != b->distance.numa)
-    return a->distance.numa < b->distance.numa ? -1 : 1;
+  if (nic_is_nearer(a->distance, b->distance) || nic_is_nearer(b->distance, a->distance))
+    return nic_is_nearer(a->distance, b->distance) ? -1 : 1;
   if (a->port.bytes_per_ns != b->port.bytes_per_ns)
     return a->port.bytes_per_ns > b->port.bytes_per_ns ? -1 : 1;
   int names = strverscmp(a->nic->name, b->nic->name);

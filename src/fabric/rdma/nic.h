@@ -100,6 +100,9 @@ struct nic_distance {
   int numa;        /* as in sysfs: 10: the same node; 20: a node is unknown */
 };
 struct nic_distance nic_distance(const struct nic *nic, const struct haul_device *device);
+bool nic_is_nearer(struct nic_distance a, struct nic_distance b);
+/* How it is nearer; a literal. */
+const char *nic_is_near_by(struct nic_distance near, struct nic_distance far);
 
 /* A usable port. */
 struct nic_rail {

@@ -128,17 +128,21 @@ void rdma_close_attachments(struct rdma_endpoint *endpoint) {
   endpoint->staging_area = NULL;
 }
 
-/* Registers the region, or stages it where no NIC takes its memory: then the device copies to and
- * from host memory. `area`: to be opened where staging needs it, also in part; NULL where the
- * endpoint has one. */
+/* Registers the region with the NICs that take its memory, or stages it where none does: then the
+ * device copies to and from host memory. `area`: to be opened where staging needs it, also in part;
+ * NULL where the endpoint has one. */
 static int make_reachable(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment,
                           struct rdma_staging_area **area) {
   const struct memory *memory = &attachment->region->memory;
+  bool partly = false;
   int code = 0;
-  for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
-    code = rdma_device_export(endpoint->rails[i]->device, memory, attachment->rights,
-                              &attachment->registrations[i]);
-  if (code == 0)
+  for (unsigned i = 0; i < endpoint->rail_count && code != HAUL_ELIMIT; i++) {
+    int refusal = rdma_device_export(endpoint->rails[i]->device, memory, attachment->rights,
+                                     &attachment->registrations[i]);
+    partly |= refusal == 0;
+    code = refusal ? refusal : code;
+  }
+  if (code == 0 || (partly && code != HAUL_ELIMIT && rdma_pairs_rails(endpoint)))
     return 0;
   unregister(endpoint, attachment->registrations);
   if (memory->view || !copy_stages(memory))
@@ -174,6 +178,18 @@ static int find_export(const struct rdma_endpoint *endpoint, uint64_t handle,
   return exports_find(link->fabric->exports, handle, link->identity, view);
 }
 
+/* The rail for the atomics of the peer: all peers' go through one NIC, as many are atomic among
+ * their own operations only. NULL: the peer has no rail there, or it has no key. */
+static const struct rdma_rail *find_atomic_rail(const struct rdma_endpoint *endpoint,
+                                                const struct rdma_attachment *attachment) {
+  unsigned most = rdma_pairs_rails(endpoint) ? endpoint->rail_count : 1;
+  for (unsigned i = 0; i < most; i++)
+    if (endpoint->rails[i]->device->nic == endpoint->node->devices->nic &&
+        attachment->registrations[i])
+      return endpoint->rails[i];
+  return NULL;
+}
+
 /* Where the peer's NIC finds the region's bytes. */
 static void describe_attachment(const struct rdma_endpoint *endpoint,
                                 const struct rdma_attachment *attachment,
@@ -185,14 +201,18 @@ static void describe_attachment(const struct rdma_endpoint *endpoint,
   response->length = memory->length;
   response->rails = (uint8_t)endpoint->rail_count;
   response->number = attachment->number;
-  bool atomic =
-      !staged && rdma_device_allows_atomics(endpoint->rails[0]->device, memory, attachment->rights);
+  const struct rdma_rail *rail = find_atomic_rail(endpoint, attachment);
+  bool atomic = rail && rdma_device_allows_atomics(rail->device, memory, attachment->rights);
+  response->atomic_rail = atomic ? (uint8_t)rail->number : 0;
   response->flags =
       (uint8_t)((staged ? RDMA_STAGED : 0) | (memory->provider->fence ? RDMA_FENCED_WRITES : 0) |
                 (atomic ? RDMA_ATOMIC : 0));
   response->slots = staged ? (uint8_t)area->slots : 0;
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    response->keys[i] = (staged ? area->registrations : attachment->registrations)[i]->rkey;
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    const struct ibv_mr *mr = (staged ? area->registrations : attachment->registrations)[i];
+    response->keys[i] = mr ? mr->rkey : 0;
+    response->missing |= (uint16_t)((mr ? 0u : 1u) << i);
+  }
 }
 
 static void respond_to_attach(struct rdma_endpoint *endpoint, const struct rdma_record *request,

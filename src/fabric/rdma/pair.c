@@ -11,8 +11,7 @@
 /* Ports that are not usable now are left out. */
 static int make_rails(struct rdma_endpoint *endpoint) {
   struct rdma_node *node = endpoint->node;
-  bool pairs = endpoint->base.link->version >= RDMA_PAIRS_VERSION;
-  unsigned most = pairs ? RDMA_RAILS_MAX : RDMA_ENDS;
+  unsigned most = rdma_pairs_rails(endpoint) ? RDMA_RAILS_MAX : RDMA_ENDS;
   int code = 0;
   endpoint->rails = alloc_zero(node->count, sizeof *endpoint->rails);
   if (!endpoint->rails)
@@ -89,6 +88,20 @@ static int connect_all(struct rdma_endpoint *endpoint, const struct rdma_greetin
   return code;
 }
 
+/* NICs of other kinds never reach each other. */
+static bool are_alike(const struct rdma_end *own, const struct rdma_end *peer) {
+  return own->ethernet == peer->ethernet &&
+         (!own->ethernet || nic_gid_kind(own->gid) == nic_gid_kind(peer->gid));
+}
+
+/* By the netmask or prefix of this side. */
+static bool share_subnet(const struct rdma_rail *rail, const struct rdma_end *peer) {
+  const uint8_t *own = rail->end.gid;
+  unsigned bits = rail->port.subnet_bits, bytes = bits / 8;
+  return bits > 0 && are_alike(&rail->end, peer) && memcmp(own, peer->gid, bytes) == 0 &&
+         (bits % 8 == 0 || (own[bytes] ^ peer->gid[bytes]) >> (8 - bits % 8) == 0);
+}
+
 /* Bindings have a key for each rail, so their number stays. */
 int rdma_rails_connect(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer) {
   return peer->count == endpoint->rail_count ? connect_all(endpoint, peer) : HAUL_EPROTO;
@@ -96,7 +109,7 @@ int rdma_rails_connect(struct rdma_endpoint *endpoint, const struct rdma_greetin
 
 int rdma_rails_settle(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer,
                       uint16_t paired) {
-  struct rdma_rail *kept[RDMA_RAILS_MAX];
+  struct rdma_rail *kept[RDMA_RAILS_MAX] = {NULL};
   unsigned all = (1u << endpoint->rail_count) - 1, count = 0;
   unsigned pairs = paired ? paired : all & ((1u << peer->count) - 1);
   for (unsigned i = 0; i < endpoint->rail_count; i++)
@@ -105,20 +118,9 @@ int rdma_rails_settle(struct rdma_endpoint *endpoint, const struct rdma_greeting
   if (pairs & ~all || (paired && count != peer->count))
     return HAUL_EPROTO;
   keep_rails(endpoint, kept, count);
+  for (unsigned i = 0; i < count; i++)
+    kept[i]->by_order = !share_subnet(kept[i], &peer->ends[i]);
   return connect_all(endpoint, peer);
-}
-
-/* NICs of other kinds never reach each other. */
-static bool are_alike(const struct rdma_end *own, const struct rdma_end *peer) {
-  return own->ethernet == peer->ethernet &&
-         (!own->ethernet || nic_gid_kind(own->gid) == nic_gid_kind(peer->gid));
-}
-
-bool rdma_rail_is_near(const struct rdma_rail *rail, const struct rdma_end *peer) {
-  const uint8_t *own = rail->end.gid;
-  unsigned bits = rail->port.subnet_bits, bytes = bits / 8;
-  return bits > 0 && are_alike(&rail->end, peer) && memcmp(own, peer->gid, bytes) == 0 &&
-         (bits % 8 == 0 || (own[bytes] ^ peer->gid[bytes]) >> (8 - bits % 8) == 0);
 }
 
 /* Finds a rail for each end of the peer: one in its subnet; then, for what is left on both sides,
@@ -131,8 +133,7 @@ static void pair_ends(const struct rdma_endpoint *endpoint, const struct rdma_gr
       for (unsigned j = 0; j < endpoint->rail_count && !partners[i]; j++) {
         struct rdma_rail *rail = endpoint->rails[j];
         const struct rdma_end *end = &peer->ends[i];
-        if (taken & 1u << j ||
-            !(by_order ? are_alike(&rail->end, end) : rdma_rail_is_near(rail, end)))
+        if (taken & 1u << j || !(by_order ? are_alike(&rail->end, end) : share_subnet(rail, end)))
           continue;
         partners[i] = rail;
         taken |= 1u << j;
@@ -148,7 +149,7 @@ static void pair_by_number(const struct rdma_endpoint *endpoint, const struct rd
 /* A rail whose NIC finds no route to a peer in another subnet fails alone. */
 int rdma_rails_accept(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer,
                       uint16_t *paired) {
-  bool pairs = endpoint->base.link->version >= RDMA_PAIRS_VERSION;
+  bool pairs = rdma_pairs_rails(endpoint);
   struct rdma_rail *partners[RDMA_RAILS_MAX] = {NULL};
   unsigned count = 0;
   int code = make_rails(endpoint);
@@ -161,6 +162,7 @@ int rdma_rails_accept(struct rdma_endpoint *endpoint, const struct rdma_greeting
     struct rdma_rail *rail = partners[i];
     if (!rail)
       continue;
+    rail->by_order = !share_subnet(rail, &peer->ends[i]);
     code = rdma_open_rail(rail);
     if (code == 0)
       code = connect_rail(rail, &peer->ends[i]);

@@ -207,8 +207,8 @@ static void fill_batch(struct rdma_rail *rail, struct batch *batch) {
 
 /* With the lock: the queue refused the work request `bad` and all behind it. Jobs that it did not
  * take whole count as not posted. */
-static void take_back(struct rdma_rail *rail, const struct batch *batch,
-                      const struct ibv_send_wr *bad) {
+__attribute__((cold)) static void take_back(struct rdma_rail *rail, const struct batch *batch,
+                                            const struct ibv_send_wr *bad) {
   uint32_t taken = (uint32_t)(bad - batch->requests), left = batch->count;
   while (left > taken) {
     struct rdma_job *job = (struct rdma_job *)(uintptr_t)batch->requests[left - 1].wr_id;
@@ -245,15 +245,28 @@ void rdma_rail_post_waiting(struct rdma_rail *rail) {
   }
 }
 
-/* Of the rails at these devices, the one with the fewest bytes under way. */
-static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned devices) {
+/* When the rail would be done with so many bytes more, in ns. A line of unknown speed counts as
+ * slow. */
+static double busy_until(const struct rdma_rail *rail, uint64_t more) {
+  double speed = rail->device->port.bytes_per_ns;
+  uint64_t bytes = more + atomic_load_explicit(&rail->bytes, memory_order_relaxed);
+  return (double)bytes / (speed > 0 ? speed : 0.1);
+}
+
+/* Of the rails at these devices, the one that would be done first. */
+static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned devices,
+                                     uint64_t bytes) {
   struct rdma_rail *best = NULL;
+  double soonest = 0;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct rdma_rail *rail = endpoint->rails[i];
-    if (devices & 1u << rail->device->number &&
-        (!best || atomic_load_explicit(&rail->bytes, memory_order_relaxed) <
-                      atomic_load_explicit(&best->bytes, memory_order_relaxed)))
-      best = rail;
+    if (!(devices & 1u << rail->device->number))
+      continue;
+    double until = busy_until(rail, bytes);
+    if (best && until >= soonest)
+      continue;
+    best = rail;
+    soonest = until;
   }
   return best;
 }
@@ -273,8 +286,7 @@ static int prepare_local(struct rdma_job *job) {
   return job->work->operation == HAUL_OP_WRITE ? memory_fence(memory, FENCE_BEFORE_READ) : 0;
 }
 
-/* NULL with the detail. Atomics all use the first rail: many NICs are atomic only among their own
- * operations. */
+/* NULL with the detail. Atomics use the rail that the owner names. */
 static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *work) {
   const struct rdma_binding *binding = work->binding;
   /* The owner compares checksums for peers that may read. (Over tcp it sums the bytes sent.) */
@@ -290,11 +302,11 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
   }
   count_memory(endpoint, sizeof *job);
   unsigned near = operation_is_atomic(work->operation)
-                      ? 1u << endpoint->rails[0]->device->number
-                      : rdma_near(endpoint, work->region->memory.place);
+                      ? 1u << endpoint->rails[binding->atomic_rail]->device->number
+                      : rdma_near(endpoint, work->region->memory.place, binding->rails);
   unsigned taking =
       near & ~(unsigned)atomic_load_explicit(&work->region->refused, memory_order_relaxed);
-  job->rail = choose_rail(endpoint, taking ? taking : near);
+  job->rail = choose_rail(endpoint, taking ? taking : near, work->bytes);
   job->work = work;
   job->slot = -1;
   job->staged = !taking && !operation_is_atomic(work->operation);
@@ -343,7 +355,7 @@ void rdma_enqueue_jobs(struct combiner *combiner, struct list *jobs) {
     rdma_rail_post_waiting(endpoint->rails[i]);
 }
 
-static void set_reject_error(const struct rdma_endpoint *endpoint, int code) {
+__attribute__((cold)) static void set_reject_error(const struct rdma_endpoint *endpoint, int code) {
   if (code == HAUL_ESTALE)
     error_set(code, 0, NULL, "look the region up again", "the peer withdrew the region");
   else

@@ -247,7 +247,6 @@ __attribute__((cold)) static int to_send(struct rdma_rail *rail, const struct rd
 __attribute__((cold)) int rdma_rail_connect(struct rdma_rail *rail, const struct rdma_end *peer) {
   rail->fence_limit = peer->receives < RDMA_FENCES ? peer->receives : RDMA_FENCES;
   rail->peer_atomics = peer->atomics;
-  rail->by_order = !rdma_rail_is_near(rail, peer);
   if (peer->ethernet != rail->end.ethernet)
     return error_set(HAUL_ENOPATH, 0, rail->device->nic->name, NULL,
                      "one side has InfiniBand and the other Ethernet");

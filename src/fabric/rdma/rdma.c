@@ -187,17 +187,16 @@ static void unbind(struct endpoint *base, void *bound) {
   loop_wake(base->link->fabric->loop);
 }
 
-unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place) {
+unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place, unsigned rails) {
   uint64_t ranks = rdma_devices_rank(endpoint->node, place);
   unsigned near = 0, best = UINT_MAX;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     const struct rdma_device *device = endpoint->rails[i]->device;
     unsigned rank = rdma_rank_of(ranks, device);
-    if (rank < best)
-      near = 0;
-    if (rank <= best)
-      near |= 1u << device->number;
-    best = rank < best ? rank : best;
+    if (!(rails & 1u << i) || rank > best)
+      continue;
+    near = (rank < best ? 0 : near) | 1u << device->number;
+    best = rank;
   }
   return near;
 }
@@ -205,7 +204,7 @@ unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place
 /* The number of a reason in node->refusals. */
 static unsigned refusal(struct endpoint *base, struct haul_region *local) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  unsigned near = rdma_near(endpoint, local->memory.place);
+  unsigned near = rdma_near(endpoint, local->memory.place, UINT_MAX);
   rdma_devices_try(endpoint->node, near, local);
   uint64_t refused = atomic_load(&local->refused);
   return near & ~refused ? 0 : (unsigned)(refused >> RDMA_REFUSAL_AT);
@@ -215,13 +214,13 @@ static unsigned refusal(struct endpoint *base, struct haul_region *local) {
  * uses a bounce buffer. */
 static const char *atomics_obstacle(const struct rdma_endpoint *endpoint,
                                     const struct rdma_binding *binding, bool staged) {
-  const struct rdma_rail *rail = endpoint->rails[0];
+  const struct rdma_rail *rail = endpoint->rails[binding->atomic_rail];
   if (rail->device->nic->limits.atomics == IBV_ATOMIC_NONE)
     return "this side's NIC has no atomics";
   if (rail->peer_atomics == IBV_ATOMIC_NONE)
     return "the peer's NIC has no atomics";
   if (!binding->atomic)
-    return "the peer's memory is device memory that its CPU cannot access";
+    return "the peer's CPU cannot access the memory, or its NIC for atomics has no rail";
   if (staged)
     return "the old value would go to local memory that no NIC can register";
   return binding->address % 8 ? "the peer's region does not begin at a multiple of 8 bytes" : NULL;
@@ -234,7 +233,8 @@ static void estimate_atomic(const struct rdma_endpoint *endpoint,
                             struct estimate *estimate) {
   const char *obstacle = atomics_obstacle(endpoint, binding, staged);
   estimate->open = !obstacle;
-  estimate->explicit_only = endpoint->rails[0]->peer_atomics != IBV_ATOMIC_GLOB;
+  const struct rdma_rail *rail = endpoint->rails[binding->atomic_rail];
+  estimate->explicit_only = rail->peer_atomics != IBV_ATOMIC_GLOB;
   snprintf(estimate->reason, sizeof estimate->reason, "%s",
            obstacle ? obstacle
            : !estimate->explicit_only
@@ -242,36 +242,72 @@ static void estimate_atomic(const struct rdma_endpoint *endpoint,
                : "the peer's NIC is atomic only among its own operations (IBV_ATOMIC_HCA); "
                  "set only = \"rdma\" to use it anyway");
   if (estimate->explicit_only)
-    snprintf(estimate->detail, sizeof estimate->detail, "%.16s, NIC-atomic only",
-             endpoint->rails[0]->end.nic);
+    snprintf(estimate->detail, sizeof estimate->detail, "%.16s, NIC-atomic only", rail->end.nic);
+}
+
+/* The rails that carry the transfers of a place: its nearest. */
+struct choice {
+  unsigned devices;                      /* their bits */
+  const struct rdma_rail *first, *other; /* other: one that is farther; NULL: none */
+  unsigned count, by_order;
+  double bytes_per_ns;
+};
+
+static struct choice choose(const struct rdma_endpoint *endpoint,
+                            const struct rdma_binding *binding, struct haul_place place) {
+  struct choice choice = {.devices = rdma_near(endpoint, place, binding->rails)};
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    const struct rdma_rail *rail = endpoint->rails[i];
+    if (!(choice.devices & 1u << rail->device->number)) {
+      choice.other = rail;
+      continue;
+    }
+    choice.first = choice.first ? choice.first : rail;
+    choice.count++;
+    choice.by_order += rail->by_order;
+    choice.bytes_per_ns += rail->device->port.bytes_per_ns;
+  }
+  return choice;
+}
+
+/* Where there were others. */
+static void explain_choice(const struct rdma_endpoint *endpoint, const struct rdma_binding *binding,
+                           struct haul_place place, const struct choice *choice, char text[96]) {
+  const struct rdma_rail *other = choice->other;
+  size_t at = 0;
+  text[0] = '\0';
+  if (other)
+    at = (size_t)snprintf(text, 96, "%s",
+                          binding->rails & 1u << other->number
+                              ? rdma_devices_compare(choice->first->device, other->device, place)
+                              : "the peer's other NICs cannot register the memory");
+  if (choice->by_order > 0 && endpoint->rail_count > 1)
+    snprintf(text + at, 96 - at, "%s%u paired by order, not by subnet", at ? "; " : "",
+             choice->by_order);
 }
 
 /* With the endpoint's lock, as rails may be renewed. */
 static void estimate_rails(const struct rdma_endpoint *endpoint, const struct rdma_binding *binding,
-                           bool local_staged, bool inlines, enum haul_operation operation,
+                           const struct choice *choice, bool local_staged, bool inlines,
                            struct estimate *estimate) {
   bool remote_staged = binding->staged;
-  unsigned rails = estimate->rails;
-  double bytes_per_ns = 0;
-  for (unsigned i = 0; i < rails; i++)
-    bytes_per_ns += endpoint->rails[i]->device->port.bytes_per_ns;
   /* Starting values, corrected by measurement: twice the latency that NICs since 2020 show
    * (perftest's ib_write_lat), and a device engine's copy for each staged side. The peer's copy
    * also costs a request and a response. */
   double latency_ns = 3000 + (local_staged ? 20000 : 0) + (remote_staged ? 60000 : 0);
-  double ns_per_byte = bytes_per_ns > 0 ? 1 / bytes_per_ns : 1;
+  double ns_per_byte = choice->bytes_per_ns > 0 ? 1 / choice->bytes_per_ns : 1;
   estimate->lines[local_staged ? SEND_BUFFERED : SEND_ZERO_COPY] =
       (struct line){UINT64_MAX, latency_ns, ns_per_byte};
   if (inlines)
-    estimate->lines[SEND_SHORT] =
-        (struct line){endpoint->rails[0]->inlined, latency_ns, ns_per_byte};
+    estimate->lines[SEND_SHORT] = (struct line){choice->first->inlined, latency_ns, ns_per_byte};
   static const char *const staged[2][2] = {{"", ", staged remotely"},
                                            {", staged locally", ", staged on both sides"}};
-  snprintf(estimate->detail, sizeof estimate->detail, "%.24s, %u rail%s%s",
-           endpoint->rails[0]->end.nic, rails, rails == 1 ? "" : "s",
-           staged[local_staged][remote_staged]);
-  if (operation_is_atomic(operation))
-    estimate_atomic(endpoint, binding, local_staged, estimate);
+  char of[16] = "";
+  if (choice->other)
+    snprintf(of, sizeof of, " of %u", endpoint->rail_count);
+  snprintf(estimate->detail, sizeof estimate->detail, "%.24s, %u%s rail%s%s",
+           choice->first->end.nic, choice->count, of,
+           choice->count == 1 && !choice->other ? "" : "s", staged[local_staged][remote_staged]);
 }
 
 static void estimate(struct endpoint *base, const struct remote_key *key, void *bound,
@@ -283,16 +319,21 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   unsigned refused = estimate->refusal;
   bool local_staged = refused;
   bool inlines = operation == HAUL_OP_WRITE && !local_staged && local->view;
+  struct choice choice = choose(endpoint, binding, local->place);
+  const char *refusal = local_staged ? endpoint->node->refusals[refused - 1] : "";
+  char why[96];
   *estimate = (struct estimate){.open = !local_staged || copy_stages(local),
                                 .zero_copy = !local_staged && !binding->staged,
-                                .rails = operation_is_atomic(operation) ? 1 : endpoint->rail_count,
+                                .rails = operation_is_atomic(operation) ? 1 : choice.count,
                                 .copies_dma = 1u + local_staged + binding->staged};
-  if (local_staged)
-    memcpy(estimate->reason, endpoint->node->refusals[refused - 1], sizeof estimate->reason);
-  if (!estimate->open)
-    return;
+  explain_choice(endpoint, binding, local->place, &choice, why);
+  snprintf(estimate->reason, sizeof estimate->reason, "%s%s%s", estimate->open ? why : "",
+           estimate->open && *why && *refusal ? "; " : "", refusal);
   combiner_lock(&endpoint->combiner);
-  estimate_rails(endpoint, binding, local_staged, inlines, operation, estimate);
+  if (estimate->open)
+    estimate_rails(endpoint, binding, &choice, local_staged, inlines, estimate);
+  if (estimate->open && operation_is_atomic(operation))
+    estimate_atomic(endpoint, binding, local_staged, estimate);
   combiner_unlock(&endpoint->combiner);
 }
 
