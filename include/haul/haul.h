@@ -702,6 +702,9 @@ struct haul_port {
   unsigned mtu; /* bytes of payload a packet */
   unsigned gid_index, pkey, traffic_class, service_level;
   unsigned timeout, retry_count; /* of packets: 4.096 us times 2^timeout, as often */
+  int chosen;                    /* 1: it carries the transfers of memory at the place */
+  char choice[64]; /* why, or why not: "nearest by PCI", "mlx5_0/1 is nearest by PCI"; "" if it is
+                      not usable */
 };
 
 /* Lists, for each path, the usable ports, best first for memory at `from`, then the others. Opens

@@ -123,6 +123,65 @@ static void a_short_array_gets_the_first_ports(void **state) {
   assert_string_equal(port.name, "mlx5_0/1");
 }
 
+static struct haul_port named(const struct haul_device *device, const char *name) {
+  static struct haul_port ports[DOUBLE_DEVICES];
+  size_t count = rdma_ports(&fabric, device, ports, DOUBLE_DEVICES);
+  for (size_t i = 0; i < count && i < DOUBLE_DEVICES; i++)
+    if (strcmp(ports[i].name, name) == 0)
+      return ports[i];
+  fail_msg("no port %s", name);
+  return ports[0];
+}
+
+static void assert_choice(const struct haul_device *device, const char *name, int chosen,
+                          const char *why) {
+  struct haul_port port = named(device, name);
+  assert_int_equal(port.chosen, chosen);
+  assert_string_equal(port.choice, why);
+}
+
+/* Two below the GPU's bridge, one of them on its NUMA node, and one elsewhere. */
+static void the_nearest_ports_are_chosen(void **state) {
+  (void)state;
+  struct haul_device gpu = device_at("0000:02:00.0", 0), host = device_at("", -1);
+  struct haul_device numa = device_at("", 1);
+  sys_pci("devices/pci0000:00/0000:00:01.0/0000:02:00.0", 0);
+  sys_pci("devices/pci0000:00/0000:00:01.0/0000:03:00.0", 0);
+  sys_pci("devices/pci0000:00/0000:00:01.0/0000:04:00.0", 1);
+  sys_pci("devices/pci0000:80/0000:80:01.0/0000:83:00.0", 1);
+  sys_nic("mlx5_0", "devices/pci0000:00/0000:00:01.0/0000:03:00.0");
+  sys_nic("mlx5_1", "devices/pci0000:00/0000:00:01.0/0000:04:00.0");
+  sys_nic("mlx5_2", "devices/pci0000:80/0000:80:01.0/0000:83:00.0");
+  rdma_add_roce("mlx5_0");
+  assert_choice(&gpu, "mlx5_0/1", 1, "the only one");
+  rdma_add_roce("mlx5_1");
+  assert_choice(&gpu, "mlx5_0/1", 1, "nearest by NUMA");
+  assert_choice(&gpu, "mlx5_1/1", 0, "mlx5_0/1 is nearest by NUMA");
+  rdma_add_roce("mlx5_2");
+  rdma_add_roce("mlx5_3")->port[0].state = IBV_PORT_DOWN;
+  assert_choice(&gpu, "mlx5_0/1", 1, "nearest by PCI");
+  assert_choice(&gpu, "mlx5_1/1", 0, "mlx5_0/1 is nearest by NUMA");
+  assert_choice(&gpu, "mlx5_2/1", 0, "mlx5_0/1 is nearest by PCI");
+  assert_choice(&gpu, "mlx5_3/1", 0, "");
+  assert_choice(&host, "mlx5_0/1", 1, "all are as near");
+  assert_choice(&host, "mlx5_2/1", 1, "all are as near");
+  assert_choice(&numa, "mlx5_1/1", 1, "nearest by NUMA");
+  assert_choice(&numa, "mlx5_2/1", 1, "nearest by NUMA");
+}
+
+static void sixteen_ports_are_used(void **state) {
+  (void)state;
+  struct haul_device host = device_at("", -1);
+  for (unsigned i = 0; i < 17; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "mlx5_%u", i);
+    rdma_add_roce(name)->port[0].speed = i == 3 ? 1 : 32;
+  }
+  assert_choice(&host, "mlx5_2/1", 1, "all are as near");
+  assert_choice(&host, "mlx5_3/1", 0, "a node uses 16 ports, and others go first");
+  assert_choice(&host, "mlx5_16/1", 1, "all are as near");
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rdma_host_reset, rdma_host_check)
   const struct CMUnitTest tests[] = {
@@ -133,6 +192,8 @@ int main(void) {
       TEST(infiniband_reports_the_lid),
       TEST(unusable_ports_come_last_with_a_reason),
       TEST(a_short_array_gets_the_first_ports),
+      TEST(the_nearest_ports_are_chosen),
+      TEST(sixteen_ports_are_used),
   };
   return cmocka_run_group_tests(tests, rdma_host_open, rdma_host_close);
 }

@@ -191,14 +191,17 @@ static void distance_text(const struct haul_port *port, char *text, size_t size)
 
 /* One line for each pair: the places may not fit beside each other. */
 static void print_distances(const struct ports *ports) {
-  struct table table = table_begin("lll", "PORT", "PLACE", "DISTANCE");
+  struct table table = table_begin("lllll", "PORT", "PLACE", "DISTANCE", "CHOSEN", "WHY");
   for (size_t i = 0; i < ports->count; i++) {
     for (size_t device = 0; device < ports->device_count; device++) {
       const struct haul_port *port = as_seen(ports, device, &ports->seen[0][i]);
       char text[64];
       distance_text(port, text, sizeof(text));
-      table_row(&table, ports->seen[0][i].name, place_text(ports->devices[device].place).text,
-                text);
+      table_row(&table, ports->seen[0][i].name, place_text(ports->devices[device].place).text, text,
+                port && port->chosen ? "yes" : "no",
+                !port           ? "it is not there any more"
+                : *port->choice ? port->choice
+                                : "it is not usable");
     }
   }
   table_end(&table);
@@ -224,6 +227,8 @@ static void distances_to_json(const struct ports *ports, const struct haul_port 
     json_text(json, "place", place_text(ports->devices[device].place).text);
     json_signed(json, "bridges", seen ? seen->bridges : 0);
     json_signed(json, "numa_distance", seen ? seen->numa_distance : -1);
+    json_bool(json, "chosen", seen && seen->chosen);
+    json_text(json, "choice", seen ? seen->choice : "");
     json_end_object(json);
   }
   json_end_array(json);

@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "core/sys.h"
+#include "fabric/rdma/frame.h"
 #include "fabric/rdma/nic.h"
 #include "fabric/rdma/sysfs.h"
 #include "fabric/transport.h"
@@ -423,7 +424,42 @@ struct port_list {
   struct haul_port *ports;
   size_t room, count;
   const struct haul_device *device;
+  struct nic_rail used[RDMA_RAILS_MAX]; /* by nodes, with their distances */
+  size_t used_count;
 };
+
+static void find_used(const struct nics *nics, struct port_list *list) {
+  list->used_count = RDMA_RAILS_MAX;
+  nics_rank(nics, NULL, list->used, &list->used_count);
+  if (list->used_count > RDMA_RAILS_MAX)
+    list->used_count = RDMA_RAILS_MAX;
+  for (size_t i = 0; i < list->used_count; i++)
+    list->used[i].distance = nic_distance(list->used[i].nic, list->device);
+}
+
+static void explain_choice(const struct port_list *list, const struct nic_rail *rail,
+                           struct haul_port *out) {
+  const struct nic_rail *near = rail, *far = rail;
+  bool used = false;
+  for (size_t i = 0; i < list->used_count; i++) {
+    const struct nic_rail *other = &list->used[i];
+    used |= other->nic == rail->nic && other->port.number == rail->port.number;
+    near = nic_is_nearer(other->distance, near->distance) ? other : near;
+    far = nic_is_nearer(far->distance, other->distance) ? other : far;
+  }
+  out->chosen = used && near == rail;
+  if (!used)
+    snprintf(out->choice, sizeof out->choice, "a node uses %u ports, and others go first",
+             RDMA_RAILS_MAX);
+  else if (near != rail)
+    snprintf(out->choice, sizeof out->choice, "%.24s/%u is %s", near->nic->name, near->port.number,
+             nic_is_near_by(near->distance, rail->distance));
+  else
+    snprintf(out->choice, sizeof out->choice, "%s",
+             far != rail            ? nic_is_near_by(rail->distance, far->distance)
+             : list->used_count > 1 ? "all are as near"
+                                    : "the only one");
+}
 
 static void add_port(struct port_list *list, const struct nic_rail *rail, bool ranked) {
   const struct nic *nic = rail->nic;
@@ -439,6 +475,8 @@ static void add_port(struct port_list *list, const struct nic_rail *rail, bool r
                             .bridges = (int)rail->distance.shared,
                             .numa_distance = known ? rail->distance.numa : -1,
                             .bits_per_second = (uint64_t)(port->bytes_per_ns * 8e9)};
+  if (ranked)
+    explain_choice(list, rail, out);
   snprintf(out->name, sizeof out->name, "%.40s/%u", nic->name, port->number);
   snprintf(out->pci, sizeof out->pci, "%s", nic->pci);
   snprintf(out->interface, sizeof out->interface, "%s", port->interface_name);
@@ -488,6 +526,7 @@ size_t rdma_ports(const struct fabric *fabric, const struct haul_device *device,
   struct nics *nics;
   if (nics_open(fabric->rdma, &nics) != 0)
     return 0;
+  find_used(nics, &list);
   nics_rank(nics, device, rails, &count);
   if (count > RANKED_MAX)
     count = RANKED_MAX;

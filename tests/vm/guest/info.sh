@@ -11,8 +11,9 @@ for host in a b; do
   expect 0 "info" on $host "$HAUL" info
   says "^$own/1  *rdma  *usable  *10 Gb/s  *-  *-  *::ffff:10.77.0.$number  *in software"
   says "^$other/1  *rdma  *closed .*its address belongs to another network namespace"
-  says "^$own/1  *host  *-$"
-  says "^$own/1  *sim:0  *-$"
+  says "^$own/1  *host  *-  *yes  *the only one$"
+  says "^$own/1  *sim:0  *-  *yes  *the only one$"
+  says "^$other/1  *host  *-  *no  *it is not usable$"
   says "^rdma  *\(ok\|limited\) "
   expect 0 "info --json" on $host "$HAUL" info --json
   says '"name": "rxe0/1"'
