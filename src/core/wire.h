@@ -129,18 +129,6 @@ static inline void wire_get_string(struct wire *wire, char *text, size_t size) {
   text[length] = '\0';
 }
 
-/* A field of that many bits in either direction, so that one function lists the fields of a message
- * for its sender and its receiver. */
-#define WIRE(wire, bits, field)                                                                    \
-  ((field) = (__typeof__(field))wire_field(wire, (uint64_t)(field), (bits) / 8))
-
-static inline uint64_t wire_field(struct wire *wire, uint64_t value, size_t bytes) {
-  if (wire->gets)
-    return wire_get(wire, bytes);
-  wire_put(wire, value, bytes);
-  return value;
-}
-
 static inline void wire_bytes(struct wire *wire, void *bytes, size_t length) {
   if (wire->gets)
     wire_get_bytes(wire, bytes, length);
@@ -153,6 +141,22 @@ static inline void wire_string(struct wire *wire, char *text, size_t size) {
     wire_get_string(wire, text, size);
   else
     wire_put_string(wire, text);
+}
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "most fields go as they are");
+
+/* A field of that many bits in either direction, so that one function lists the fields of a message
+ * for its sender and its receiver. */
+#define WIRE(wire, bits, field)                                                                    \
+  (sizeof(field) * 8 == (bits)                                                                     \
+       ? wire_bytes(wire, &(field), (bits) / 8)                                                    \
+       : (void)((field) = (__typeof__(field))wire_field(wire, (uint64_t)(field), (bits) / 8)))
+
+static inline uint64_t wire_field(struct wire *wire, uint64_t value, size_t bytes) {
+  if (wire->gets)
+    return wire_get(wire, bytes);
+  wire_put(wire, value, bytes);
+  return value;
 }
 
 #endif

@@ -76,10 +76,10 @@ struct rdma_record {
   uint8_t flags, slots;
   uint32_t number; /* ATTACHED: its name in immediates */
   struct rdma_end ends[RDMA_ENDS];
-  bool restores;   /* HELLO: the sender connects broken rails again */
-  uint8_t more;    /* HELLO: ends in the records that follow it */
-  uint16_t paired; /* HELLO of the acceptor: bits of the initiator's ends, to which its own belong
-                      in this order; 0: they belong to the first ones */
+  uint8_t restores; /* HELLO: the sender connects broken rails again */
+  uint8_t more;     /* HELLO: ends in the records that follow it */
+  uint16_t paired;  /* HELLO of the acceptor: bits of the initiator's ends, to which its own belong
+                       in this order; 0: they belong to the first ones */
   uint32_t keys[RDMA_RAILS_MAX];
   uint8_t atomic_rail; /* ATTACHED: the rail for atomics, if they are allowed */
   uint16_t missing;    /* ATTACHED: bits of the rails without a key */
