@@ -104,10 +104,15 @@ void rdma_send_record(struct rdma_endpoint *endpoint, const struct rdma_record *
   flush_unsent(endpoint);
 }
 
-void rdma_reject(struct rdma_endpoint *endpoint, struct stream stream) {
+static struct rdma_record refusal(const char *reason) {
   struct rdma_record hello = {.type = RDMA_HELLO};
+  snprintf(hello.reason, sizeof hello.reason, "%.127s", reason);
+  return hello;
+}
+
+void rdma_reject(struct rdma_endpoint *endpoint, struct stream stream) {
+  struct rdma_record hello = refusal(endpoint_reason(&endpoint->base));
   uint8_t bytes[RDMA_RECORD];
-  snprintf(hello.reason, sizeof hello.reason, "%.127s", endpoint_reason(&endpoint->base));
   rdma_pack(&hello, bytes);
   send_bytes(&stream, bytes, sizeof bytes); /* else the peer learns only that the channel ended */
   stream_close(&stream);
@@ -131,9 +136,8 @@ void rdma_send_hello(struct rdma_endpoint *endpoint, uint16_t paired) {
 }
 
 void rdma_send_refusal(struct rdma_endpoint *endpoint, const char *reason) {
-  struct rdma_record none = {.type = RDMA_HELLO};
-  snprintf(none.reason, sizeof none.reason, "%.127s", reason);
-  rdma_send_record(endpoint, &none);
+  struct rdma_record hello = refusal(reason);
+  rdma_send_record(endpoint, &hello);
 }
 
 static int accept_rails(struct rdma_endpoint *endpoint, const struct rdma_greeting *greeting) {
@@ -148,8 +152,9 @@ static int accept_rails(struct rdma_endpoint *endpoint, const struct rdma_greeti
 
 static int connect_rails(struct rdma_endpoint *endpoint, const struct rdma_greeting *greeting,
                          uint16_t paired) {
-  if (endpoint->restore.possible)
-    return rdma_rails_connect(endpoint, greeting);
+  if (endpoint->restore.possible) /* bindings have a key for each rail, so their number stays */
+    return greeting->count == endpoint->rail_count ? rdma_rails_connect(endpoint, greeting)
+                                                   : HAUL_EPROTO;
   return endpoint->base.link->initiator ? rdma_rails_settle(endpoint, greeting, paired)
                                         : accept_rails(endpoint, greeting);
 }

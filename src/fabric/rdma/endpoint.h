@@ -138,7 +138,7 @@ int rdma_rails_accept(struct rdma_endpoint *endpoint, const struct rdma_greeting
 /* Initiator: keeps the rails that the peer has paired, and connects them. HAUL_EPROTO. */
 int rdma_rails_settle(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer,
                       uint16_t paired);
-/* Connects renewed rails. HAUL_EPROTO: the peer has another number of them. */
+/* Connects the rails with as many ends. */
 int rdma_rails_connect(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer);
 void rdma_rails_close(struct rdma_endpoint *endpoint);
 void rdma_rails_free(struct rdma_endpoint *endpoint);

@@ -54,24 +54,21 @@ int rdma_rails_offer(struct rdma_endpoint *endpoint) {
 /* Keeps these rails, in this order. A forked child looks at the endpoint's at any time. */
 static void keep_rails(struct rdma_endpoint *endpoint, struct rdma_rail *const kept[],
                        unsigned count) {
-  struct rdma_rail *dropped[RDMA_RAILS_MAX];
-  unsigned drops = 0;
-  for (unsigned i = 0; i < endpoint->rail_count; i++) {
-    bool keeps = false;
-    for (unsigned j = 0; j < count; j++)
-      keeps |= kept[j] == endpoint->rails[i];
-    if (!keeps)
-      dropped[drops++] = endpoint->rails[i];
+  struct rdma_rail *all[RDMA_RAILS_MAX];
+  unsigned had = endpoint->rail_count;
+  memcpy(all, endpoint->rails, had * sizeof all[0]);
+  for (unsigned i = 0; i < had; i++)
+    all[i]->number = RDMA_RAILS_MAX;
+  for (unsigned i = 0; i < count; i++) {
+    kept[i]->number = i;
+    endpoint->rails[i] = kept[i];
   }
   endpoint->rail_count = count;
-  for (unsigned i = 0; i < count; i++) {
-    endpoint->rails[i] = kept[i];
-    kept[i]->number = i;
-  }
-  while (drops > 0) {
-    rdma_close_rail(dropped[--drops]);
-    alloc_free(dropped[drops]);
-  }
+  for (unsigned i = 0; i < had; i++)
+    if (all[i]->number == RDMA_RAILS_MAX) {
+      rdma_close_rail(all[i]);
+      alloc_free(all[i]);
+    }
 }
 
 static int connect_rail(struct rdma_rail *rail, const struct rdma_end *peer) {
@@ -81,7 +78,7 @@ static int connect_rail(struct rdma_rail *rail, const struct rdma_end *peer) {
   return code;
 }
 
-static int connect_all(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer) {
+int rdma_rails_connect(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer) {
   int code = 0;
   for (unsigned i = 0; i < endpoint->rail_count && code == 0; i++)
     code = connect_rail(endpoint->rails[i], &peer->ends[i]);
@@ -102,11 +99,6 @@ static bool share_subnet(const struct rdma_rail *rail, const struct rdma_end *pe
          (bits % 8 == 0 || (own[bytes] ^ peer->gid[bytes]) >> (8 - bits % 8) == 0);
 }
 
-/* Bindings have a key for each rail, so their number stays. */
-int rdma_rails_connect(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer) {
-  return peer->count == endpoint->rail_count ? connect_all(endpoint, peer) : HAUL_EPROTO;
-}
-
 int rdma_rails_settle(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer,
                       uint16_t paired) {
   struct rdma_rail *kept[RDMA_RAILS_MAX] = {NULL};
@@ -120,30 +112,29 @@ int rdma_rails_settle(struct rdma_endpoint *endpoint, const struct rdma_greeting
   keep_rails(endpoint, kept, count);
   for (unsigned i = 0; i < count; i++)
     kept[i]->by_order = !share_subnet(kept[i], &peer->ends[i]);
-  return connect_all(endpoint, peer);
+  return rdma_rails_connect(endpoint, peer);
 }
 
 /* Finds a rail for each end of the peer: one in its subnet; then, for what is left on both sides,
- * one of its kind. `partners`: by the peer's ends; NULL: none. */
+ * one of its kind. For older peers it has the end's number. `partners`: by the peer's ends; NULL:
+ * none. */
 static void pair_ends(const struct rdma_endpoint *endpoint, const struct rdma_greeting *peer,
                       struct rdma_rail *partners[RDMA_RAILS_MAX]) {
+  bool pairs = rdma_pairs_rails(endpoint);
   unsigned taken = 0;
   for (int by_order = 0; by_order < 2; by_order++)
     for (unsigned i = 0; i < peer->count; i++)
       for (unsigned j = 0; j < endpoint->rail_count && !partners[i]; j++) {
         struct rdma_rail *rail = endpoint->rails[j];
         const struct rdma_end *end = &peer->ends[i];
-        if (taken & 1u << j || !(by_order ? are_alike(&rail->end, end) : share_subnet(rail, end)))
+        bool fits = !pairs     ? i == j
+                    : by_order ? are_alike(&rail->end, end)
+                               : share_subnet(rail, end);
+        if (!fits || taken & 1u << j)
           continue;
         partners[i] = rail;
         taken |= 1u << j;
       }
-}
-
-static void pair_by_number(const struct rdma_endpoint *endpoint, const struct rdma_greeting *peer,
-                           struct rdma_rail *partners[RDMA_RAILS_MAX]) {
-  for (unsigned i = 0; i < peer->count && i < endpoint->rail_count; i++)
-    partners[i] = endpoint->rails[i];
 }
 
 /* A rail whose NIC finds no route to a peer in another subnet fails alone. */
@@ -155,7 +146,7 @@ int rdma_rails_accept(struct rdma_endpoint *endpoint, const struct rdma_greeting
   int code = make_rails(endpoint);
   if (code)
     return code;
-  (pairs ? pair_ends : pair_by_number)(endpoint, peer, partners);
+  pair_ends(endpoint, peer, partners);
   code = error_set(HAUL_ENOPATH, 0, NULL, NULL,
                    "no NICs of both sides have addresses of one kind: InfiniBand, IPv4 or IPv6");
   for (unsigned i = 0; i < peer->count; i++) {
