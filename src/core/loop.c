@@ -148,7 +148,8 @@ static bool add_numbers(struct numbers *numbers, uint32_t most) {
 }
 
 /* 0: there is none. */
-static uint32_t take_number(struct numbers *numbers, uint32_t most, void *owner) {
+__attribute__((cold)) static uint32_t take_number(struct numbers *numbers, uint32_t most,
+                                                  void *owner) {
   if (!numbers->free && !add_numbers(numbers, most))
     return 0;
   uint32_t number = numbers->free;
@@ -212,8 +213,9 @@ static struct epoll_event event_of(const struct watch *watch) {
                               .data.u64 = (uint64_t)watch->generation << 32 | watch->slot};
 }
 
-int loop_watch(struct loop *loop, struct watch *watch, int fd, uint32_t events,
-               void (*ready)(struct watch *watch, uint32_t events)) {
+__attribute__((cold)) int loop_watch(struct loop *loop, struct watch *watch, int fd,
+                                     uint32_t events,
+                                     void (*ready)(struct watch *watch, uint32_t events)) {
   uint32_t slot = take_number(&loop->watches, UINT32_MAX, watch);
   if (!slot)
     return error_memory("event loop");
@@ -228,7 +230,7 @@ int loop_watch(struct loop *loop, struct watch *watch, int fd, uint32_t events,
   return 0;
 }
 
-void loop_unwatch(struct loop *loop, struct watch *watch) {
+__attribute__((cold)) void loop_unwatch(struct loop *loop, struct watch *watch) {
   if (watch->slot == 0)
     return;
   epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, watch->fd, NULL);
@@ -282,15 +284,15 @@ static int fire_timers(struct loop *loop, int64_t now) {
   return fired;
 }
 
-void loop_poller_start(struct loop *loop, struct poller *poller,
-                       bool (*poll)(struct poller *poller)) {
+__attribute__((cold)) void loop_poller_start(struct loop *loop, struct poller *poller,
+                                             bool (*poll)(struct poller *poller)) {
   poller->poll = poll;
   poller->urgent = poller->rests = false;
   poller->number = take_number(&loop->numbered, POLLERS_MAX, poller);
   list_append(&loop->pollers, &poller->link);
 }
 
-void loop_poller_stop(struct loop *loop, struct poller *poller) {
+__attribute__((cold)) void loop_poller_stop(struct loop *loop, struct poller *poller) {
   if (loop->next_poller == &poller->link)
     loop->next_poller = poller->link.next;
   list_remove(&poller->link);

@@ -62,7 +62,7 @@ static void link_between(struct ranges *ranges, struct range *range, struct rang
     ranges->first = range;
 }
 
-void ranges_add(struct ranges *ranges, struct range *range) {
+__attribute__((cold)) void ranges_add(struct ranges *ranges, struct range *range) {
   struct range **at = &ranges->root, **place = NULL, *before = NULL;
   range->rank = next_rank(ranges);
   while (*at) {
@@ -77,7 +77,7 @@ void ranges_add(struct ranges *ranges, struct range *range) {
   *place = range;
 }
 
-void ranges_remove(struct ranges *ranges, struct range *range) {
+__attribute__((cold)) void ranges_remove(struct ranges *ranges, struct range *range) {
   struct range **at = &ranges->root;
   while (*at != range)
     at = is_before(*at, range) ? &(*at)->upper : &(*at)->lower;

@@ -171,9 +171,9 @@ static struct entry *find_or_reserve(struct regcache *cache, const struct regcac
   }
 }
 
-static __attribute__((noinline)) int get_slow(struct regcache *cache,
-                                              const struct regcache_range *range,
-                                              struct registration **registration) {
+static __attribute__((noinline, cold)) int get_slow(struct regcache *cache,
+                                                    const struct regcache_range *range,
+                                                    struct registration **registration) {
   const struct range bytes = bytes_of(range), pages = pages_of(cache, range);
   struct pending pending = {.requested = pages, .pages = pages, .buffer = range->buffer};
   struct removed removed = {NULL, NULL};
@@ -212,7 +212,8 @@ void regcache_put(struct regcache *cache, struct registration *registration) {
     regcache_trim(cache);
 }
 
-int regcache_announce(struct regcache *cache, const struct regcache_range *range) {
+__attribute__((cold)) int regcache_announce(struct regcache *cache,
+                                            const struct regcache_range *range) {
   if (!is_valid(cache, range))
     return refuse_range(range);
   struct announced *announced = alloc_zero(1, sizeof *announced);
@@ -230,7 +231,8 @@ int regcache_announce(struct regcache *cache, const struct regcache_range *range
   return 0;
 }
 
-void regcache_invalidate(struct regcache *cache, const struct regcache_range *range) {
+__attribute__((cold)) void regcache_invalidate(struct regcache *cache,
+                                               const struct regcache_range *range) {
   if (!is_valid(cache, range))
     return;
   struct removed removed = {NULL, NULL};

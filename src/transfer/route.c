@@ -104,8 +104,9 @@ struct route *remote_route(struct haul_remote *remote, struct haul_region *regio
   return add_route(remote, route);
 }
 
-const char *route_refusal(const struct haul_remote *remote, const struct route *route, size_t i,
-                          const struct constraints *constraints) {
+__attribute__((cold)) const char *route_refusal(const struct haul_remote *remote,
+                                                const struct route *route, size_t i,
+                                                const struct constraints *constraints) {
   const struct estimate *estimate = &route->estimates[i];
   const struct endpoint *endpoint = remote->link->endpoints[i];
   if (!estimate->open)
@@ -277,7 +278,7 @@ __attribute__((cold)) int remote_open(struct transfers *transfers, struct link *
   return 0;
 }
 
-void remote_put(struct haul_remote *remote) {
+__attribute__((cold)) void remote_put(struct haul_remote *remote) {
   if (atomic_fetch_sub(&remote->refs, 1) != 1)
     return;
   const struct transport *transport;

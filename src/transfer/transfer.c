@@ -546,7 +546,7 @@ HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until) {
   return transfer_await(transfer, until);
 }
 
-HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {
+__attribute__((cold)) HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {
   int code = enter("haul_transfer_cancel", transfer);
   if (code)
     return code;
@@ -616,7 +616,8 @@ uint64_t transfers_last_write(struct transfers *transfers, struct link *link) {
   return number;
 }
 
-bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t number) {
+__attribute__((cold)) bool transfers_writing(struct transfers *transfers, struct link *link,
+                                             uint64_t number) {
   lock_lists(transfers);
   bool writing = !list_empty(&link->writes) &&
                  list_entry(link->writes.next, struct haul_transfer, order)->number <= number;

@@ -45,7 +45,8 @@ static bool is_gone(const struct map_endpoint *endpoint) {
   return syscall(SYS_pidfd_send_signal, endpoint->process, 0, NULL, 0) != 0 && errno == ESRCH;
 }
 
-void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t nonce) {
+__attribute__((cold)) void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address,
+                                      uint64_t nonce) {
   uint64_t seen = 0;
   if (endpoint->pid <= 0) {
     refuse_attach(endpoint, ESRCH);

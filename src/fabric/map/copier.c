@@ -61,7 +61,7 @@ static void copier_run(struct work *work) {
   atomic_fetch_sub(&endpoint->active, 1); /* pairs with copier_drain */
 }
 
-static void *copy_thread(void *argument) {
+__attribute__((cold)) static void *copy_thread(void *argument) {
   struct copier *copier = argument;
   pthread_mutex_lock(&copier->lock);
   while (!copier->ending) {
@@ -105,7 +105,7 @@ static bool poll_queue(struct poller *poller) {
   return copier->started == 0 && copier_help(copier);
 }
 
-int copier_open(struct fabric *fabric, struct copier **out) {
+__attribute__((cold)) int copier_open(struct fabric *fabric, struct copier **out) {
   struct copier *copier = alloc_zero(1, sizeof *copier);
   if (!copier)
     return error_memory("copy threads");
@@ -123,7 +123,7 @@ int copier_open(struct fabric *fabric, struct copier **out) {
   return 0;
 }
 
-void copier_end(struct copier *copier) {
+__attribute__((cold)) void copier_end(struct copier *copier) {
   pthread_mutex_lock(&copier->lock);
   copier->ending = true;
   pthread_cond_broadcast(&copier->more);
@@ -160,7 +160,7 @@ void copier_post(struct copier *copier, struct work *work) {
     loop_wake(copier->loop);
 }
 
-bool copier_cancel(struct copier *copier, struct work *work) {
+__attribute__((cold)) bool copier_cancel(struct copier *copier, struct work *work) {
   pthread_mutex_lock(&copier->lock);
   bool found = work->state == copier;
   if (found)

@@ -204,7 +204,7 @@ static void map_post(struct endpoint *base, struct work *work) {
     copier_post(node->copier, work);
 }
 
-static void map_cancel(struct endpoint *base, struct work *work, int code) {
+__attribute__((cold)) static void map_cancel(struct endpoint *base, struct work *work, int code) {
   struct map_node *node = map_node_of(base);
   if (operation_is_atomic(work->operation))
     return; /* it ended in the post */
@@ -317,7 +317,8 @@ __attribute__((cold)) static void map_connect(struct endpoint *base, haul_deadli
     endpoint_close_unless_open(base, "the peer did not answer on the map channel in time", "");
 }
 
-static void map_adopt(struct endpoint *base, unsigned index, struct stream stream) {
+__attribute__((cold)) static void map_adopt(struct endpoint *base, unsigned index,
+                                            struct stream stream) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   if (index != 0 || endpoint_is_closed(base) || endpoint->hazards == NULL || stream.tls) {
     stream_close(&stream);
@@ -356,8 +357,8 @@ static __attribute__((cold)) void map_destroy(struct endpoint *base) {
   alloc_free(endpoint);
 }
 
-static int map_bind(struct endpoint *base, const struct remote_key *key, haul_deadline until,
-                    void **out) {
+__attribute__((cold)) static int map_bind(struct endpoint *base, const struct remote_key *key,
+                                          haul_deadline until, void **out) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   if (EXPORT_SLOT(key->handle) >= endpoint->validity_slots)
     return error_set(HAUL_EPROTO, 0, NULL, NULL,

@@ -38,7 +38,7 @@ static void rail_start_payload(struct tcp_rail *rail, struct haul_region *region
     running_checksum_reset(&rx->checksum);
 }
 
-void rail_discard_payload(struct tcp_rail *rail, int status) {
+__attribute__((cold)) void rail_discard_payload(struct tcp_rail *rail, int status) {
   struct rail_rx *rx = &rail->rx;
   payload_put_bounce(&rx->payload, &rail->endpoint->rx_staging);
   if (rx->frame.type == FRAME_WRITE)
@@ -463,7 +463,7 @@ bool rail_receive(struct tcp_rail *rail) {
   return came;
 }
 
-void receive_detach(struct tcp_endpoint *endpoint, const struct work *work) {
+__attribute__((cold)) void receive_detach(struct tcp_endpoint *endpoint, const struct work *work) {
   each_rail(rail, endpoint) {
     if (rail->rx.state != RX_HEAD && rail->rx.work == work)
       rail_discard_payload(rail, 0);

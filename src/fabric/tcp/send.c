@@ -192,7 +192,7 @@ void tx_drop(struct tx_frame *frame) {
   alloc_free(frame);
 }
 
-bool tx_abort(struct tx_frame *frame, int32_t status) {
+__attribute__((cold)) bool tx_abort(struct tx_frame *frame, int32_t status) {
   if (frame->slot)
     frame->slot->frame = NULL;
   frame->slot = NULL;

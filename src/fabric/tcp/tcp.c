@@ -87,7 +87,8 @@ __attribute__((cold)) static void count_abandoned(struct tcp_endpoint *endpoint)
     endpoint_set_abandoned(&endpoint->base, true);
 }
 
-struct work *slot_abandon(struct tcp_endpoint *endpoint, struct tcp_slot *slot, int code) {
+__attribute__((cold)) struct work *slot_abandon(struct tcp_endpoint *endpoint,
+                                                struct tcp_slot *slot, int code) {
   struct work *work = take_work(slot);
   if (slot->frame && tx_abort(slot->frame, code)) {
     slot_free(endpoint, slot);
