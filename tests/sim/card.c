@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT
  * Cards: addresses, ports, what the seed draws, and faults of whole cards. */
+#include <ifaddrs.h>
+#include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "load.h"
 #include "net.h"
 #include "verbs.h"
 
-#define CARDS_MOST 2
+#define CARDS_MOST 6
 
 struct cards cards;
 
@@ -27,19 +30,33 @@ void cards_draw(bool only) {
   cards.shared = !sim_chance(200000);
 }
 
+unsigned cards_of(const struct host *host) {
+  return cards.uneven && cards.per_host > 0 ? 1 + (host->number * 7 + 3) % cards.per_host
+                                            : cards.per_host;
+}
+
+/* A host with fewer cards is in the first networks. */
 struct card *card_of(struct host *host, unsigned number) {
   struct card *card = &all[host->number][number];
   if (!card->host) {
     card->host = host;
     card->number = number;
+    card->network = (number + (cards.shuffled ? host->number : 0)) % cards_of(host);
     list_init(&card->contexts);
   }
   return card;
 }
 
-/* An IPv4 address. Those of the second cards are in a network of their own. */
+/* Of 12 bits, as the netmask has it. */
+#define NETWORK_AT 20
+
+static uint32_t address_of(const struct card *card) {
+  return card->host->address + (card->network << NETWORK_AT);
+}
+
+/* An IPv4 address. */
 void card_gid(const struct card *card, uint8_t gid[16]) {
-  uint32_t address = card->host->address + (card->number << 20);
+  uint32_t address = address_of(card);
   memset(gid, 0, 10);
   gid[10] = gid[11] = 0xff;
   for (int i = 0; i < 4; i++)
@@ -137,11 +154,35 @@ bool verbs_is(const char *name) {
   return started && cards.per_host > 0 && strcmp(name, "libibverbs.so.1") == 0;
 }
 
+struct own_address {
+  struct ifaddrs entry;
+  char name[16];
+  struct sockaddr_in address, netmask;
+};
+
+bool verbs_addresses(struct ifaddrs **addresses) {
+  struct host *host = process_current()->host;
+  unsigned count = started && cards.per_host > 0 ? cards_of(host) : 0;
+  struct own_address *own = count > 0 ? calloc(count, sizeof *own) : NULL; /* freed as one block */
+  for (unsigned i = 0; i < count; i++) {
+    snprintf(own[i].name, sizeof own[i].name, "eth%u", i);
+    own[i].address.sin_family = own[i].netmask.sin_family = AF_INET;
+    own[i].address.sin_addr.s_addr = htonl(address_of(card_of(host, i)));
+    own[i].netmask.sin_addr.s_addr = htonl(UINT32_MAX << NETWORK_AT);
+    own[i].entry = (struct ifaddrs){.ifa_next = i + 1 < count ? &own[i + 1].entry : NULL,
+                                    .ifa_name = own[i].name,
+                                    .ifa_addr = (struct sockaddr *)(void *)&own[i].address,
+                                    .ifa_netmask = (struct sockaddr *)(void *)&own[i].netmask};
+  }
+  *addresses = own ? &own->entry : NULL;
+  return own;
+}
+
 bool verbs_text(const char *path, char *text, size_t size) {
   unsigned card;
   int end = 0;
   if (!started || sscanf(path, "/sys/class/infiniband/card%u/%n", &card, &end) != 1 || !end ||
-      card >= cards.per_host)
+      card >= cards_of(process_current()->host))
     return false;
   if (strcmp(path + end, "device/numa_node") == 0)
     snprintf(text, size, "0\n");

@@ -9,10 +9,13 @@
 
 struct process;
 struct file;
+struct ifaddrs;
 
 /* What the seed draws about NICs. */
 struct cards {
-  unsigned per_host; /* 0: no libibverbs */
+  unsigned per_host; /* at most; 0: no libibverbs */
+  bool uneven;       /* hosts have different numbers of them */
+  bool shuffled;     /* hosts list them in different orders */
   bool shared;       /* they have shared receive queues */
   bool atomics;      /* they have some */
   bool global;       /* which are atomic with processors too (IBV_ATOMIC_GLOB) */
@@ -37,6 +40,8 @@ bool verbs_is(const char *name);
 void *verbs_handle(void);
 void *verbs_symbol(const char *name);
 bool verbs_text(const char *path, char *text, size_t size); /* of sysfs */
+/* The addresses of the current host's NICs, as getifaddrs(3); false: it has none. */
+bool verbs_addresses(struct ifaddrs **addresses);
 
 uint32_t event_queue_ready(struct file *file);
 /* The process's objects that it has not released. */

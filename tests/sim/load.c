@@ -109,9 +109,13 @@ static void set_paths(void) {
     plan.paths = "auto";
 }
 
-/* A third of the seeds has NICs; in some of these rdma is the only path. */
+/* A third of the seeds has NICs; in some of these rdma is the only path. Few have many. */
 static void draw_rdma(void) {
   cards.per_host = sim_chance(330000) ? (unsigned)sim_between(1, 2) : 0;
+  if (cards.per_host == 2 && sim_chance(300000))
+    cards.per_host = (unsigned)sim_between(3, 6);
+  cards.uneven = cards.per_host > 1 && sim_chance(400000);
+  cards.shuffled = cards.per_host > 1 && sim_chance(600000);
   rdma_only = sim_chance(400000);
   cards_draw(rdma_only);
   set_paths();
@@ -174,7 +178,9 @@ static const struct field fields[] = {
     FIELD("shrinks", plan.shrinks, 1, 0, 1000000),
     FIELD("tls", plan.tls, 1, 0, 1),
     FIELD("stranger", plan.stranger, 1, 0, STRANGERS - 1),
-    FIELD("rdma", cards.per_host, 1, 0, 2),
+    FIELD("rdma", cards.per_host, 1, 0, 6),
+    FIELD("uneven", cards.uneven, 1, 0, 1),
+    FIELD("shuffled", cards.shuffled, 1, 0, 1),
     FIELD("only", rdma_only, 1, 0, 1),
 };
 #define FIELDS (sizeof fields / sizeof fields[0])

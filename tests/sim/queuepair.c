@@ -470,6 +470,10 @@ int model_modify_qp(struct ibv_qp *seen, struct ibv_qp_attr *wanted, int mask) {
       (wanted->qp_state == IBV_QPS_INIT && wanted->port_num != 1) ||
       (wanted->qp_state == IBV_QPS_RTR && !is_route(wanted)))
     return EINVAL;
+  const struct card *to =
+      wanted->qp_state == IBV_QPS_RTR ? card_by_gid(wanted->ah_attr.grh.dgid.raw) : NULL;
+  if (to && to->network != qp->card->network)
+    return ENETUNREACH;
   if (card_fault(8))
     return ETIMEDOUT; /* as of a driver that looks the peer's address up */
   if (wanted->qp_state != IBV_QPS_ERR) {

@@ -87,8 +87,9 @@ static void free_device_list(struct ibv_device **list) {
 static struct ibv_device **get_device_list(int *count) {
   *count = 0;
   sim_point(200 * US);
-  struct ibv_device **list = world_calloc(cards.per_host + 1, sizeof *list);
-  for (unsigned i = 0; list && i < cards.per_host; i++) {
+  unsigned all = cards_of(process_current()->host);
+  struct ibv_device **list = world_calloc(all + 1, sizeof *list);
+  for (unsigned i = 0; list && i < all; i++) {
     struct listed *listed = list_device(i);
     if (!listed) {
       free_device_list(list);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Simulated NICs: libibverbs as the library opens it, one or two RoCE cards a host.
+ * Simulated NICs: libibverbs as the library opens it, and up to six RoCE cards a host. Each is in
+ * one of as many networks, which no router connects.
  *
  *   card.c         cards, ports, what the seed draws, faults
  *   verbs.c        the calls of libibverbs, but those on queues
@@ -40,13 +41,15 @@ struct packet;
 struct card {
   struct host *host; /* NULL: no process has looked for it */
   unsigned number;   /* on its host */
-  bool down;         /* its port; in the faulty phase only */
+  unsigned network;
+  bool down; /* its port; in the faulty phase only */
   struct event up;
   int64_t busy_until;    /* its line */
   struct packet *atomic; /* under way */
   struct list contexts;
 };
 
+unsigned cards_of(const struct host *host); /* their number */
 struct card *card_of(struct host *host, unsigned number);
 struct card *card_by_gid(const uint8_t gid[16]); /* NULL: no card has it */
 void card_gid(const struct card *card, uint8_t gid[16]);
