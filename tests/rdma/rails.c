@@ -329,6 +329,16 @@ static void without_the_owners_first_nic_there_are_no_atomics(void **state) {
   assert_moves(2);
 }
 
+/* They exclude processors, and so each other. */
+static void nics_with_global_atomics_need_no_first(void **state) {
+  (void)state;
+  begin_with("10.0.2.1", "10.0.1.2,10.0.2.2,10.0.3.2", "global");
+  assert_false(explain_addition().open);
+  pair_close(&t);
+  begin_with("10.0.2.1", "10.0.1.2,10.0.2.2,10.0.3.2", "allglobal");
+  assert_true(explain_addition().open);
+}
+
 int main(int argc, char **argv) {
   addresses_get = nic_addresses;
   if (argc > 1 && strcmp(argv[1], OWNER_MODE) == 0)
@@ -359,6 +369,7 @@ int main(int argc, char **argv) {
       TEST(a_slow_port_carries_less),
       TEST(atomics_use_the_owners_first_nic),
       TEST(without_the_owners_first_nic_there_are_no_atomics),
+      TEST(nics_with_global_atomics_need_no_first),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

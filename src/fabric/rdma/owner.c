@@ -182,11 +182,15 @@ static int find_export(const struct rdma_endpoint *endpoint, uint64_t handle,
  * their own operations only. NULL: the peer has no rail there, or it has no key. */
 static const struct rdma_rail *find_atomic_rail(const struct rdma_endpoint *endpoint,
                                                 const struct rdma_attachment *attachment) {
+  const struct nic *first = endpoint->node->devices->nic;
   unsigned most = rdma_pairs_rails(endpoint) ? endpoint->rail_count : 1;
-  for (unsigned i = 0; i < most; i++)
-    if (endpoint->rails[i]->device->nic == endpoint->node->devices->nic &&
-        attachment->registrations[i])
+  for (unsigned i = 0; i < most; i++) {
+    const struct nic *nic = endpoint->rails[i]->device->nic;
+    bool global =
+        nic->limits.atomics == IBV_ATOMIC_GLOB && first->limits.atomics == nic->limits.atomics;
+    if ((nic == first || global) && attachment->registrations[i])
       return endpoint->rails[i];
+  }
   return NULL;
 }
 

@@ -30,6 +30,7 @@
  *   dmabuf     the device takes dma-bufs, of the mock GPUs only
  *   peermem    the kernel has a peer-memory module: addresses of the mock GPUs can be registered
  *   global     the device reports IBV_ATOMIC_GLOB; without it IBV_ATOMIC_HCA, which is the truth
+ *   allglobal  all devices do
  *
  * Ports and limits that are named change at the first NIC alone. 0, or EINVAL without a change. */
 int ibverbs_double_fault(const char *words);

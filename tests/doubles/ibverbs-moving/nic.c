@@ -72,13 +72,14 @@ enum fault {
   DMABUF,
   PEERMEM,
   ROUTED,
+  ALLGLOBAL,
   FAULTS
 };
 
 static const char *const names[FAULTS] = {
-    "retry",     "cut",    "rnr", "access", "refuse",  "remove", "vanish", "overrun",
-    "memlock",   "nomem",  "pin", "slow",   "late",    "nogid",  "subnet", "second",
-    "noatomics", "global", "srq", "dmabuf", "peermem", "routed"};
+    "retry",     "cut",    "rnr", "access", "refuse",  "remove", "vanish",   "overrun",
+    "memlock",   "nomem",  "pin", "slow",   "late",    "nogid",  "subnet",   "second",
+    "noatomics", "global", "srq", "dmabuf", "peermem", "routed", "allglobal"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -177,6 +178,8 @@ int ibverbs_double_fault(const char *words) {
   ibverbs_double.devices[0].limits.atomic_cap = wanted[NOATOMICS] ? IBV_ATOMIC_NONE
                                                 : wanted[GLOBAL]  ? IBV_ATOMIC_GLOB
                                                                   : IBV_ATOMIC_HCA;
+  for (size_t i = 0; i < ibverbs_double.count && wanted[ALLGLOBAL]; i++)
+    ibverbs_double.devices[i].limits.atomic_cap = IBV_ATOMIC_GLOB;
   ibverbs_double.devices[0].dmabuf = wanted[DMABUF];
   int receives = (int)(wanted[SRQ] ? wanted[SRQ] : FABRIC_SHARED);
   if (ibverbs_double.devices[0].limits.max_srq_wr != receives) /* threads read it */
