@@ -331,6 +331,8 @@ void import_reset(int device) {
     ended = one;
   }
   pthread_mutex_unlock(&lock);
+  if (ended)
+    device_idle(runtime(), device); /* kernels may use the memory */
   while (ended) {
     struct import *next = ended->next;
     import_free(ended);

@@ -156,6 +156,7 @@ struct work {
   bool begun; /* an atomic that the path has received: it may take effect despite a failure */
   bool checksum : 1;
   bool more : 1;        /* set before the post: works follow at once; may wait for a batch */
+  bool last : 1;        /* of its transfer */
   uint8_t rank;         /* among the pending works of the path, as in core/backlog.h */
   bool listed;          /* transfer.c: in one of its lists; the transfers' lock */
   _Atomic int canceled; /* the code of a cancel, which keeps it from beginning */

@@ -170,8 +170,9 @@ struct provider {
   int (*dmabuf)(struct memory *memory, int *descriptor, uint64_t *offset);
 
   /* An event of the application's on the device: 1: its work is under way, 0: complete, or a code
-   * with the detail. NULL: there are no events. */
-  int (*event_look)(unsigned device, void *event);
+   * with the detail. `again`: not the first look, so the device is in use. NULL: there are no
+   * events. */
+  int (*event_look)(unsigned device, void *event, bool again);
 
   /* Can the engine copy between `own`, of this kind, and `other`? An engine may first find out by a
    * copy that it cannot: the copy fails with HAUL_ENOTSUP, and this returns false from then on. */
@@ -266,6 +267,6 @@ int memory_check(const struct memory *memory);
 int memory_fence(struct memory *memory, enum fence direction);
 
 /* provider.event_look, at a place that may not exist: HAUL_EPLACE, HAUL_ENOTSUP. */
-int memory_event(struct haul_place place, void *event);
+int memory_event(struct haul_place place, void *event, bool again);
 
 #endif

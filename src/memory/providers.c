@@ -376,7 +376,7 @@ int memory_check(const struct memory *memory) {
   return memory->provider->check ? memory->provider->check(memory) : 0;
 }
 
-int memory_event(struct haul_place place, void *event) {
+int memory_event(struct haul_place place, void *event, bool again) {
   const struct provider *provider;
   int code = find_place(place, &provider);
   if (code)
@@ -384,7 +384,7 @@ int memory_event(struct haul_place place, void *event) {
   if (!provider->event_look)
     return error_set(HAUL_ENOTSUP, 0, provider->name, "name the GPU of the event in after_at",
                      "this kind of memory has no events");
-  return provider->event_look(place.device, event);
+  return provider->event_look(place.device, event, again);
 }
 
 int memory_fence(struct memory *memory, enum fence direction) {

@@ -62,7 +62,7 @@ __attribute__((cold)) static int check_event(struct transfer_request *request) {
     return 0;
   if (options->after_at.kind == 0)
     options->after_at = request->region->memory.place;
-  int state = memory_event(options->after_at, options->after);
+  int state = memory_event(options->after_at, options->after, false);
   if (state == 0)
     options->after = NULL;
   return state < 0 ? state : 0;

@@ -9,6 +9,8 @@
 #include "core/probe.h"
 #include "core/sys.h"
 
+#define LOOKS 64u /* at events, in one turn of the loop */
+
 void transfer_begin(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
   inbox_put(&owner->begun, &transfer->link);
@@ -263,7 +265,8 @@ static void post_works(struct haul_transfer *transfer) {
   for (uint32_t i = 0; i < transfer->work_count; i++) {
     struct work *work = &transfer_works(transfer)[i];
     int code = atomic_load(&transfer->failure);
-    work->more = more || i + 1 < transfer->work_count;
+    work->last = i + 1 == transfer->work_count;
+    work->more = more || !work->last;
     if (code == 0)
       code = transfer_post(transfer, work);
     if (code) {
@@ -309,12 +312,28 @@ __attribute__((cold)) void transfer_hold(struct haul_transfer *transfer, void *e
   transfer_post_all(transfer);
 }
 
-/* With the loop's lock: posts the works of a held transfer, or ends it. False: its event is not
- * complete. */
-__attribute__((cold)) static bool release_held(struct work *first) {
+/* A turn's looks at events. Each takes about a microsecond with the loop's lock. */
+struct looks {
+  unsigned left;
+  const void *pending; /* the last event that was not complete; NULL: none */
+};
+
+/* 1: the transfer still waits; 0: its event is complete; or a code. */
+static int look_at_event(struct looks *looks, const struct haul_transfer *transfer, void *event) {
+  if (event == looks->pending || looks->left == 0)
+    return 1;
+  looks->left--;
+  int state = memory_event(transfer->after_at, event, true);
+  if (state > 0)
+    looks->pending = event;
+  return state;
+}
+
+/* With the loop's lock: posts the works of a held transfer, or ends it. False: it still waits. */
+__attribute__((cold)) static bool release_held(struct looks *looks, struct work *first) {
   struct haul_transfer *transfer = first->owner;
   int failure = atomic_load(&transfer->failure);
-  int state = failure ? 0 : memory_event(transfer->after_at, first->state);
+  int state = failure ? 0 : look_at_event(looks, transfer, first->state);
   if (state > 0)
     return false;
   if (state < 0)
@@ -330,19 +349,30 @@ __attribute__((cold)) static bool release_held(struct work *first) {
 /* With the loop's lock. An event has no callback that would not delay its stream, so the loop
  * polls. */
 __attribute__((cold)) static bool release_some(struct transfers *transfers, struct list *held) {
-  struct list kept = LIST_INIT(kept);
+  struct list kept = LIST_INIT(kept), looked = LIST_INIT(looked);
+  struct looks looks = {.left = LOOKS};
   bool any = false;
-  for (struct list *item; (item = list_take(held));)
-    if (release_held(list_entry(item, struct work, link)))
+  for (struct list *item; (item = list_take(held));) {
+    bool unseen = looks.left == 0;
+    if (release_held(&looks, list_entry(item, struct work, link)))
       any = true;
     else
-      list_append(&kept, item);
+      list_append(unseen ? &kept : &looked, item); /* the unseen are first in the next turn */
+  }
+  list_splice(&kept, &looked);
   transfers->poller.urgent = !list_empty(&kept);
   if (!transfers->poller.urgent)
     return any;
   lock_lists(transfers);
-  list_splice(&transfers->held, &kept);
+  bool ended = transfers->ended;
+  if (!ended)
+    list_splice(&transfers->held, &kept);
   pthread_mutex_unlock(&transfers->lock);
+  for (struct list *item; (item = list_take(&kept));) { /* the node was closed meanwhile */
+    struct work *first = list_entry(item, struct work, link);
+    transfer_fail(first->owner, node_closed(first->owner));
+    release_held(&looks, first);
+  }
   return any;
 }
 

@@ -184,6 +184,7 @@ static void a_write_arrives_in_the_memory_behind_the_dmabuf(void **state) {
   struct ibv_mr *to = register_it(offset, length, address, t.dmabuf, BOTH);
   assert_true(from && to);
   nic.limits.srq_wr = 0; /* a node alone shares receives */
+  assert_works(rdma_rail_look(&rail));
   assert_works(rdma_rail_open(&rail));
   assert_works(rdma_rail_connect(&rail, &rail.end));
   pattern_fill(t.host.view, LENGTH, 5);

@@ -209,7 +209,8 @@ static struct group group_first(const struct engines *engines, bool *grows) {
       *grows = false;
       break;
     }
-    *grows = work->more && group.bytes < group_room(first);
+    *grows = work->more && !work->last && group.bytes < group_room(first) &&
+             group.works < shrinkable(TASK_WORKS, 1) && group.pieces < TASK_PIECES;
   }
   return group;
 }
@@ -291,6 +292,8 @@ static bool fill_window(struct engines *engines) {
 
 /* With the lock: ends a waiting work. */
 static void end_waiting(struct work *work, int code) {
+  struct engines *engines = work->state;
+  engines->grows_since = 0;
   list_remove(&work->link);
   work->state = NULL;
   work->done(work, code);

@@ -151,7 +151,7 @@ void cuda_pointer(const struct cuda_driver *driver, const void *address,
                   struct cuda_pointer *pointer);
 
 bool cuda_reaches(const struct memory *own, const struct memory *other);
-int cuda_event_look(unsigned device, void *event);
+int cuda_event_look(unsigned device, void *event, bool again);
 int cuda_copy_start(struct copy *copy);
 int cuda_copy_poll(struct copy *copy);
 void cuda_copy_cancel(struct copy *copy);

@@ -387,6 +387,14 @@ static int look_at_buffers(const struct copy *copy, const struct job *job) {
   return code;
 }
 
+/* Further segments are in the only chunk, and of host memory that the driver reaches wherever they
+ * lie. */
+static bool may_gather(const struct copy *copy, const struct job *job) {
+  struct memory *host = job->way == INTO ? copy->from : job->way == OUT ? copy->to : NULL;
+  return copy->more_count > 0 && !job->staged && copy->length <= chunk_bytes(job) &&
+         (!host || is_pinned_here(host) || is_pinned(host->view, host->length));
+}
+
 int cuda_copy_start(struct copy *copy) {
   struct job *job = job_of(copy);
   enum way way = way_of(copy);
@@ -410,7 +418,7 @@ int cuda_copy_start(struct copy *copy) {
     return code;
   if (copy->length == 0)
     return set_status(copy, 0);
-  copy->gathers = !job->staged && copy->length <= chunk_bytes(job); /* in the only chunk */
+  copy->gathers = may_gather(copy, job);
   set_status(copy, 1);
   code = move_on(copy, job);
   return code < 0 ? code : 0;
@@ -436,8 +444,9 @@ void cuda_copy_cancel(struct copy *copy) {
   set_status(copy, HAUL_ECANCELED);
 }
 
-int cuda_event_look(unsigned device, void *event) {
-  int code = cuda_enter(device);
+/* A reset destroys the event, which the driver must not be asked about then. */
+int cuda_event_look(unsigned device, void *event, bool again) {
+  int code = again ? cuda_enter_again(device) : cuda_enter(device);
   if (code)
     return code;
   CUresult result = cuda_driver->event_query(event);
