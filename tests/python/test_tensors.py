@@ -407,6 +407,8 @@ class Hostile(Pair):
         "more than eight dimensions": dict(shape=(1,) * 9),
         "a negative dimension": dict(shape=(-1,)),
         "a large product": dict(shape=(1 << 62, 1 << 62), length=4),
+        "a large product with a zero": dict(shape=(1 << 62, 1 << 62, 0), length=0),
+        "strides that overflow": dict(shape=(0, 1 << 61), length=0),
         "another length": dict(length=8),
         "no length": dict(length=0),
         "elements of bits": dict(bits=4, length=0),

@@ -107,6 +107,11 @@ def _code_of(dtype: str) -> tuple[int, int, int]:
     return type, bits, lanes
 
 
+def _is_too_large(code: tuple[int, int, int], shape: tuple[int, ...]) -> bool:
+    """Whether the size or a stride exceeds 63 bits; a tensor without elements has strides, too."""
+    return _bytes_of(code, tuple(max(length, 1) for length in shape)) >= 1 << 63
+
+
 def _bytes_of(code: tuple[int, int, int], shape: tuple[int, ...]) -> int:
     return math.prod(shape) * (code[1] // 8) * code[2]
 
@@ -139,6 +144,8 @@ def _read_offer(peer: Peer, version: int, serial: int, data: bytes) -> _Offer:
         return _invalid(peer, serial, "the elements are not whole bytes")
     if min(shape, default=0) < 0 or _bytes_of((type, bits, lanes), shape) != length:
         return _invalid(peer, serial, "shape and length disagree")
+    if _is_too_large((type, bits, lanes), shape):
+        return _invalid(peer, serial, "the shape is too large")
     dtype = _NAMES.get((type, bits, lanes), f"dlpack:{type}:{bits}:{lanes}")
     return _Offer(peer, serial, "", id, length, offset, dtype, shape)
 
