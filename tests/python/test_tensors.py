@@ -19,7 +19,7 @@ NUMPY_TYPES = (
     "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 "
     "complex64 complex128 bool"
 )
-OFFERS_MAX = 1024
+OFFERS_MAX, PEER_OFFERS_MAX, MESSAGES_MAX = 1024, 64, 16384
 
 
 def setUpModule():
@@ -245,15 +245,63 @@ class Refused(Pair):
         self.refused(Code.ELIMIT, sent)
         self.assertEqual(len(bytes(self.pass_on(bytes(1000), limit=1000))), 1000)
 
-    def test_too_many(self):
-        for serial in range(OFFERS_MAX):
-            self.to_right.send(offer(serial=serial), tag=TENSOR_TAG)
-        self.to_right.send(b"last")
+    def offer_from(self, peer, count, serial=1 << 32):
+        """Offers of tensors with id 9 that nobody publishes; returns once they are there."""
+        for more in range(count):
+            peer.send(offer(serial=serial + more, id=9), tag=TENSOR_TAG)
+        peer.send(b"last")
         self.assertEqual(self.right.receive().data, b"last")
-        sent = self.send(b"one more")
-        while not sent.done():
+
+    def first(self):
+        """Sends the first tensor; returns once its offer is there."""
+        sent = self.send(b"first")
+        while not inbox_of(self.right).offers:
             self.fails(Code.ETIMEDOUT, self.right.receive, timeout=0.01)
-        self.refused(Code.EBUSY, sent)
+        return sent
+
+    def other_peer(self):
+        other = haul.Node("other", timeout=PATIENCE)
+        self.addCleanup(other.close)
+        return other.connect(self.right.addresses[0])
+
+    def test_too_many_of_one_peer(self):
+        first = self.first()
+        self.offer_from(self.to_right, PEER_OFFERS_MAX)
+        self.refused(Code.EBUSY, first)
+        self.assertEqual(len(inbox_of(self.right).offers), PEER_OFFERS_MAX)
+        self.offer_from(self.to_right, OFFERS_MAX)
+        sent = self.pool.submit(haul.send_tensor, self.other_peer(), b"other")
+        self.assertEqual(bytes(haul.recv_tensor(self.right, limit=8).tensor), b"other")
+        sent.result(PATIENCE)
+        self.assertEqual(bytes(self.pass_on(b"left", limit=8)), b"left")
+
+    def test_too_many_of_all_peers(self):
+        first = self.first()
+        others = [self.other_peer() for _ in range(OFFERS_MAX // PEER_OFFERS_MAX)]
+        for peer in others:
+            self.offer_from(peer, PEER_OFFERS_MAX)
+        self.refused(Code.EBUSY, first)
+        self.assertEqual(len(inbox_of(self.right).offers), OFFERS_MAX)
+        self.assertEqual(bytes(self.pass_on(b"again", limit=8)), b"again")
+
+    def test_too_many_of_peers_that_are_gone(self):
+        first = self.first()
+        for i in range(OFFERS_MAX // PEER_OFFERS_MAX):
+            peer = self.other_peer()
+            self.offer_from(peer, PEER_OFFERS_MAX - (i == 0))
+            peer.node.close()
+        inbox = inbox_of(self.right)
+        while sum(held.peer.alive for held in inbox.offers) > 1:
+            time.sleep(0.01)
+        inbox.offers[1].peer.close()
+        last = self.send(b"last")
+        while len(inbox.offers) > 2 and not last.done():
+            self.fails(Code.ETIMEDOUT, self.right.receive, timeout=0.01)
+        self.assertEqual(bytes(haul.recv_tensor(self.to_left, limit=8).tensor), b"first")
+        self.assertEqual(bytes(haul.recv_tensor(self.to_left, limit=8).tensor), b"last")
+        first.result(PATIENCE)
+        last.result(PATIENCE)
+        self.assertEqual(inbox.offers, [])
 
 
 class Order(Pair):
@@ -364,21 +412,45 @@ class OtherMessages(Pair):
         self.to_right.send(b"message")
         self.assertEqual(got.result(PATIENCE).data, b"message")
 
-    def test_more_than_the_inbox_holds(self):
-        count, data = 70, bytes(1 << 20)
+    def test_more_bytes_than_the_inbox_holds(self):
+        self.fails(Code.ETIMEDOUT, haul.recv_tensor, self.right, limit=8, timeout=0)
+        count, kept, data = 70, 64, bytes(1 << 20)
         flood = self.pool.submit(lambda: [self.to_right.send(data) for _ in range(count)])
         waiting = self.pool.submit(haul.recv_tensor, self.right, limit=8)
-        while not inbox_of(self.right).bytes >= 64 << 20:
-            time.sleep(0.01)
-        error = self.fails(Code.ETIMEDOUT, haul.recv_tensor, self.right, limit=8, timeout=0.01)
-        self.assertIn("Node.receive", error.hint)
-        self.assertFalse(flood.done())
-        for _ in range(count):
-            self.assertEqual(len(self.right.receive().data), len(data))
         flood.result(PATIENCE)
         sent = self.send(b"tensor")
-        waiting.result(PATIENCE)
+        self.assertEqual(bytes(waiting.result(PATIENCE).tensor), b"tensor")
         sent.result(PATIENCE)
+        error = self.fails(Code.ELIMIT, self.right.receive)
+        self.assertIn(f"{count - kept} messages", error.text)
+        self.to_right.send(b"last")
+        for _ in range(kept):
+            self.assertEqual(len(self.right.receive().data), len(data))
+        self.assertEqual(self.right.receive().data, b"last")
+        self.fails(Code.ETIMEDOUT, self.right.receive, timeout=0)
+
+    def test_more_messages_than_the_inbox_holds(self):
+        inbox = inbox_of(self.right)
+        events = [haul.Message(kind, self.to_left, 0, b"") for kind in ("joined", "left")]
+        messages = [
+            haul.Message("message", self.to_left, tag, b"") for tag in range(MESSAGES_MAX + 2)
+        ]
+        for one in messages[:2] + events + messages[2:]:
+            inbox.hold(one)
+        inbox.hold(events[0])
+        self.assertEqual(bytes(self.pass_on(b"tensor", limit=8)), b"tensor")
+        self.assertIn("5 messages", self.fails(Code.ELIMIT, self.right.receive).text)
+        tags = [self.right.receive().tag for _ in range(MESSAGES_MAX)]
+        self.assertEqual(tags, list(range(MESSAGES_MAX)))
+        self.fails(Code.ETIMEDOUT, self.right.receive, timeout=0)
+
+    def test_more_events_than_the_inbox_holds(self):
+        inbox = inbox_of(self.right)
+        for tag in range(MESSAGES_MAX + 10):
+            inbox.hold(haul.Message("joined", self.to_left, tag, b""))
+        self.assertEqual(bytes(self.pass_on(b"tensor", limit=8)), b"tensor")
+        self.assertIn("10 messages", self.fails(Code.ELIMIT, self.right.receive).text)
+        self.assertEqual(self.right.receive().tag, 10)
 
 
 class Deadlines(Pair):

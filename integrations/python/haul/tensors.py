@@ -24,7 +24,7 @@ from ._data import Code, Error, Layout, Message, Received, Rights, TimedOut, err
 from ._haul import TENSOR_TAG, Node, Peer, Region, Tensor, dtypes, layout_of
 
 _STEP = 0.1  # seconds between checks of the peer
-_OFFERS_MAX = 1024  # unread
+_OFFERS_MAX, _PEER_OFFERS_MAX = 1024, 64  # unread: of all peers, of one
 _MESSAGES_MAX, _BYTES_MAX = 16384, 64 << 20  # other unread messages
 _DIMENSIONS_MAX = 8
 
@@ -150,6 +150,13 @@ def _read_offer(peer: Peer, version: int, serial: int, data: bytes) -> _Offer:
     return _Offer(peer, serial, "", id, length, offset, dtype, shape)
 
 
+def _is_alive(peer: Peer) -> bool:
+    try:
+        return peer.alive
+    except Error:  # closed
+        return False
+
+
 def _reply(offer: _Offer, status: _Status, timeout: float) -> None:
     """The sender may have left, or wait no longer: both are its affair."""
     data = _HEAD.pack(_MAGIC, _VERSION, _KIND_REPLY, status, offer.serial)
@@ -168,6 +175,8 @@ class _Inbox:
         self.receiving = False
         self.messages: deque[Message] = deque()
         self.bytes = 0  # of `messages`
+        self.events = 0  # joined and left, among `messages`
+        self.dropped = 0  # messages that no call of `receive` has reported
         self.offers: list[_Offer] = []
         self.serial = int.from_bytes(os.urandom(7), "little")
         self.replies: dict[tuple[Peer, int], _Status | None] = {}  # that senders wait for
@@ -191,7 +200,8 @@ class _Inbox:
                 check()
                 left = until - time.monotonic()
                 if expired:
-                    self._raise_timed_out(call)
+                    hint = "raise `timeout`, or look at the other side"
+                    _fail(Code.ETIMEDOUT, call, "", "nothing arrived in time", hint)
                 expired = left <= 0
                 self._advance(node, min(max(left, 0), _STEP))
             self.changed.notify_all()  # another thread may receive, or there is room
@@ -199,7 +209,7 @@ class _Inbox:
 
     def _advance(self, node: Node, timeout: float) -> None:
         """Receives a message, or waits for the thread that does. With the lock."""
-        if self.receiving or self._is_full():
+        if self.receiving:
             self.changed.wait(timeout)
             return
         self.receiving = True
@@ -236,34 +246,49 @@ class _Inbox:
             self._put_offer(_read_offer(message.peer, version, serial, data))
 
     def _put_message(self, message: Message) -> None:
+        """Drops a message if there is no room: the first event, otherwise the new message."""
+        if len(self.messages) >= _MESSAGES_MAX and self.events:
+            i = next(i for i, held in enumerate(self.messages) if held.kind != "message")
+            del self.messages[i]
+            self.events -= 1
+            self.dropped += 1
+        if len(self.messages) >= _MESSAGES_MAX or self.bytes >= _BYTES_MAX:
+            self.dropped += 1
+            return
         self.messages.append(message)
         self.bytes += len(message.data)
+        self.events += message.kind != "message"
 
     def _put_offer(self, offer: _Offer) -> None:
-        if len(self.offers) < _OFFERS_MAX:
-            self.offers.append(offer)
-        else:
-            _reply(offer, _Status.BUSY, 0)
+        """Refuses the first offer of the peer, or of all, if there is no room."""
+        if len(self.offers) >= _OFFERS_MAX:
+            self.offers = [held for held in self.offers if _is_alive(held.peer)]
+        same = [held for held in self.offers if held.peer == offer.peer]
+        if len(same) >= _PEER_OFFERS_MAX:
+            self._refuse(same[0])
+        elif len(self.offers) >= _OFFERS_MAX:
+            self._refuse(self.offers[0])
+        self.offers.append(offer)
+
+    def _refuse(self, offer: _Offer) -> None:
+        self.offers.remove(offer)
+        _reply(offer, _Status.BUSY, 0)
 
     def _put_reply(self, peer: Peer, serial: int, status: int) -> None:
         if (peer, serial) in self.replies:
             self.replies[peer, serial] = _Status(status)
 
-    def _is_full(self) -> bool:
-        return len(self.messages) >= _MESSAGES_MAX or self.bytes >= _BYTES_MAX
-
-    def _raise_timed_out(self, call: str) -> NoReturn:
-        if call != "receive" and self._is_full():
-            hint = "call Node.receive: unread messages fill the inbox"
-        else:
-            hint = "raise `timeout`, or look at the other side"
-        _fail(Code.ETIMEDOUT, call, "", "nothing arrived in time", hint)
-
     def _pop_message(self) -> Message | None:
+        if self.dropped:
+            text = f"{self.dropped} messages were dropped, as nothing received them"
+            self.dropped = 0
+            hint = "call Node.receive more often, or have a thread for it"
+            _fail(Code.ELIMIT, "receive", "", text, hint)
         if not self.messages:
             return None
         message = self.messages.popleft()
         self.bytes -= len(message.data)
+        self.events -= message.kind != "message"
         return message
 
     def pop_offer(self, peer: Peer | None, id: int | None) -> _Offer | None:
