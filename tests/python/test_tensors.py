@@ -472,6 +472,46 @@ class Deadlines(Pair):
         self.fails(Code.ECLOSED, haul.recv_tensor, self.right, limit=8)
 
 
+class LastWords(Pair):
+    """The receiver replies and closes its node while the sender is busy."""
+
+    def ends(self, *messages):
+        for data, tag in messages:
+            self.to_left.send(data, tag=tag)
+        self.right.close()
+        while self.to_right.alive:
+            time.sleep(0.01)
+
+    def status(self, timeout, *before):
+        """The reply that arrives last."""
+        inbox = inbox_of(self.left)
+        with inbox.expecting(self.to_right) as (serial, status):
+            self.ends(*before, (reply(serial), TENSOR_TAG))
+            until = time.monotonic() + timeout
+            return inbox.take(self.left, "send_tensor", until, status, self.to_right.check)
+
+    def test_a_reply_behind_messages(self):
+        self.assertEqual(self.status(PATIENCE, (b"1", 0), (b"2", 0)), 0)
+        self.assertEqual([self.left.receive().data for _ in range(2)], [b"1", b"2"])
+
+    def test_a_reply_that_another_thread_may_receive(self):
+        waiting = self.pool.submit(haul.recv_tensor, self.left, limit=8, timeout=1)
+        self.assertEqual(self.status(PATIENCE, (b"1", 0), (b"2", 0)), 0)
+        self.refused(Code.ETIMEDOUT, waiting)
+
+    def test_a_tensor_behind_messages(self):
+        empty = offer(shape=(0,), length=0)
+        self.ends((b"1", 0), (b"2", 0), (empty, TENSOR_TAG))
+        self.assertEqual(haul.recv_tensor(self.to_right, limit=0).tensor.shape, (0,))
+
+    def test_nothing(self):
+        waiting = self.pool.submit(haul.recv_tensor, self.left, limit=8, timeout=1)
+        self.ends((b"1", 0), (b"2", 0))
+        self.fails(Code.EPEER, haul.recv_tensor, self.to_right, limit=8)
+        self.fails(Code.EPEER, haul.recv_tensor, self.to_right, limit=8, timeout=0)
+        self.refused(Code.ETIMEDOUT, waiting)
+
+
 class Hostile(Pair):
     INVALID = {
         "version": dict(version=2),

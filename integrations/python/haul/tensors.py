@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from ._data import Code, Error, Layout, Message, Received, Rights, TimedOut, error_of
+from ._data import Code, Error, Layout, Message, PeerGone, Received, Rights, TimedOut, error_of
 from ._haul import TENSOR_TAG, Node, Peer, Region, Tensor, dtypes, layout_of
 
 _STEP = 0.1  # seconds between checks of the peer
@@ -173,6 +173,7 @@ class _Inbox:
     def __init__(self) -> None:
         self.changed = threading.Condition()  # its lock guards all fields
         self.receiving = False
+        self.fruitless = 0  # attempts to receive that got nothing
         self.messages: deque[Message] = deque()
         self.bytes = 0  # of `messages`
         self.events = 0  # joined and left, among `messages`
@@ -197,7 +198,12 @@ class _Inbox:
         with self.changed:
             expired = False
             while (found := find()) is None:
-                check()
+                try:
+                    check()
+                except PeerGone:
+                    if (found := self._drain(node, until, find)) is None:
+                        raise
+                    break
                 left = until - time.monotonic()
                 if expired:
                     hint = "raise `timeout`, or look at the other side"
@@ -207,6 +213,17 @@ class _Inbox:
             self.changed.notify_all()  # another thread may receive, or there is room
             return found
 
+    def _drain(
+        self, node: Node, until: float, find: Callable[[], _Result | None]
+    ) -> _Result | None:
+        """What `find` returns of all that has arrived by now. With the lock."""
+        enough = self.fruitless + self.receiving  # the attempt under way may have begun before
+        while True:
+            self._advance(node, min(_left(until), _STEP) if self.receiving else 0)
+            found = find()
+            if found is not None or self.fruitless > enough or _left(until) == 0:
+                return found
+
     def _advance(self, node: Node, timeout: float) -> None:
         """Receives a message, or waits for the thread that does. With the lock."""
         if self.receiving:
@@ -214,14 +231,15 @@ class _Inbox:
             return
         self.receiving = True
         self.changed.release()
-        message = None
+        message, nothing = None, False
         try:
             message = node._receive(timeout=timeout)
         except TimedOut:
-            pass
+            nothing = True
         finally:
             self.changed.acquire()
             self.receiving = False
+            self.fruitless += nothing
             if message:
                 self._put(message)
             self.changed.notify_all()
