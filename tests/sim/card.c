@@ -36,12 +36,19 @@ unsigned cards_of(const struct host *host) {
 }
 
 /* A host with fewer cards is in the first networks. */
+static unsigned network_of(const struct host *host, unsigned number) {
+  unsigned count = cards_of(host);
+  if (!cards.shuffled)
+    return number;
+  return host->number % 2 ? (number + host->number) % count : count - 1 - number;
+}
+
 struct card *card_of(struct host *host, unsigned number) {
   struct card *card = &all[host->number][number];
   if (!card->host) {
     card->host = host;
     card->number = number;
-    card->network = (number + (cards.shuffled ? host->number : 0)) % cards_of(host);
+    card->network = network_of(host, number);
     list_init(&card->contexts);
   }
   return card;

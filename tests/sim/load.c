@@ -112,10 +112,10 @@ static void set_paths(void) {
 /* A third of the seeds has NICs; in some of these rdma is the only path. Few have many. */
 static void draw_rdma(void) {
   cards.per_host = sim_chance(330000) ? (unsigned)sim_between(1, 2) : 0;
-  if (cards.per_host == 2 && sim_chance(300000))
+  if (cards.per_host == 2 && sim_chance(500000))
     cards.per_host = (unsigned)sim_between(3, 6);
-  cards.uneven = cards.per_host > 1 && sim_chance(400000);
-  cards.shuffled = cards.per_host > 1 && sim_chance(600000);
+  cards.shuffled = cards.per_host > 1 && sim_chance(800000);
+  cards.uneven = cards.shuffled && sim_chance(800000);
   rdma_only = sim_chance(400000);
   cards_draw(rdma_only);
   set_paths();
