@@ -170,6 +170,10 @@ static void handshakes(void) {
   wire = seed_begin();
   wire_put_bytes(&wire, bytes, welcome_pack(&welcome, bytes));
   seed_save("handshake", "welcome", &wire);
+  welcome.version = PROTOCOL_LOWEST;
+  wire = seed_begin();
+  wire_put_bytes(&wire, bytes, welcome_pack(&welcome, bytes));
+  seed_save("handshake", "welcome-older", &wire);
   wire = seed_begin();
   wire_put_bytes(&wire, bytes, welcome_pack(&refusal, bytes));
   seed_save("handshake", "refusal", &wire);
