@@ -202,6 +202,14 @@ static int check_names(const struct nics *nics, const struct rdma_settings *sett
   return 0;
 }
 
+/* A NIC that found no memory would be left out for the node's life: the caller tries again. */
+static int check_memory(const struct nics *nics) {
+  for (size_t i = 0; i < nics->count; i++)
+    if (nics->list[i].system == ENOMEM)
+      return error_system(ENOMEM, nics->list[i].name, "opening the NIC");
+  return 0;
+}
+
 static int open_all(const struct verbs *verbs, const struct rdma_settings *settings,
                     struct ibv_device **devices, size_t count, struct nics **out) {
   if (count == 0)
@@ -215,6 +223,8 @@ static int open_all(const struct verbs *verbs, const struct rdma_settings *setti
     open_nic(&nics->list[i], devices[i], settings);
   }
   int code = check_names(nics, settings);
+  if (code == 0)
+    code = check_memory(nics);
   if (code)
     nics_close(nics);
   else

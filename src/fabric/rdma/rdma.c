@@ -327,8 +327,10 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
                                 .rails = operation_is_atomic(operation) ? 1 : choice.count,
                                 .copies_dma = 1u + local_staged + binding->staged};
   explain_choice(endpoint, binding, local->place, &choice, why);
-  snprintf(estimate->reason, sizeof estimate->reason, "%s%s%s", estimate->open ? why : "",
+  char reason[sizeof why + 2 + sizeof estimate->reason];
+  snprintf(reason, sizeof reason, "%s%s%.191s", estimate->open ? why : "",
            estimate->open && *why && *refusal ? "; " : "", refusal);
+  snprintf(estimate->reason, sizeof estimate->reason, "%.191s", reason);
   combiner_lock(&endpoint->combiner);
   if (estimate->open)
     estimate_rails(endpoint, binding, &choice, local_staged, inlines, estimate);
