@@ -255,14 +255,15 @@ struct choice {
 
 static struct choice choose(const struct rdma_endpoint *endpoint,
                             const struct rdma_binding *binding, struct haul_place place) {
-  struct choice choice = {.devices = rdma_near(endpoint, place, binding->rails)};
+  struct choice choice = {.devices = rdma_near(endpoint, place, binding->rails),
+                          .first = endpoint->rails[0]};
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     const struct rdma_rail *rail = endpoint->rails[i];
     if (!(choice.devices & 1u << rail->device->number)) {
       choice.other = rail;
       continue;
     }
-    choice.first = choice.first ? choice.first : rail;
+    choice.first = choice.count > 0 ? choice.first : rail;
     choice.count++;
     choice.by_order += rail->by_order;
     choice.bytes_per_ns += rail->device->port.bytes_per_ns;
