@@ -588,8 +588,9 @@ struct haul_path {
   unsigned copies_cpu, copies_kernel, copies_dma; /* copies of each byte, by agent */
   unsigned zero_copy;                             /* 1: satisfies HAUL_REQUIRE_ZERO_COPY */
   char detail[64];                                /* "mapped", "cross-memory attach", "2 rails" */
-  char reason[192];   /* why it is closed, or open and not chosen; chosen: what set it, and why
-                         it is staged on this side, or "" */
+  char reason[192];   /* why it is closed, or open and not chosen; chosen: what set it, why some
+                         rails of NICs carry it, how they are paired, and why it is staged on this
+                         side, or "" */
   double estimate_ns; /* cost_ns before any measurement */
   int measured;       /* 1: cost_ns comes from transfers of about this size */
   char send[12];      /* how the bytes leave the requester's memory: "short" (within the call or the
