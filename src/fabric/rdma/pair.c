@@ -115,9 +115,8 @@ int rdma_rails_settle(struct rdma_endpoint *endpoint, const struct rdma_greeting
   return rdma_rails_connect(endpoint, peer);
 }
 
-/* Finds a rail for each end of the peer: one in its subnet; then, for what is left on both sides,
- * one of its kind. For older peers it has the end's number. `partners`: by the peer's ends; NULL:
- * none. */
+/* Finds a rail for each end of the peer: first in its subnet, then among the remaining ones of its
+ * kind. For older peers it has the end's number. `partners`: by the peer's ends; NULL: none. */
 static void pair_ends(const struct rdma_endpoint *endpoint, const struct rdma_greeting *peer,
                       struct rdma_rail *partners[RDMA_RAILS_MAX]) {
   bool pairs = rdma_pairs_rails(endpoint);

@@ -245,9 +245,9 @@ void rdma_rail_post_waiting(struct rdma_rail *rail) {
   }
 }
 
-/* When the rail would be done with so many bytes more, in ns. A line of unknown speed counts as
+/* How long the rail would take for its bytes and `more`, in ns. A line of unknown speed counts as
  * slow. */
-static double busy_until(const struct rdma_rail *rail, uint64_t more) {
+static double busy_ns(const struct rdma_rail *rail, uint64_t more) {
   double speed = rail->device->port.bytes_per_ns;
   uint64_t bytes = more + atomic_load_explicit(&rail->bytes, memory_order_relaxed);
   return (double)bytes / (speed > 0 ? speed : 0.1);
@@ -262,7 +262,7 @@ static struct rdma_rail *choose_rail(struct rdma_endpoint *endpoint, unsigned de
     struct rdma_rail *rail = endpoint->rails[i];
     if (!(devices & 1u << rail->device->number))
       continue;
-    double until = busy_until(rail, bytes);
+    double until = busy_ns(rail, bytes);
     if (best && until >= soonest)
       continue;
     best = rail;
