@@ -114,6 +114,37 @@ static struct haul_transfer *new_transfer(const struct transfer_request *request
   return transfer;
 }
 
+static void post_works(struct haul_transfer *transfer) {
+  bool more = transfer->flags & HAUL_MORE;
+  for (uint32_t i = 0; i < transfer->work_count; i++) {
+    struct work *work = &transfer_works(transfer)[i];
+    int code = atomic_load(&transfer->failure);
+    work->last = i + 1 == transfer->work_count;
+    work->more = more || !work->last;
+    if (code == 0)
+      code = transfer_post(transfer, work);
+    if (code) {
+      transfer_fail(transfer, code);
+      transfer_settle(transfer);
+    }
+  }
+  atomic_store(&transfer->posting, false);
+}
+
+void transfer_post_all(struct haul_transfer *transfer, bool locked) {
+  struct loop *loop = transfer->remote->transfers->fabric->loop;
+  post_works(transfer);
+  int failure = atomic_load(&transfer->failure);
+  if (failure && !locked)
+    loop_lock(loop);
+  if (failure)
+    transfer_cancel_works(transfer, failure);
+  if (failure && !locked)
+    loop_unlock(loop);
+  transfer_posted_all(transfer);
+  transfer_settle(transfer); /* the call's own; `done` may release the transfer from here on */
+}
+
 static struct slice slice_of(const struct transfer_request *request, bool alone) {
   struct tune *slices = route_slices(request->route, request->path);
   if (!slices || !alone)
@@ -190,7 +221,7 @@ static int start_posted(const struct transfer_request *request, struct haul_tran
   if (request->options.after)
     transfer_hold(transfer, request->options.after);
   else
-    transfer_post_all(transfer);
+    transfer_post_all(transfer, false);
   return 0;
 }
 

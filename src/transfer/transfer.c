@@ -9,8 +9,6 @@
 #include "core/probe.h"
 #include "core/sys.h"
 
-#define LOOKS 64u /* at events, in one turn of the loop */
-
 void transfer_begin(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
   inbox_put(&owner->begun, &transfer->link);
@@ -32,7 +30,7 @@ static void enlist(struct transfers *owner, struct haul_transfer *transfer) {
   }
 }
 
-static void lock_lists(struct transfers *transfers) {
+void transfers_lock(struct transfers *transfers) {
   struct list begun = LIST_INIT(begun);
   pthread_mutex_lock(&transfers->lock);
   inbox_take(&transfers->begun, &begun);
@@ -109,7 +107,7 @@ static void transfer_finish(struct haul_transfer *transfer) {
     trace_transfer(transfer, HAUL_TRACE_COMPLETE);
   transfer_record(transfer);
   atomic_fetch_sub(&owner->flow, 1);
-  lock_lists(owner);
+  transfers_lock(owner);
   list_remove(&transfer->link);
   list_remove(&transfer->order);
   atomic_fetch_sub(&transfer->remote->link->transfers, 1);
@@ -138,7 +136,7 @@ __attribute__((cold)) static void avoid_path(struct haul_transfer *transfer,
 }
 
 __attribute__((cold)) static bool will_retry(struct transfers *owner, struct work *work, int code) {
-  lock_lists(owner);
+  transfers_lock(owner);
   bool will = !owner->ended;
   if (will) {
     if (code == HAUL_ENOPATH)
@@ -152,7 +150,7 @@ __attribute__((cold)) static bool will_retry(struct transfers *owner, struct wor
   return will;
 }
 
-static int node_closed(const struct haul_transfer *transfer) {
+int transfer_node_closed(const struct haul_transfer *transfer) {
   return error_set(HAUL_ECLOSED, 0, transfer->remote->name, NULL, "the node was closed");
 }
 
@@ -168,7 +166,7 @@ void transfer_work_done(struct work *work, int code) {
   } else if ((code == HAUL_EPATH || code == HAUL_ENOPATH) && atomic_load(&transfer->failure) == 0) {
     if (will_retry(transfer->remote->transfers, work, code))
       return;
-    code = node_closed(transfer);
+    code = transfer_node_closed(transfer);
   }
   if (code)
     transfer_fail(transfer, code);
@@ -181,7 +179,7 @@ static bool waits(struct transfers *owner, struct work *work) {
   struct endpoint *endpoint = work->endpoint;
   if (!endpoint_is_blocked(endpoint, work->operation))
     return false;
-  lock_lists(owner);
+  transfers_lock(owner);
   bool blocked = endpoint_is_blocked(endpoint, work->operation) && !owner->ended;
   if (blocked)
     list_append(&owner->blocked, &work->link);
@@ -238,235 +236,6 @@ __attribute__((cold)) static void retry(struct work *work, bool broke) {
   transfer_settle(transfer);
 }
 
-__attribute__((cold)) static bool take_from_lists(struct transfers *owner, struct work *work) {
-  lock_lists(owner);
-  bool found = work->listed;
-  if (found)
-    list_remove(&work->link);
-  work->listed = false;
-  pthread_mutex_unlock(&owner->lock);
-  return found;
-}
-
-/* With the loop's lock and a reference. */
-__attribute__((cold)) void transfer_cancel_works(struct haul_transfer *transfer, int code) {
-  for (uint32_t i = 0; i < transfer->work_count; i++) {
-    struct work *work = &transfer_works(transfer)[i];
-    atomic_store(&work->canceled, code); /* a transport that starts it from now on ends it */
-    if (take_from_lists(transfer->remote->transfers, work))
-      transfer_settle(transfer);
-    else if (work->endpoint)
-      work->endpoint->transport->cancel(work->endpoint, work, code);
-  }
-}
-
-static void post_works(struct haul_transfer *transfer) {
-  bool more = transfer->flags & HAUL_MORE;
-  for (uint32_t i = 0; i < transfer->work_count; i++) {
-    struct work *work = &transfer_works(transfer)[i];
-    int code = atomic_load(&transfer->failure);
-    work->last = i + 1 == transfer->work_count;
-    work->more = more || !work->last;
-    if (code == 0)
-      code = transfer_post(transfer, work);
-    if (code) {
-      transfer_fail(transfer, code);
-      transfer_settle(transfer);
-    }
-  }
-  atomic_store(&transfer->posting, false);
-}
-
-static void end_posting(struct haul_transfer *transfer) {
-  transfer_posted_all(transfer);
-  transfer_settle(transfer); /* the call's own; `done` may release the transfer from here on */
-}
-
-void transfer_post_all(struct haul_transfer *transfer) {
-  post_works(transfer);
-  int failure = atomic_load(&transfer->failure);
-  if (failure) {
-    loop_lock(transfer->remote->transfers->fabric->loop);
-    transfer_cancel_works(transfer, failure);
-    loop_unlock(transfer->remote->transfers->fabric->loop);
-  }
-  end_posting(transfer);
-}
-
-__attribute__((cold)) void transfer_hold(struct haul_transfer *transfer, void *event) {
-  struct transfers *owner = transfer->remote->transfers;
-  struct work *first = transfer_works(transfer);
-  first->state = event;
-  transfer->flags &= ~(unsigned)HAUL_MORE;
-  atomic_store(&transfer->alone, false);
-  lock_lists(owner);
-  bool held = !owner->ended;
-  if (held)
-    list_append(&owner->held, &first->link);
-  pthread_mutex_unlock(&owner->lock);
-  if (held) {
-    loop_wake(owner->fabric->loop);
-    return;
-  }
-  transfer_fail(transfer, node_closed(transfer));
-  transfer_post_all(transfer);
-}
-
-/* A turn's looks at events. Each takes about a microsecond with the loop's lock. */
-struct looks {
-  unsigned left;
-  const void *pending; /* the last event that was not complete; NULL: none */
-};
-
-/* 1: the transfer still waits; 0: its event is complete; or a code. */
-static int look_at_event(struct looks *looks, const struct haul_transfer *transfer, void *event) {
-  if (event == looks->pending || looks->left == 0)
-    return 1;
-  looks->left--;
-  int state = memory_event(transfer->after_at, event, true);
-  if (state > 0)
-    looks->pending = event;
-  return state;
-}
-
-/* With the loop's lock: posts the works of a held transfer, or ends it. False: it still waits. */
-__attribute__((cold)) static bool release_held(struct looks *looks, struct work *first) {
-  struct haul_transfer *transfer = first->owner;
-  int failure = atomic_load(&transfer->failure);
-  int state = failure ? 0 : look_at_event(looks, transfer, first->state);
-  if (state > 0)
-    return false;
-  if (state < 0)
-    transfer_fail(transfer, state);
-  post_works(transfer);
-  failure = atomic_load(&transfer->failure);
-  if (failure)
-    transfer_cancel_works(transfer, failure);
-  end_posting(transfer);
-  return true;
-}
-
-/* With the loop's lock. An event has no callback that would not delay its stream, so the loop
- * polls. */
-__attribute__((cold)) static bool release_some(struct transfers *transfers, struct list *held) {
-  struct list kept = LIST_INIT(kept), looked = LIST_INIT(looked);
-  struct looks looks = {.left = LOOKS};
-  bool any = false;
-  for (struct list *item; (item = list_take(held));) {
-    bool unseen = looks.left == 0;
-    if (release_held(&looks, list_entry(item, struct work, link)))
-      any = true;
-    else
-      list_append(unseen ? &kept : &looked, item); /* the unseen are first in the next turn */
-  }
-  list_splice(&kept, &looked);
-  transfers->poller.urgent = !list_empty(&kept);
-  if (!transfers->poller.urgent)
-    return any;
-  lock_lists(transfers);
-  bool ended = transfers->ended;
-  if (!ended)
-    list_splice(&transfers->held, &kept);
-  pthread_mutex_unlock(&transfers->lock);
-  for (struct list *item; (item = list_take(&kept));) { /* the node was closed meanwhile */
-    struct work *first = list_entry(item, struct work, link);
-    transfer_fail(first->owner, node_closed(first->owner));
-    release_held(&looks, first);
-  }
-  return any;
-}
-
-/* With the loop's lock and a reference; the thread's detail is the reason. While a call still posts
- * works, that call cancels them. It stores `posting` and then reads `failure`; here `failure` is
- * stored before `posting` is read. Both are seq_cst, so one of the two sees the other's store. */
-__attribute__((cold)) static void abort_transfer(struct haul_transfer *transfer, int code) {
-  transfer_fail(transfer, code);
-  if (!atomic_load(&transfer->posting))
-    transfer_cancel_works(transfer, code);
-}
-
-__attribute__((cold)) static void expire(struct haul_transfer *transfer) {
-  loop_lock(transfer->remote->transfers->fabric->loop);
-  if (atomic_load(&transfer->status) == 1) {
-    error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
-              "set a later deadline in the options; haul explain prints the expected time",
-              "the transfer did not end by its deadline");
-    abort_transfer(transfer, HAUL_ETIMEDOUT);
-  }
-  loop_unlock(transfer->remote->transfers->fabric->loop);
-}
-
-typedef bool matches_fn(const struct haul_transfer *transfer, const void *user);
-
-/* The first running transfer that matches and has not failed, with a reference. */
-__attribute__((cold)) static struct haul_transfer *
-find_running(struct transfers *transfers, matches_fn *matches, const void *user) {
-  struct haul_transfer *found = NULL;
-  lock_lists(transfers);
-  list_each(item, &transfers->running) {
-    struct haul_transfer *transfer = list_entry(item, struct haul_transfer, link);
-    if (atomic_load(&transfer->failure) != 0 || !matches(transfer, user))
-      continue;
-    atomic_fetch_add(&transfer->refs, 1);
-    found = transfer;
-    break;
-  }
-  pthread_mutex_unlock(&transfers->lock);
-  return found;
-}
-
-struct users {
-  const struct haul_region *region;
-  const struct link *link;
-};
-
-static bool uses(const struct haul_transfer *transfer, const void *user) {
-  const struct users *users = user;
-  return (!users->region || transfer->region == users->region) &&
-         (!users->link || transfer->remote->link == users->link);
-}
-
-__attribute__((cold)) void transfers_abort(struct transfers *transfers,
-                                           const struct haul_region *region,
-                                           const struct link *link, int code, const char *reason) {
-  struct users users = {region, link};
-  struct haul_transfer *transfer;
-  while ((transfer = find_running(transfers, uses, &users))) {
-    error_set(code, 0, transfer->remote->name, NULL, "%s", reason);
-    abort_transfer(transfer, code);
-    transfer_put(transfer);
-  }
-}
-
-__attribute__((cold)) bool transfers_use(struct transfers *transfers,
-                                         const struct haul_region *region,
-                                         const struct link *link) {
-  const struct users users = {region, link};
-  bool used = false;
-  lock_lists(transfers);
-  list_each(item, &transfers->running) used |=
-      uses(list_entry(item, struct haul_transfer, link), &users);
-  pthread_mutex_unlock(&transfers->lock);
-  return used;
-}
-
-static bool is_due(const struct haul_transfer *transfer, const void *user) {
-  return transfer->deadline <= *(const int64_t *)user;
-}
-
-__attribute__((cold)) static void on_deadline(struct timer *timer) {
-  struct transfers *transfers = list_entry(timer, struct transfers, timer);
-  int64_t now = clock_now();
-  struct haul_transfer *transfer;
-  atomic_store(&transfers->armed, HAUL_FOREVER);
-  while ((transfer = find_running(transfers, is_due, &now))) {
-    error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name, "set a later deadline in the options",
-              "the transfer did not end by its deadline");
-    abort_transfer(transfer, HAUL_ETIMEDOUT);
-    transfer_put(transfer);
-  }
-}
-
 /* With the lock: the first deadline of a transfer that has not failed. */
 static int64_t first_deadline(const struct transfers *transfers) {
   list_each(item, &transfers->running) {
@@ -492,7 +261,7 @@ static void take_unblocked(struct transfers *transfers, struct list *unblocked) 
 static bool on_poll(struct poller *poller) {
   struct transfers *transfers = list_entry(poller, struct transfers, poller);
   struct list works = LIST_INIT(works), unblocked = LIST_INIT(unblocked), held = LIST_INIT(held);
-  lock_lists(transfers);
+  transfers_lock(transfers);
   int64_t first = first_deadline(transfers);
   list_splice(&held, &transfers->held);
   list_splice(&works, &transfers->retries);
@@ -504,7 +273,7 @@ static bool on_poll(struct poller *poller) {
     loop_timer_start(transfers->fabric->loop, &transfers->timer, first);
   }
   bool any = !list_empty(&works) || !list_empty(&unblocked);
-  any |= release_some(transfers, &held);
+  any |= transfers_release_held(transfers, &held);
   for (struct list *item; (item = list_take(&works));)
     retry(list_entry(item, struct work, link), true);
   for (struct list *item; (item = list_take(&unblocked));)
@@ -541,7 +310,7 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
     loop_run_deferred(loop);
   if (!loop_wait(loop, transfer_is_done, help_copy, transfer, first) &&
       clock_now() >= transfer->deadline) {
-    expire(transfer);
+    transfer_expire(transfer);
     loop_wait(loop, transfer_is_done, help_copy, transfer, until);
   }
   /* loop_wait does not wait in a loop that has ended; the close that ended it ends the transfer. */
@@ -555,38 +324,25 @@ int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
   return result(transfer);
 }
 
-static int enter(const char *call, const struct haul_transfer *transfer) {
+int transfer_enter(const char *call, const struct haul_transfer *transfer) {
   int code = error_enter(call);
   return code || transfer ? code : error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
 }
 
 HAUL_API int haul_transfer_test(haul_transfer *transfer) {
-  int code = enter("haul_transfer_test", transfer);
+  int code = transfer_enter("haul_transfer_test", transfer);
   if (code)
     return code;
   if (!transfer_is_done(transfer) && clock_now() >= transfer->deadline)
-    expire(transfer);
+    transfer_expire(transfer);
   return result(transfer);
 }
 
 HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until) {
-  int code = enter("haul_transfer_wait", transfer);
+  int code = transfer_enter("haul_transfer_wait", transfer);
   if (code)
     return code;
   return transfer_await(transfer, until);
-}
-
-__attribute__((cold)) HAUL_API int haul_transfer_cancel(haul_transfer *transfer) {
-  int code = enter("haul_transfer_cancel", transfer);
-  if (code)
-    return code;
-  loop_lock(transfer->remote->transfers->fabric->loop);
-  if (!transfer_is_done(transfer)) {
-    error_code(HAUL_ECANCELED, transfer->remote->name);
-    abort_transfer(transfer, HAUL_ECANCELED);
-  }
-  loop_unlock(transfer->remote->transfers->fabric->loop);
-  return 0;
 }
 
 HAUL_API void haul_transfer_release(haul_transfer *transfer) {
@@ -604,7 +360,7 @@ __attribute__((cold)) void transfers_open(struct fabric *fabric, struct transfer
   list_init(&transfers->retries);
   list_init(&transfers->blocked);
   atomic_store(&transfers->armed, HAUL_FOREVER);
-  timer_init(&transfers->timer, on_deadline);
+  timer_init(&transfers->timer, transfers_on_deadline);
   loop_lock(fabric->loop);
   loop_poller_start(fabric->loop, &transfers->poller, on_poll);
   loop_unlock(fabric->loop);
@@ -612,7 +368,7 @@ __attribute__((cold)) void transfers_open(struct fabric *fabric, struct transfer
 
 __attribute__((cold)) void transfers_end(struct transfers *transfers) {
   struct list works = LIST_INIT(works), held = LIST_INIT(held);
-  lock_lists(transfers);
+  transfers_lock(transfers);
   transfers->ended = true;
   list_splice(&works, &transfers->retries);
   list_splice(&works, &transfers->blocked);
@@ -621,12 +377,12 @@ __attribute__((cold)) void transfers_end(struct transfers *transfers) {
   pthread_mutex_unlock(&transfers->lock);
   for (struct list *item; (item = list_take(&held));) {
     struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;
-    transfer_fail(transfer, node_closed(transfer));
-    transfer_post_all(transfer);
+    transfer_fail(transfer, transfer_node_closed(transfer));
+    transfer_post_all(transfer, false);
   }
   for (struct list *item; (item = list_take(&works));) {
     struct haul_transfer *transfer = list_entry(item, struct work, link)->owner;
-    transfer_fail(transfer, node_closed(transfer));
+    transfer_fail(transfer, transfer_node_closed(transfer));
     transfer_settle(transfer);
   }
 }
@@ -640,7 +396,7 @@ __attribute__((cold)) void transfers_close(struct transfers *transfers) {
 }
 
 uint64_t transfers_last_write(struct transfers *transfers, struct link *link) {
-  lock_lists(transfers);
+  transfers_lock(transfers);
   uint64_t number = link->write_number;
   pthread_mutex_unlock(&transfers->lock);
   return number;
@@ -648,7 +404,7 @@ uint64_t transfers_last_write(struct transfers *transfers, struct link *link) {
 
 __attribute__((cold)) bool transfers_writing(struct transfers *transfers, struct link *link,
                                              uint64_t number) {
-  lock_lists(transfers);
+  transfers_lock(transfers);
   bool writing = !list_empty(&link->writes) &&
                  list_entry(link->writes.next, struct haul_transfer, order)->number <= number;
   pthread_mutex_unlock(&transfers->lock);

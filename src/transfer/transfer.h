@@ -143,6 +143,9 @@ static inline bool transfers_driven(const struct transfers *transfers) {
   return transfers->fabric->config->progress == HAUL_PROGRESS_CALLER;
 }
 
+/* Takes the lock, and moves what has begun to `running`. */
+void transfers_lock(struct transfers *transfers);
+void transfers_on_deadline(struct timer *timer);
 void transfers_open(struct fabric *fabric, struct transfers *transfers);
 /* The loop does not run any more: works whose path breaks from now on fail. */
 void transfers_end(struct transfers *transfers);
@@ -253,10 +256,13 @@ static inline bool transfer_is_traced(const struct haul_transfer *transfer) {
   return trace_is_on(&transfer->remote->transfers->fabric->trace);
 }
 
-/* Posts all works, or ends those of a transfer that failed. */
-void transfer_post_all(struct haul_transfer *transfer);
+/* Posts all works, or ends those of a transfer that failed. `locked`: with the loop's lock. */
+void transfer_post_all(struct haul_transfer *transfer, bool locked);
 /* Posts the works once the event, at after_at, has completed. */
 void transfer_hold(struct haul_transfer *transfer, void *event);
+/* With the loop's lock. Takes over the works that were in transfers->held. True: one was released.
+ */
+bool transfers_release_held(struct transfers *transfers, struct list *held);
 /* Queues the transfer for `running`; takes no lock. */
 void transfer_begin(struct haul_transfer *transfer);
 /* Posts the work on the transfer's path, or on the best one left if that path is lost. Returns 0,
@@ -265,6 +271,12 @@ int transfer_post(struct haul_transfer *transfer, struct work *work);
 void transfer_work_done(struct work *work, int code); /* `done` of a work */
 /* Records the first failure, whose detail is the thread's. */
 void transfer_fail(struct haul_transfer *transfer, int code);
+/* The detail of a transfer that ends with its node. */
+int transfer_node_closed(const struct haul_transfer *transfer);
+/* Ends it if it is still running, as its deadline has passed. Without the loop's lock. */
+void transfer_expire(struct haul_transfer *transfer);
+/* Whether a call may use the handle: 0, or a code with the detail. */
+int transfer_enter(const char *call, const struct haul_transfer *transfer);
 /* Takes one from `pending`; the last one ends the transfer. */
 void transfer_settle(struct haul_transfer *transfer);
 /* With the loop's lock and a reference. */

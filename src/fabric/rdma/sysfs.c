@@ -84,8 +84,7 @@ bool sysfs_first(struct sysfs_path folder, bool (*wanted)(const char *name), cha
   return *name != '\0';
 }
 
-/* The address as a GID has it, IPv4 behind the 12 bytes of `mapping`; false: it is no IP address.
- */
+/* The address in a GID, IPv4 behind the 12 bytes of `mapping`; false: of neither IPv4 nor IPv6. */
 static bool to_bytes(const struct sockaddr *address, const uint8_t mapping[12], uint8_t bytes[16]) {
   sa_family_t family = address ? address->sa_family : AF_UNSPEC;
   if (family == AF_INET6) {
