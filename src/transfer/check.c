@@ -76,7 +76,8 @@ int transfer_check_done(const struct haul_transfer_options *options, bool handle
 
 int transfer_check_options(const struct haul_transfer_options *given,
                            struct haul_transfer_options *options) {
-  *options = (struct haul_transfer_options)HAUL_TRANSFER_OPTIONS_INIT;
+  if (!given || given->size < sizeof *options) /* else all of it is overwritten */
+    *options = (struct haul_transfer_options)HAUL_TRANSFER_OPTIONS_INIT;
   if (!given)
     return 0;
   if (given->size < offsetof(struct haul_transfer_options, deadline) || given->size > 4096)

@@ -278,7 +278,7 @@ __attribute__((cold)) int remote_open(struct transfers *transfers, struct link *
   return 0;
 }
 
-__attribute__((cold)) void remote_put(struct haul_remote *remote) {
+void remote_put(struct haul_remote *remote) {
   if (atomic_fetch_sub(&remote->refs, 1) != 1)
     return;
   const struct transport *transport;

@@ -58,8 +58,6 @@ struct transfer_request {
 /* An event that has completed is none. */
 __attribute__((cold)) static int check_event(struct transfer_request *request) {
   struct haul_transfer_options *options = &request->options;
-  if (!options->after)
-    return 0;
   if (options->after_at.kind == 0)
     options->after_at = request->region->memory.place;
   int state = memory_event(options->after_at, options->after, false);
@@ -277,7 +275,7 @@ static int start_transfer(struct haul_remote *remote, struct haul_region *region
     code = transfer_check_options(given, &request.options);
   if (code == 0)
     code = transfer_check_done(&request.options, out);
-  if (code == 0)
+  if (code == 0 && request.options.after)
     code = check_event(&request);
   if (code == 0)
     code = choose_path(&request);
@@ -464,7 +462,7 @@ static int run_atomic(const char *call, struct haul_remote *remote, struct haul_
   code = check_atomic(remote, region, piece, given, &request.options);
   if (code == 0)
     code = transfer_check_done(&request.options, out);
-  if (code == 0)
+  if (code == 0 && request.options.after)
     code = check_event(&request);
   if (code == 0)
     code = choose_path(&request);

@@ -402,8 +402,7 @@ uint64_t transfers_last_write(struct transfers *transfers, struct link *link) {
   return number;
 }
 
-__attribute__((cold)) bool transfers_writing(struct transfers *transfers, struct link *link,
-                                             uint64_t number) {
+bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t number) {
   transfers_lock(transfers);
   bool writing = !list_empty(&link->writes) &&
                  list_entry(link->writes.next, struct haul_transfer, order)->number <= number;

@@ -61,7 +61,7 @@ static void copier_run(struct work *work) {
   atomic_fetch_sub(&endpoint->active, 1); /* pairs with copier_drain */
 }
 
-__attribute__((cold)) static void *copy_thread(void *argument) {
+static void *copy_thread(void *argument) {
   struct copier *copier = argument;
   pthread_mutex_lock(&copier->lock);
   while (!copier->ending) {

@@ -98,7 +98,7 @@ bool rdma_arm(struct poller *poller) {
   return again;
 }
 
-__attribute__((cold)) static void start_timer(struct rdma_endpoint *endpoint) {
+static void start_timer(struct rdma_endpoint *endpoint) {
   loop_timer_start(endpoint->base.link->fabric->loop, &endpoint->timer,
                    clock_after(clock_now(), RDMA_CANCEL_NS));
 }
@@ -204,13 +204,13 @@ __attribute__((cold)) void rdma_end_revoked(struct rdma_endpoint *endpoint) {
 }
 
 /* Atomics count: they write as well. */
-__attribute__((cold)) static bool has_write(const struct list *jobs) {
+static bool has_write(const struct list *jobs) {
   list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->work->operation !=
                             HAUL_OP_READ) return true;
   return false;
 }
 
-__attribute__((cold)) bool rdma_has_writes(struct rdma_endpoint *endpoint) {
+bool rdma_has_writes(struct rdma_endpoint *endpoint) {
   combiner_lock(&endpoint->combiner);
   bool writes = has_write(&endpoint->stepping) || has_write(&endpoint->stranded) ||
                 endpoint->slots_in_copy > 0;
@@ -220,7 +220,7 @@ __attribute__((cold)) bool rdma_has_writes(struct rdma_endpoint *endpoint) {
   return writes;
 }
 
-__attribute__((cold)) static bool any_canceled(const struct list *jobs) {
+static bool any_canceled(const struct list *jobs) {
   list_each(item, jobs) if (list_entry(item, struct rdma_job, link)->cancel_code) return true;
   return false;
 }

@@ -87,7 +87,7 @@ void payload_put_bounce(struct payload *payload, struct staging_user *user) {
   payload->bounce = NULL;
 }
 
-__attribute__((cold)) void tcp_staging_leave_queue(struct tcp_endpoint *endpoint) {
+void tcp_staging_leave_queue(struct tcp_endpoint *endpoint) {
   if (atomic_load_explicit(&endpoint->tx_staging.waits_since, memory_order_relaxed)) {
     combiner_lock(&endpoint->combiner);
     if (list_empty(&endpoint->staged_sends))
@@ -126,7 +126,7 @@ static void prepare_copy(struct devcopy *copy, struct payload *payload, bool out
                            .owner = payload};
 }
 
-__attribute__((cold)) bool staged_sends_poll(struct tcp_endpoint *endpoint, bool *urgent) {
+bool staged_sends_poll(struct tcp_endpoint *endpoint, bool *urgent) {
   bool moved = false;
   *urgent = false;
   list_each_safe(item, &endpoint->staged_sends) {
@@ -155,8 +155,7 @@ __attribute__((cold)) bool staged_sends_poll(struct tcp_endpoint *endpoint, bool
   return moved;
 }
 
-__attribute__((cold)) int staged_receive_start(struct tcp_rail *rail,
-                                               const struct frame_trailer *trailer) {
+int staged_receive_start(struct tcp_rail *rail, const struct frame_trailer *trailer) {
   struct tcp_endpoint *endpoint = rail->endpoint;
   struct rail_rx *rx = &rail->rx;
   size_t segments = rx->payload.count * sizeof rx->segments[0];
@@ -183,7 +182,7 @@ __attribute__((cold)) int staged_receive_start(struct tcp_rail *rail,
   return 0;
 }
 
-__attribute__((cold)) void staged_receive_finish(struct staged_receive *staged, int code) {
+void staged_receive_finish(struct staged_receive *staged, int code) {
   struct tcp_rail *rail = staged->rail;
   list_remove(&staged->link);
   devcopy_cancel(&staged->copy);
@@ -198,7 +197,7 @@ __attribute__((cold)) void staged_receive_finish(struct staged_receive *staged, 
   tcp_use_slots(rail->endpoint);
 }
 
-__attribute__((cold)) bool staged_receives_poll(struct tcp_endpoint *endpoint, bool *urgent) {
+bool staged_receives_poll(struct tcp_endpoint *endpoint, bool *urgent) {
   bool moved = false;
   *urgent = false;
   list_each_safe(item, &endpoint->staged_receives) {
