@@ -286,6 +286,23 @@ static void a_port_that_is_down_is_left_out(void **state) {
   assert_pair(2, "::ffff:10.0.3.2");
 }
 
+/* Its NIC may be the only one in the peer's network. */
+static void a_port_that_comes_up_later_is_used(void **state) {
+  (void)state;
+  nic_set("10.0.1.1,10.0.2.1,10.0.3.1");
+  nic_double()->devices[1].port[0].state = IBV_PORT_DOWN;
+  nic_set_of_children("10.0.3.2,10.0.2.2,10.0.1.2");
+  pair_open(&t, NULL, LENGTH);
+  assert_moves(2);
+  haul_remote_release(t.remote);
+  haul_peer_close(t.peer);
+  nic_double()->devices[1].port[0].state = IBV_PORT_ACTIVE;
+  assert_works(haul_peer_connect(t.node, t.owner.address, haul_deadline_in(BOUND), &t.peer));
+  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
+  assert_moves(3);
+  assert_pair(1, "::ffff:10.0.2.2");
+}
+
 /* By the speeds of the lines: 100 Gb/s and 8 Gb/s. */
 static void a_slow_port_carries_less(void **state) {
   (void)state;
@@ -371,6 +388,7 @@ int main(int argc, char **argv) {
       TEST(nics_of_other_kinds_close_the_path),
       TEST(broken_rails_are_connected_again),
       TEST(a_port_that_is_down_is_left_out),
+      TEST(a_port_that_comes_up_later_is_used),
       TEST(a_slow_port_carries_less),
       TEST(atomics_use_the_owners_first_nic),
       TEST(without_the_owners_first_nic_there_are_no_atomics),

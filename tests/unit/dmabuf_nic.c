@@ -204,7 +204,7 @@ static int open_all(void **state) {
   uint64_t offset;
   assert_works(providers_start());
   assert_works(nics_open(NULL, &t.nics));
-  assert_works(nics_rank(t.nics, NULL, &t.rail, &count));
+  assert_works(nics_rank(t.nics, NULL, false, &t.rail, &count));
   assert_works(memory_alloc((struct haul_place){HAUL_SIM, 0}, LENGTH, 0, &t.sim));
   assert_works(memory_alloc((struct haul_place){HAUL_HOST, 0}, LENGTH, 0, &t.host));
   assert_works(memory_dmabuf(&t.sim, &t.dmabuf, &offset));

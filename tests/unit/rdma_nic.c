@@ -61,7 +61,7 @@ static void check_unusable(int system, const char *words) {
   assert_non_null(strstr(nic->reason, words));
   assert_string_equal(nic->name, "mlx5_0");
   assert_int_equal(port_of(nics, 0).status, NIC_PORT_FAILED);
-  assert_fails(HAUL_ENOTSUP, nics_rank(nics, NULL, &rail, &count));
+  assert_fails(HAUL_ENOTSUP, nics_rank(nics, NULL, false, &rail, &count));
   assert_non_null(strstr(haul_error_last()->text, words));
   assert_int_equal(count, 0);
   nics_close(nics);
@@ -121,7 +121,7 @@ static void other_nics_stay_usable(void **state) {
   rdma_add_roce("mlx5_1");
   struct nics *nics = open_nics();
   assert_int_equal(nics->count, 2);
-  assert_works(nics_rank(nics, NULL, &rail, &count));
+  assert_works(nics_rank(nics, NULL, false, &rail, &count));
   assert_int_equal(count, 1);
   assert_ptr_equal(rail.nic, &nics->list[1]);
   nics_close(nics);
@@ -440,7 +440,7 @@ static void check_wrong(enum rdma_setting which, const char *value, const char *
   struct nic_rail rail;
   size_t count = 1;
   assert_int_equal(port_of(nics, 0).status, NIC_PORT_WRONG);
-  assert_fails(HAUL_EINVAL, nics_rank(nics, NULL, &rail, &count));
+  assert_fails(HAUL_EINVAL, nics_rank(nics, NULL, false, &rail, &count));
   assert_string_equal(haul_error_last()->object, object);
   assert_non_null(strstr(haul_error_last()->text, "port mlx5_0/1: "));
   assert_string_equal(haul_error_last()->hint, hint);
@@ -553,7 +553,7 @@ static void check_order(const struct nics *nics, const struct haul_device *devic
                         const char *const names[], size_t count) {
   struct nic_rail rails[8];
   size_t found = COUNT(rails);
-  assert_works(nics_rank(nics, device, rails, &found));
+  assert_works(nics_rank(nics, device, false, rails, &found));
   assert_int_equal(found, count);
   for (size_t i = 0; i < count; i++)
     assert_string_equal(rails[i].nic->name, names[i]);
@@ -654,6 +654,25 @@ static int one_address(struct ifaddrs **addresses) {
   return 0;
 }
 
+static int no_addresses(struct ifaddrs **list) {
+  (void)list;
+  errno = ENOMEM;
+  return -1;
+}
+
+/* Without them no port would be in a subnet or in this network namespace. */
+static void addresses_that_cannot_be_read_make_a_port_unusable(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0");
+  struct nics *nics = open_nics();
+  addresses_get = no_addresses;
+  assert_int_equal(port_of(nics, 0).status, NIC_PORT_FAILED);
+  assert_non_null(strstr(port_of(nics, 0).reason, strerror(ENOMEM)));
+  addresses_get = getifaddrs;
+  assert_int_equal(port_of(nics, 0).status, NIC_PORT_USABLE);
+  nics_close(nics);
+}
+
 static void ports_of_other_network_namespaces_are_excluded(void **state) {
   (void)state;
   rdma_gid(&rdma_add_roce("rxe0")->port[0], 3, IBV_GID_TYPE_ROCE_V2, "::ffff:10.77.0.1", 1);
@@ -679,7 +698,7 @@ static void a_short_array_gets_the_best_ports(void **state) {
   for (size_t room = 0; room < COUNT(rails); room++) {
     size_t count = room;
     memset(rails, 0, sizeof rails);
-    assert_works(nics_rank(nics, &gpu, rails, &count));
+    assert_works(nics_rank(nics, &gpu, false, rails, &count));
     assert_int_equal(count, 3);
     assert_true(room < 1 || strcmp(rails[0].nic->name, "near") == 0);
     assert_true(room < 2 || strcmp(rails[1].nic->name, "beside") == 0);
@@ -698,7 +717,7 @@ static void unusable_ports_are_not_ranked(void **state) {
   check_order(nics, NULL, (const char *const[]){"beside", "far"}, 2);
   rdma_double()->devices[0].port[0].state = IBV_PORT_DOWN;
   rdma_double()->devices[2].port[0].error = EIO;
-  assert_fails(HAUL_ENOTSUP, nics_rank(nics, NULL, &rail, &count));
+  assert_fails(HAUL_ENOTSUP, nics_rank(nics, NULL, false, &rail, &count));
   assert_string_equal(haul_error_last()->object, "far/1");
   assert_non_null(strstr(haul_error_last()->text, "link is down"));
   nics_close(nics);
@@ -744,6 +763,7 @@ int main(void) {
       TEST(unknown_numa_distance_is_20),
       TEST(speed_then_name_break_ties),
       TEST(loopback_is_last),
+      TEST(addresses_that_cannot_be_read_make_a_port_unusable),
       TEST(ports_of_other_network_namespaces_are_excluded),
       TEST(a_short_array_gets_the_best_ports),
       TEST(unusable_ports_are_not_ranked),

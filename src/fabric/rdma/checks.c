@@ -430,7 +430,7 @@ struct port_list {
 
 static void find_used(const struct nics *nics, struct port_list *list) {
   list->used_count = RDMA_RAILS_MAX;
-  nics_rank(nics, NULL, list->used, &list->used_count);
+  nics_rank(nics, NULL, false, list->used, &list->used_count);
   if (list->used_count > RDMA_RAILS_MAX)
     list->used_count = RDMA_RAILS_MAX;
   for (size_t i = 0; i < list->used_count; i++)
@@ -527,7 +527,7 @@ size_t rdma_ports(const struct fabric *fabric, const struct haul_device *device,
   if (nics_open(fabric->rdma, &nics) != 0)
     return 0;
   find_used(nics, &list);
-  nics_rank(nics, device, rails, &count);
+  nics_rank(nics, device, false, rails, &count);
   if (count > RANKED_MAX)
     count = RANKED_MAX;
   for (size_t i = 0; i < count; i++)

@@ -160,7 +160,7 @@ static int open_devices(struct rdma_node *node) {
   if (code)
     return code;
   node->nics = nics;
-  code = nics_rank(nics, NULL, rails, &count);
+  code = nics_rank(nics, NULL, true, rails, &count); /* a port may come up later */
   if (code == 0)
     code = make_devices(node, rails, count < RDMA_RAILS_MAX ? count : RDMA_RAILS_MAX);
   if (code)

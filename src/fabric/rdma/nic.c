@@ -330,10 +330,14 @@ static int class_of(const struct nic_rail *rail) {
   return loopback ? 2 : 1;
 }
 
+static int order_of(const struct nic_port *port) {
+  return port->foreign ? 2 : port->status != NIC_PORT_USABLE;
+}
+
 /* Below 0: a is better. */
 static int compare(const struct nic_rail *a, const struct nic_rail *b) {
-  if (a->port.foreign != b->port.foreign)
-    return a->port.foreign ? 1 : -1;
+  if (order_of(&a->port) != order_of(&b->port))
+    return order_of(&a->port) - order_of(&b->port);
   int classes = class_of(a) - class_of(b);
   if (classes)
     return classes;
@@ -376,9 +380,9 @@ static int wrong_setting(const struct nic_rail *rail) {
                    "port %.40s/%u: %s", rail->nic->name, port->number, port->reason);
 }
 
-int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,
-              size_t *count) {
-  size_t found = 0, own = 0, room = *count;
+int nics_rank(const struct nics *nics, const struct haul_device *device, bool with_unusable,
+              struct nic_rail *rails, size_t *count) {
+  size_t found = 0, own = 0, unusable = 0, room = *count;
   for (size_t i = 0; i < nics->count; i++) {
     struct nic_rail rail = {.nic = &nics->list[i]};
     rail.distance = nic_distance(rail.nic, device);
@@ -388,12 +392,14 @@ int nics_rank(const struct nics *nics, const struct haul_device *device, struct 
         *count = 0;
         return wrong_setting(&rail);
       }
-      if (rail.port.status != NIC_PORT_USABLE)
+      bool usable = rail.port.status == NIC_PORT_USABLE;
+      if (!usable && !with_unusable)
         continue;
       insert(rails, room, found++, &rail);
-      own += !rail.port.foreign;
+      own += usable && !rail.port.foreign;
+      unusable += !usable;
     }
   }
-  *count = own > 0 ? own : found;
-  return found > 0 ? 0 : none_usable(nics);
+  *count = own > 0 ? own + unusable : found;
+  return found > unusable ? 0 : none_usable(nics);
 }

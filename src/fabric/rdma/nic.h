@@ -104,19 +104,18 @@ bool nic_is_nearer(struct nic_distance a, struct nic_distance b);
 /* How it is nearer; a literal. */
 const char *nic_is_near_by(struct nic_distance near, struct nic_distance far);
 
-/* A usable port. */
 struct nic_rail {
   const struct nic *nic;
   struct nic_port port;
   struct nic_distance distance;
 };
 
-/* The usable ports, best first for a device (NULL: for none). Fills up to *count and sets it to the
- * number of usable ports. The order: hardware, software, loopback; then near, fast, name and port.
- * Ports whose GID is another network namespace's are left out, unless there are no others.
- * HAUL_ENOTSUP with the detail of the first port when none is usable; HAUL_EINVAL when a setting
- * does not fit a port. */
-int nics_rank(const struct nics *nics, const struct haul_device *device, struct nic_rail *rails,
-              size_t *count);
+/* The usable ports, best first for a device (NULL: for none), then the others if they are wanted:
+ * they may become usable. Fills up to *count and sets it to the number of ports. The order:
+ * hardware, software, loopback; then near, fast, name and port. Ports whose GID is another network
+ * namespace's come last, and are left out when there are usable ones without. HAUL_ENOTSUP with the
+ * detail of the first port when none is usable; HAUL_EINVAL when a setting does not fit a port. */
+int nics_rank(const struct nics *nics, const struct haul_device *device, bool with_unusable,
+              struct nic_rail *rails, size_t *count);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * A port of a NIC: its state, and the GID, partition and MTU that haul uses there. */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -125,8 +126,11 @@ static void take_set_gid(const struct nic *nic, int entries, const struct ifaddr
 static void choose_gid(const struct nic *nic, int entries, struct nic_port *port) {
   bool other_types = false, set = nic->settings[RDMA_GID] != RDMA_AUTO;
   struct ifaddrs *addresses;
-  if (addresses_get(&addresses) != 0)
-    addresses = NULL;
+  if (addresses_get(&addresses) != 0) {
+    port_is(port, NIC_PORT_FAILED, "the addresses of this host cannot be read: %s",
+            strerror(errno));
+    return;
+  }
   if (set)
     take_set_gid(nic, entries, addresses, port);
   for (int i = 0; i < entries && !set; i++) {

@@ -101,6 +101,9 @@ __attribute__((cold)) int rdma_rail_look(struct rdma_rail *rail) {
   nic_port(nic, rail->device->port.number, port);
   if (port->status != NIC_PORT_USABLE)
     return error_set(HAUL_EPATH, 0, nic->name, NULL, "%s", port->reason);
+  if (port->foreign && !rail->device->port.foreign)
+    return error_set(HAUL_EPATH, 0, nic->name, NULL,
+                     "its address belongs to another network namespace");
   snprintf(end->nic, sizeof end->nic, "%.31s", nic->name);
   end->ethernet = !port->infiniband;
   end->mtu = (uint8_t)port->mtu;
