@@ -74,9 +74,15 @@ static void close_nodes(void) {
   memset(&t, 0, sizeof t);
 }
 
+static void remove_nics(void) {
+  addresses_get = getifaddrs;
+  nic_set("10.0.0.1");
+}
+
 static int tear_down(void **state) {
   (void)state;
   close_nodes();
+  remove_nics();
   nic_fault("");
   nic_check_empty();
   tree_remove(folder);
@@ -251,27 +257,25 @@ static void add_nics(void) {
   addresses_get = nic_addresses;
 }
 
-static void remove_nics(void) {
-  addresses_get = getifaddrs;
-  nic_set("10.0.0.1");
-}
-
-/* The NICs of these bits have got work requests since then. */
-static void assert_carried(const uint64_t before[4], unsigned wanted) {
+/* Copies from the region go over all wanted NICs and over no others than the allowed ones. On a
+ * busy machine some rails are done before the others get a work, so it takes several. */
+static void check_carried(struct haul_region *local, unsigned wanted, unsigned allowed) {
+  struct double_device *nics = nic_double()->devices;
+  uint64_t before[4];
   unsigned used = 0;
   for (unsigned i = 0; i < 4; i++)
-    used |= (unsigned)(atomic_load(&nic_double()->devices[i].requests) > before[i]) << i;
-  assert_int_equal(used, wanted);
-}
-
-static void note_requests(uint64_t before[4]) {
-  for (unsigned i = 0; i < 4; i++)
-    before[i] = atomic_load(&nic_double()->devices[i].requests);
+    before[i] = atomic_load(&nics[i].requests);
+  for (unsigned round = 0; round < 100 && wanted & ~used; round++) {
+    check_direct(local);
+    for (unsigned i = 0; i < 4; i++)
+      used |= (unsigned)(atomic_load(&nics[i].requests) > before[i]) << i;
+  }
+  assert_int_equal(wanted & ~used, 0);
+  assert_int_equal(used & ~allowed, 0);
 }
 
 static void the_nearest_nics_carry_it(void **state) {
   (void)state;
-  uint64_t before[4];
   door->dmabuf = 2;
   add_nics();
   open_nodes("dmabuf", host);
@@ -279,25 +283,18 @@ static void the_nearest_nics_carry_it(void **state) {
   struct haul_path path = path_from(local);
   assert_string_equal(path.detail, "double2, 2 of 4 rails");
   assert_non_null(strstr(path.reason, "nearest by PCI"));
-  note_requests(before);
-  check_direct(local);
-  assert_carried(before, 0xc);
+  check_carried(local, 0xc, 0xc);
   path = path_from(other);
   assert_string_equal(path.detail, "double0, 4 rails");
   assert_null(strstr(path.reason, "nearest"));
-  note_requests(before);
-  check_direct(other);
-  assert_true(atomic_load(&nic_double()->devices[0].requests) > before[0]);
+  check_carried(other, 0x1, 0xf);
   haul_region_release(local);
   haul_region_release(other);
-  close_nodes();
-  remove_nics();
 }
 
 /* The owner's other NICs take no dma-buf: they have no key, and the region is not staged. */
 static void nics_that_can_reach_a_region_carry_it(void **state) {
   (void)state;
-  uint64_t before[4];
   door->dmabuf = 2;
   add_nics();
   for (unsigned i = 1; i < 4; i++)
@@ -307,12 +304,8 @@ static void nics_that_can_reach_a_region_carry_it(void **state) {
   struct haul_path path = path_from(local);
   assert_string_equal(path.detail, "double0, 2 of 4 rails");
   assert_non_null(strstr(path.reason, "the peer's other NICs cannot register the memory"));
-  note_requests(before);
-  check_direct(local);
-  assert_carried(before, 0x5);
+  check_carried(local, 0x5, 0x5);
   haul_region_release(local);
-  close_nodes();
-  remove_nics();
 }
 
 static struct haul_region *wrap(void *address, uint64_t length) {
