@@ -230,7 +230,8 @@ HAUL_API int haul_setting_list(const struct haul_node_config *config, struct hau
  * publish, fail with HAUL_ECLOSED; regions remain accessible memory; transfers report their end.
  * Blocks until the node's threads have ended, and peers of this host have ended their copies on
  * wrapped memory: microseconds, at most liveness_ns; up to 2 s more for a node in a directory where
- * etcd does not respond. Within `done` of a transfer it does nothing (HAUL_EBUSY in
+ * etcd does not respond. After copies with GPUs NVIDIA's driver unpins the node's buffers, which
+ * waits for all that runs on the GPUs. Within `done` of a transfer it does nothing (HAUL_EBUSY in
  * haul_error_last()). In a forked child it closes the inherited descriptors and leaves the parent's
  * node and its peers alone. */
 HAUL_API void haul_node_close(haul_node *node);

@@ -277,14 +277,25 @@ static void a_waiting_transfer_ends_with_its_peer(void **state) {
   assert_fails(HAUL_EPEER, finish(transfer));
 }
 
+static void *finish_after(void *transfer) {
+  while (haul_transfer_test(transfer) == 1)
+    usleep(1000);
+  finish_work();
+  return NULL;
+}
+
+/* The driver unpins the node's buffers, which waits for the work. */
 static void a_waiting_transfer_ends_with_its_node(void **state) {
   (void)state;
+  pthread_t thread;
   struct haul_transfer_options options = after_event();
   struct haul_transfer *transfer = start_write(t.device, &options);
+  assert_int_equal(pthread_create(&thread, NULL, finish_after, transfer), 0);
   haul_remote_release(t.remote);
   haul_region_release(t.host);
   struct haul_region *device = t.device;
   haul_node_close(t.node);
+  pthread_join(thread, NULL);
   assert_fails(HAUL_ECLOSED, finish(transfer));
   haul_region_release(device);
   haul_peer_close(t.peer);

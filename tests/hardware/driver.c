@@ -261,8 +261,11 @@ static void addresses_without_memory_have_only_a_reservation(void **state) {
   unmap_pair();
   static char host[8];
   assert_unknown((uintptr_t)host);
+  type = 99;
   assert_cuda(driver->pointer_attributes(2, attributes, values, (uintptr_t)host));
-  assert_true(type == 0 && bytes == 0);
+  assert_int_equal(type, 0);
+  if (bytes != 0) /* as an H200 with driver 580 did; haul looks at the type first */
+    print_message("the size of unknown memory: %zu\n", bytes);
 }
 
 static void each_mapping_and_each_allocation_has_another_id(void **state) {
@@ -357,46 +360,60 @@ static CUresult export(CUdeviceptr at, size_t bytes, unsigned long long flags, s
   return result;
 }
 
-static void assert_dmabuf(CUdeviceptr at, size_t bytes, CUresult wanted) {
-  size_t size;
-  CUresult by_pcie;
-  assert_result(wanted, export(at, bytes, 0, &size));
-  assert_int_equal(size, wanted == CUDA_SUCCESS ? bytes : 0);
-  by_pcie = export(at, bytes, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, &size);
-  if (wanted == CUDA_SUCCESS) /* only machines with C2C links have it */
-    assert_true(by_pcie == CUDA_ERROR_NOT_SUPPORTED || by_pcie == CUDA_SUCCESS);
-  else
-    assert_result(wanted, by_pcie);
+static unsigned wrong; /* facts that do not hold */
+
+static void compare_dmabuf(const char *range, CUdeviceptr at, size_t bytes, CUresult wanted) {
+  size_t size, other;
+  CUresult result = export(at, bytes, 0, &size);
+  CUresult by_pcie = export(at, bytes, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, &other);
+  bool pcie_fits = wanted == CUDA_SUCCESS /* only machines with C2C links have it */
+                       ? by_pcie == CUDA_ERROR_NOT_SUPPORTED || by_pcie == CUDA_SUCCESS
+                       : by_pcie == wanted;
+  if (result == wanted && pcie_fits && size == (wanted == CUDA_SUCCESS ? bytes : 0))
+    return;
+  wrong++;
+  print_message("%s, 0x%llx: %d, %zu bytes; by PCIe %d; not %d\n", range, at, (int)result, size,
+                (int)by_pcie, (int)wanted);
+}
+
+/* All are tried, as a driver may be at hand only once. */
+#define compare(at, bytes, wanted) compare_dmabuf(#at ", " #bytes, at, bytes, wanted)
+
+static void assert_all_held(void) {
+  unsigned failures = wrong;
+  wrong = 0;
+  assert_int_equal(failures, 0);
 }
 
 static void dmabufs_are_of_whole_pages_with_memory(void **state) {
   (void)state;
   CUdeviceptr at = take(3 * MIB + 5), small = take(1000), pool, managed;
-  assert_dmabuf(at, 2 * MIB, CUDA_SUCCESS);
-  assert_dmabuf(at + PAGE, PAGE, CUDA_SUCCESS);
-  assert_dmabuf(at, 3 * MIB + PAGE, CUDA_SUCCESS);
-  assert_dmabuf(at, 4 * MIB, CUDA_SUCCESS);
-  assert_dmabuf(at, 3 * MIB + 5, CUDA_ERROR_INVALID_VALUE);
-  assert_dmabuf(at + 1024, PAGE, CUDA_ERROR_INVALID_VALUE);
-  assert_dmabuf(small / PAGE * PAGE, PAGE, CUDA_SUCCESS);
-  assert_dmabuf(small / GRAIN * GRAIN, GRAIN, CUDA_SUCCESS);
+  compare(at, 2 * MIB, CUDA_SUCCESS);
+  compare(at + PAGE, PAGE, CUDA_SUCCESS);
+  compare(at, 3 * MIB + PAGE, CUDA_SUCCESS);
+  compare(at, 4 * MIB, CUDA_SUCCESS);
+  compare(at, 3 * MIB + 5, CUDA_ERROR_INVALID_VALUE);
+  compare(at + 1024, PAGE, CUDA_ERROR_INVALID_VALUE);
+  compare(small / PAGE * PAGE, PAGE, CUDA_SUCCESS);
+  compare(small / GRAIN * GRAIN, GRAIN, CUDA_SUCCESS);
   map_pair();
-  assert_dmabuf(pair.at, MAPPING, CUDA_SUCCESS);
-  assert_dmabuf(pair.at + MAPPING, MAPPING, CUDA_SUCCESS);
-  assert_dmabuf(pair.at, 2 * MAPPING, CUDA_SUCCESS);
-  assert_dmabuf(pair.at + 65536, 65536, CUDA_SUCCESS);
-  assert_dmabuf(pair.at + MAPPING, 2 * MAPPING, CUDA_ERROR_INVALID_VALUE);
+  compare(pair.at, MAPPING, CUDA_SUCCESS);
+  compare(pair.at + MAPPING, MAPPING, CUDA_SUCCESS);
+  compare(pair.at, 2 * MAPPING, CUDA_SUCCESS);
+  compare(pair.at + 65536, 65536, CUDA_SUCCESS);
+  compare(pair.at + MAPPING, 2 * MAPPING, CUDA_ERROR_INVALID_VALUE);
   unmap_pair();
   assert_cuda(more.alloc_async(&pool, 5 * MIB, stream));
   assert_cuda(driver->stream_wait(stream));
-  assert_dmabuf(pool, 4 * MIB, CUDA_SUCCESS);
-  assert_dmabuf(pool + 65536, 65536, CUDA_SUCCESS);
+  compare(pool, 4 * MIB, CUDA_SUCCESS);
+  compare(pool + 65536, 65536, CUDA_SUCCESS);
   assert_cuda(more.free_async(pool, stream));
   assert_cuda(more.alloc_managed(&managed, 4 * MIB, CU_MEM_ATTACH_GLOBAL));
-  assert_dmabuf(managed, 2 * MIB, CUDA_ERROR_INVALID_VALUE);
+  compare(managed, 2 * MIB, CUDA_ERROR_INVALID_VALUE);
   assert_cuda(driver->free(managed));
   assert_cuda(driver->free(at));
   assert_cuda(driver->free(small));
+  assert_all_held();
 }
 
 static void imported_memory_has_dmabufs(void **state) {
@@ -410,14 +427,15 @@ static void imported_memory_has_dmabufs(void **state) {
   CUdeviceptr at = reserve();
   map(at, handle);
   assert_int_equal(ask(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, at), 0);
-  assert_dmabuf(at, MAPPING, CUDA_SUCCESS);
+  compare(at, MAPPING, CUDA_SUCCESS);
   assert_cuda(driver->unmap(at, MAPPING));
   assert_cuda(driver->unreserve(at, RESERVED));
   assert_cuda(driver->release(handle));
   assert_cuda(driver->release(made));
+  assert_all_held();
 }
 
-/* Implicit synchronization with a kernel, which the mock alone can pretend to run */
+/* Implicit synchronization: calls that wait for all that runs on the GPU, here a host function */
 
 static CUdeviceptr one;
 static void *pages;
@@ -463,15 +481,26 @@ static void do_stream(void) {
   assert_cuda(driver->stream_destroy(made));
 }
 
+#define CALL(name, waits, may_wait)                                                                \
+  { #name, do_##name, waits, may_wait }
+
 static const struct {
+  const char *name;
   void (*call)(void);
   bool waits, may_wait; /* as measured; by the documentation */
-} calls[] = {{do_register, false, true}, {do_unregister, true, true},  {do_alloc, false, true},
-             {do_free, true, true},      {do_host_alloc, false, true}, {do_host_free, true, true},
-             {do_map, false, false},     {do_unmap, false, false},     {do_async, false, false},
-             {do_stream, false, false}};
+} calls[] = {CALL(register, false, true),   CALL(unregister, true, true),
+             CALL(alloc, false, true),      CALL(free, true, true),
+             CALL(host_alloc, false, true), CALL(host_free, true, true),
+             CALL(map, false, false),       CALL(unmap, false, false),
+             CALL(async, false, false),     CALL(stream, false, false)};
 
-static _Atomic bool returned;
+static _Atomic bool returned, finish;
+
+static void wait_for_finish(void *unused) {
+  (void)unused;
+  while (!finish)
+    usleep(200);
+}
 
 static void *run(void *argument) {
   const size_t *number = argument;
@@ -483,31 +512,36 @@ static void *run(void *argument) {
   return NULL;
 }
 
-static void calls_that_end_memory_wait_for_kernels(void **state) {
+static void compare_call(size_t number, bool waits, CUstream busy) {
+  pthread_t thread;
+  returned = finish = false;
+  assert_cuda(driver->launch_host(busy, wait_for_finish, NULL));
+  assert_int_equal(pthread_create(&thread, NULL, run, &number), 0);
+  for (unsigned i = 0; i < (waits ? 20 : 5000) && !returned; i++)
+    usleep(1000);
+  if (returned == waits) {
+    wrong++;
+    print_message("%s %s for a host function\n", calls[number].name,
+                  waits ? "does not wait" : "waits");
+  }
+  finish = true;
+  pthread_join(thread, NULL);
+  assert_cuda(driver->stream_wait(busy));
+}
+
+static void calls_that_end_memory_wait_for_host_functions(void **state) {
+  CUstream busy;
   (void)state;
-  if (!door) {
-    print_message("skipped: only the mock runs a kernel without a compiler for it\n");
-    skip();
+  assert_cuda(driver->stream_create(&busy, CU_STREAM_NON_BLOCKING));
+  for (size_t i = 0; i < COUNT(calls); i++)
+    compare_call(i, calls[i].waits, busy);
+  for (size_t i = 0; door && i < COUNT(calls); i++) {
+    door->strict = 1;
+    compare_call(i, calls[i].may_wait, busy);
+    door->strict = 0;
   }
-  alarm(60);
-  for (size_t i = 0; i < 2 * COUNT(calls); i++) {
-    size_t number = i % COUNT(calls);
-    bool strict = i >= COUNT(calls), waits = strict ? calls[number].may_wait : calls[number].waits;
-    pthread_t thread;
-    door->strict = strict;
-    door->kernel = 1;
-    returned = false;
-    assert_int_equal(pthread_create(&thread, NULL, run, &number), 0);
-    if (waits) {
-      usleep(20000);
-      assert_false(returned);
-      door->kernel = 0;
-    }
-    pthread_join(thread, NULL);
-    door->kernel = 0;
-  }
-  door->strict = 0;
-  alarm(0);
+  assert_cuda(driver->stream_destroy(busy));
+  assert_all_held();
 }
 
 /* A strict mock: what the documentation allows a driver to refuse, or leaves open */
@@ -519,14 +553,15 @@ static void a_strict_driver_refuses_more_dmabufs(void **state) {
   CUdeviceptr at = take(3 * MIB + 5);
   map_pair();
   door->strict = 1;
-  assert_dmabuf(at, 3 * MIB, CUDA_SUCCESS);
-  assert_dmabuf(at, 4 * MIB, CUDA_ERROR_INVALID_VALUE);
-  assert_dmabuf(pair.at, MAPPING, CUDA_SUCCESS);
-  assert_dmabuf(pair.at, 2 * MAPPING, CUDA_ERROR_INVALID_VALUE); /* with and without RDMA */
+  compare(at, 3 * MIB, CUDA_SUCCESS);
+  compare(at, 4 * MIB, CUDA_ERROR_INVALID_VALUE);
+  compare(pair.at, MAPPING, CUDA_SUCCESS);
+  compare(pair.at, 2 * MAPPING, CUDA_ERROR_INVALID_VALUE); /* with and without RDMA */
   assert_int_equal(id_of(pair.at), id_of(pair.at + MAPPING));
   door->strict = 0;
   unmap_pair();
   assert_cuda(driver->free(at));
+  assert_all_held();
 }
 
 int main(void) {
@@ -543,7 +578,7 @@ int main(void) {
       cmocka_unit_test(managed_memory_is_a_devices_and_the_hosts),
       cmocka_unit_test(dmabufs_are_of_whole_pages_with_memory),
       cmocka_unit_test(imported_memory_has_dmabufs),
-      cmocka_unit_test(calls_that_end_memory_wait_for_kernels),
+      cmocka_unit_test(calls_that_end_memory_wait_for_host_functions),
       cmocka_unit_test(a_strict_driver_refuses_more_dmabufs),
   };
   int version = 0;

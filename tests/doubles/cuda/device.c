@@ -343,7 +343,7 @@ CUresult cuCtxGetCurrent(CUcontext *context) {
 }
 
 CUcontext current_to_end(CUresult *code) {
-  while (cuda_double.kernel)
+  while (cuda_double.kernel || host_functions)
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
   return current(code);
 }

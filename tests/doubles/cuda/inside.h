@@ -50,7 +50,7 @@ extern _Atomic bool initialised;
 /* The calling thread's context, or NULL with the driver's code. */
 CUcontext current(CUresult *code);
 /* The same for calls with implicit synchronization: those that end the use of memory wait for a
- * running kernel, those that begin one only if the mock is strict. */
+ * running kernel or host function, those that begin one only if the mock is strict. */
 CUcontext current_to_end(CUresult *code);
 CUcontext current_to_begin(CUresult *code);
 /* Also a broken context, for calls that wait. */
@@ -72,6 +72,7 @@ bool is_pinned(const void *address);
 void memory_reset(unsigned gpu);
 
 /* stream.c */
+extern _Atomic unsigned host_functions; /* that run */
 void streams_reset(CUcontext context);
 CUresult cuStreamSynchronize(CUstream stream);
 

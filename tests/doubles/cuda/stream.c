@@ -95,6 +95,14 @@ static void run_event(CUstream stream, const struct op *op) {
     pthread_cond_wait(&changed, &lock);
 }
 
+_Atomic unsigned host_functions;
+
+static void run_host(const struct op *op) {
+  atomic_fetch_add(&host_functions, 1);
+  op->host(op->user);
+  atomic_fetch_sub(&host_functions, 1);
+}
+
 /* Without the lock. After an error the driver calls callbacks and no host functions. */
 static void run_call(CUstream stream, const struct op *op) {
   CUresult result = atomic_load(&stream->context->broken);
@@ -104,7 +112,7 @@ static void run_call(CUstream stream, const struct op *op) {
   if (op->callback)
     op->callback(stream, result, op->user);
   else if (result == CUDA_SUCCESS)
-    op->host(op->user);
+    run_host(op);
   in_callback = false;
 }
 
