@@ -9,7 +9,9 @@
 
 #include "hf3fs_usrbio.h"
 
-#define MOUNT_ROOM 256 /* of a mount's path in hf3fs_iov */
+#define SEMAPHORE_PREFIX SHM_DIR "sem." /* of files of sem_open(3) */
+#define MOUNT_ROOM       256            /* of a mount's path in hf3fs_iov */
+#define LINK_ROOM        (MOUNT_ROOM + sizeof "/" CONTROL_IOVS "/" + IOV_NAME_ROOM)
 
 /* The library's locks. fork(2) takes them, so that they are free in the child. A thread holds at
  * most one. */
@@ -25,16 +27,20 @@ struct mount;
 
 /* Whether a path is not empty, and not too long. */
 bool mount_is_path(const char *path);
-/* A reference to the mount at a path. Blocks for as long as the daemon takes. */
+/* A reference to the mount at a path. Blocks for as long as the daemon takes. EIO: the symlink to
+ * its semaphore leads to something else. */
 int mount_get(const char *path, struct mount **mount);
 void mount_put(struct mount *mount);
-/* Whether its daemon lives. Blocks for as long as that takes to respond. */
+/* Whether its daemon lives, even if it does not respond. Does not block: the daemon takes no part.
+ */
 bool mount_is_alive(const struct mount *mount);
+/* The path of the semaphore that wakes the daemon, in SHM_DIR. Blocks for as long as the daemon
+ * takes. EIO: it is no path of a semaphore. */
+int mount_semaphore(const char *path, enum ring_priority priority, char target[PATH_MAX]);
 
 /* Buffers: iov.c */
 
-#define SHM_ROOM  sizeof SHM_DIR SHM_PREFIX "00112233-4455-6677-8899-aabbccddeeff"
-#define LINK_ROOM (MOUNT_ROOM + sizeof "/" CONTROL_IOVS "/" + IOV_NAME_ROOM)
+#define SHM_ROOM sizeof SHM_DIR SHM_PREFIX "00112233-4455-6677-8899-aabbccddeeff"
 
 /* hf3fs_iov.iovh: memory that the daemon may know by a symlink. */
 struct buffer {

@@ -5,7 +5,7 @@
 
 #include "client.h"
 
-#define SILENCE_NS INT64_C(1000000000) /* until a check that the daemon lives */
+#define SILENCE_NS INT64_C(100000000) /* until a check that the daemon lives */
 
 int hf3fs_io_entries(const struct hf3fs_ior *ior) {
   return ior ? ring_entries(ior->iov.size) : 0;
@@ -180,7 +180,7 @@ static void drain_posts(struct ring *ring) {
     ;
 }
 
-/* After a second without a completion, checks that the daemon lives. */
+/* After a silence, checks that the daemon lives. */
 static void check_daemon(struct ring *ring) {
   int64_t now = monotonic_ns();
   if (slots_are_idle(&ring->slots)) {
@@ -202,7 +202,7 @@ static int64_t time_left(const struct timespec *deadline) {
   if (!deadline)
     return SILENCE_NS;
   clock_gettime(CLOCK_REALTIME, &now);
-  if (deadline->tv_sec < now.tv_sec || deadline->tv_sec - now.tv_sec > 1)
+  if (deadline->tv_sec < now.tv_sec || deadline->tv_sec - now.tv_sec > 1) /* no overflow below */
     return deadline->tv_sec < now.tv_sec ? 0 : SILENCE_NS;
   int64_t left = nanoseconds(deadline) - nanoseconds(&now);
   return left < 0 ? 0 : left < SILENCE_NS ? left : SILENCE_NS;

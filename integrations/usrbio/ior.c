@@ -6,8 +6,6 @@
 
 #include "client.h"
 
-#define SEMAPHORE_PREFIX SHM_DIR "sem." /* of files of sem_open(3) */
-
 size_t hf3fs_ior_size(int entries) {
   return entries >= 0 ? ring_bytes(entries) : 0;
 }
@@ -22,36 +20,18 @@ static uint8_t priority_of(int priority) {
   return priority < 0 ? RING_HIGH : priority > 0 ? RING_LOW : RING_NORMAL;
 }
 
-/* The name by which sem_open knows a file. EIO: it is not a semaphore. */
-static int semaphore_name(const char *target, char name[NAME_MAX + 1]) {
+/* The semaphore that wakes the daemon. EIO: its symlink leads to something else. */
+static int open_semaphore(const char *mount, uint8_t priority, sem_t **semaphore) {
+  char target[PATH_MAX];
   struct stat found;
-  if (strncmp(target, SEMAPHORE_PREFIX, sizeof SEMAPHORE_PREFIX - 1) != 0)
-    return -EIO;
-  const char *rest = target + sizeof SEMAPHORE_PREFIX - 1;
-  size_t length = strlen(rest);
-  if (length == 0 || length > NAME_MAX - 1 || strchr(rest, '/'))
-    return -EIO;
+  int status = mount_semaphore(mount, priority, target);
+  if (status != 0)
+    return status;
   if (lstat(target, &found) != 0)
     return -errno;
   if (!S_ISREG(found.st_mode) || found.st_size < (off_t)sizeof(sem_t)) /* sem_open checks neither */
     return -EIO;
-  name[0] = '/';
-  memcpy(name + 1, rest, length + 1);
-  return 0;
-}
-
-/* The semaphore that wakes the daemon. EIO: its symlink leads to something else. */
-static int open_semaphore(const char *mount, uint8_t priority, sem_t **semaphore) {
-  char link[LINK_ROOM], target[PATH_MAX], name[NAME_MAX + 1];
-  snprintf(link, sizeof link, "%s/" CONTROL_IOVS "/%s", mount, ring_semaphore_link(priority));
-  ssize_t length = readlink(link, target, sizeof target - 1);
-  if (length < 0)
-    return -errno;
-  target[length] = '\0';
-  int status = semaphore_name(target, name);
-  if (status != 0)
-    return status;
-  *semaphore = sem_open(name, 0);
+  *semaphore = sem_open(target + sizeof SEMAPHORE_PREFIX - 1, 0);
   return *semaphore != SEM_FAILED ? 0 : -errno;
 }
 

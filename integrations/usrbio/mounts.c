@@ -2,18 +2,26 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include "client.h"
 
+/* A descriptor, and the file that it is open on. */
+struct held {
+  int fd;
+  dev_t device;
+  ino_t inode;
+};
+
 struct mount {
   struct mount *next;
   char path[MOUNT_ROOM];
-  int folder; /* its iovs */
-  dev_t device;
-  ino_t inode;
-  pid_t process; /* a forked child is another client of the daemon */
+  struct held folder; /* its iovs */
+  struct held lock;   /* the daemon's semaphore, which it has locked for as long as it lives */
+  bool locks;         /* false: another daemon than haul's, which counts as alive */
+  pid_t process;      /* a forked child is another client of the daemon */
   unsigned references;
 };
 
@@ -40,80 +48,128 @@ bool mount_is_path(const char *path) {
   return path && *path && strlen(path) < MOUNT_ROOM;
 }
 
-/* Whether the descriptor is still the mount's: a program that closes descriptors it does not know
- * may have reused the number. A negative errno value: the system does not say. */
-static int is_ours(const struct mount *mount, int sync) {
+/* Whether the descriptor is still open on that file: a program that closes descriptors it does not
+ * know may have reused the number. Sends the daemon no request. A negative errno value: the system
+ * does not say, as a process that became another user may not ask (EACCES). */
+static int is_ours(const struct held *held) {
   struct statx found;
-  if (statx(mount->folder, "", AT_EMPTY_PATH | sync, STATX_INO, &found) != 0)
+  if (statx(held->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &found) != 0)
     return -errno;
-  return found.stx_ino == mount->inode &&
-         makedev(found.stx_dev_major, found.stx_dev_minor) == mount->device;
+  return found.stx_ino == held->inode &&
+         makedev(found.stx_dev_major, found.stx_dev_minor) == held->device;
+}
+
+static void close_ours(const struct held *held) {
+  if (is_ours(held) == 1)
+    close(held->fd);
 }
 
 /* With the lock. */
 static void put_mount(struct mount *mount) {
   if (--mount->references > 0)
     return;
-  if (is_ours(mount, AT_STATX_DONT_SYNC) == 1)
-    close(mount->folder);
+  close_ours(&mount->folder);
+  close_ours(&mount->lock);
   free(mount);
 }
 
-static int open_iovs(const char *path, struct stat *found) {
-  char folder[MOUNT_ROOM + sizeof "/" CONTROL_IOVS];
-  snprintf(folder, sizeof folder, "%s/" CONTROL_IOVS, path);
-  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0)
+/* A regular file or a folder of at least that many bytes. */
+static int open_held(const char *path, int flags, off_t least, struct held *held) {
+  struct stat found;
+  held->fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags);
+  if (held->fd < 0)
     return -errno;
-  if (fstat(fd, found) == 0)
-    return fd;
-  int status = -errno;
-  close(fd);
+  int status = fstat(held->fd, &found) == 0 ? 0 : -errno;
+  if (status == 0 && !(S_ISREG(found.st_mode) ? found.st_size >= least : S_ISDIR(found.st_mode)))
+    status = -EIO;
+  if (status != 0)
+    close(held->fd);
+  held->device = found.st_dev;
+  held->inode = found.st_ino;
   return status;
 }
 
-/* With the lock. The mount that `path` is now: the known one, or a new one that replaces one whose
- * daemon has died. A dead mount keeps its device number while its folder is open, so an equal
- * number means the same mount. On success takes the descriptor. */
-static struct mount *update_mount(const char *path, int folder, const struct stat *found) {
+int mount_semaphore(const char *path, enum ring_priority priority, char target[PATH_MAX]) {
+  char link[LINK_ROOM];
+  snprintf(link, sizeof link, "%s/" CONTROL_IOVS "/%s", path, ring_semaphore_link(priority));
+  ssize_t length = readlink(link, target, PATH_MAX - 1);
+  if (length < 0)
+    return -errno;
+  target[length] = '\0';
+  const size_t prefix = sizeof SEMAPHORE_PREFIX - 1;
+  if (strncmp(target, SEMAPHORE_PREFIX, prefix) != 0 || strchr(target + prefix, '/'))
+    return -EIO;
+  return (size_t)length > prefix && (size_t)length < prefix + NAME_MAX ? 0 : -EIO;
+}
+
+/* Whether another process has locked the file. */
+static bool is_locked(int fd) {
+  if (flock(fd, LOCK_SH | LOCK_NB) != 0)
+    return true;
+  flock(fd, LOCK_UN);
+  return false;
+}
+
+/* Opens the folder and the lock. */
+static int open_mount(const char *path, struct mount *mount) {
+  char folder[MOUNT_ROOM + sizeof "/" CONTROL_IOVS], semaphore[PATH_MAX];
+  snprintf(folder, sizeof folder, "%s/" CONTROL_IOVS, path);
+  int status = open_held(folder, O_DIRECTORY, 0, &mount->folder);
+  if (status != 0)
+    return status;
+  status = mount_semaphore(path, RING_NORMAL, semaphore);
+  if (status == 0)
+    status = open_held(semaphore, 0, sizeof(sem_t), &mount->lock);
+  if (status != 0)
+    close(mount->folder.fd);
+  else
+    mount->locks = is_locked(mount->lock.fd);
+  return status;
+}
+
+static bool is_same(const struct held *one, const struct held *other) {
+  return one->device == other->device && one->inode == other->inode;
+}
+
+/* With the lock. The mount at the path of `new`: the known one, or else `new`, which may replace
+ * one whose daemon has died. A dead mount keeps its device number while its folder is open, so an
+ * equal number means the same mount. */
+static struct mount *update_mount(struct mount *new) {
   struct mount **at = &mounts;
-  while (*at && ((*at)->process != getpid() || strcmp((*at)->path, path) != 0))
+  while (*at && ((*at)->process != new->process || strcmp((*at)->path, new->path) != 0))
     at = &(*at)->next;
   struct mount *old = *at;
-  if (old && old->device == found->st_dev && old->inode == found->st_ino) {
-    close(folder);
+  if (old && is_same(&old->folder, &new->folder))
     return old;
-  }
-  struct mount *mount = calloc(1, sizeof *mount);
-  if (!mount)
-    return NULL;
-  *mount = (struct mount){.next = old ? old->next : NULL,
-                          .folder = folder,
-                          .device = found->st_dev,
-                          .inode = found->st_ino,
-                          .process = getpid(),
-                          .references = 1};
-  memcpy(mount->path, path, strlen(path) + 1);
-  *at = mount;
+  new->next = old ? old->next : NULL;
+  new->references = 1;
+  *at = new;
   if (old)
     put_mount(old);
-  return mount;
+  return new;
 }
 
 int mount_get(const char *path, struct mount **mount) {
-  struct stat found = {.st_dev = 0};
-  int folder = open_iovs(path, &found); /* blocks for the daemon, so without the lock */
-  if (folder < 0)
-    return folder;
+  struct mount *new = calloc(1, sizeof *new);
+  if (!new)
+    return -ENOMEM;
+  memcpy(new->path, path, strlen(path) + 1);
+  new->process = getpid();
+  int status = open_mount(path, new); /* blocks for the daemon, so without the lock */
+  if (status != 0) {
+    free(new);
+    return status;
+  }
   pthread_mutex_lock(&client_locks[LOCK_MOUNTS]);
-  *mount = update_mount(path, folder, &found);
-  if (*mount)
-    (*mount)->references++;
+  *mount = update_mount(new);
+  (*mount)->references++;
   pthread_mutex_unlock(&client_locks[LOCK_MOUNTS]);
-  if (*mount)
-    return 0;
-  close(folder);
-  return -ENOMEM;
+  if (*mount != new) {
+    close(new->folder.fd);
+    close(new->lock.fd);
+    free(new);
+  }
+  return 0;
 }
 
 void mount_put(struct mount *mount) {
@@ -122,26 +178,14 @@ void mount_put(struct mount *mount) {
   pthread_mutex_unlock(&client_locks[LOCK_MOUNTS]);
 }
 
-/* The kernel's errors for a mount whose daemon has died, and for a descriptor that was closed.
- * Others do not mean that: a process that became another user may not ask (EACCES), and its rings
- * work. */
-static bool means_dead(int error) {
-  switch (error) {
-  case ENOTCONN:
-  case ECONNABORTED:
-  case ECONNREFUSED:
-  case ESTALE:
-  case ENODEV:
-  case EIO:
-  case EBADF:
-    return true;
-  default:
-    return false;
-  }
+static bool is_open(const struct held *held) {
+  int ours = is_ours(held);
+  return ours < 0 ? ours != -EBADF : ours == 1;
 }
 
-/* FORCE_SYNC: what the kernel has cached would outlive the daemon. */
+/* The kernel frees the daemon's lock when it dies. */
 bool mount_is_alive(const struct mount *mount) {
-  int ours = is_ours(mount, AT_STATX_FORCE_SYNC);
-  return ours < 0 ? !means_dead(-ours) : ours == 1;
+  if (!is_open(&mount->folder) || !is_open(&mount->lock))
+    return false;
+  return !mount->locks || is_locked(mount->lock.fd);
 }

@@ -242,6 +242,28 @@ static void killed_clients_leave_nothing_behind(void **state) {
   assert_true(eventually(mounted_descriptors(&mounted) <= descriptors));
 }
 
+/* A wait that waited for the daemon would not end. */
+static void deadlines_pass_while_the_daemon_is_stopped(void **state) {
+  (void)state;
+  struct user user;
+  struct hf3fs_cqe done;
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
+  assert_int_equal(user_do(&user, 0, 100), 100);
+  kill(mounted.daemon, SIGSTOP);
+  assert_int_equal(waitpid(mounted.daemon, NULL, WUNTRACED), mounted.daemon);
+  alarm(60);
+  assert_true(user_prepare(&user, 0, 0, 100) >= 0);
+  assert_int_equal(hf3fs_submit_ios(&user.ior), 0);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(user_wait(&user, 2), -ETIME);
+    assert_int_equal(hf3fs_wait_for_ios(&user.ior, &done, 1, 0, NULL), 0);
+  }
+  alarm(0);
+  kill(mounted.daemon, SIGCONT);
+  assert_int_equal(user_wait(&user, 30), 100);
+  user_end(&user);
+}
+
 static void a_killed_daemon_is_reported_and_replaced(void **state) {
   (void)state;
   struct user user;
@@ -277,6 +299,7 @@ int main(int argc, char **argv) {
       TEST(files_are_truncated_replaced_and_deleted_during_io),
       TEST(a_ring_alone_extends_a_file),
       TEST(killed_clients_leave_nothing_behind),
+      TEST(deadlines_pass_while_the_daemon_is_stopped),
       TEST(a_killed_daemon_is_reported_and_replaced),
   };
   return cmocka_run_group_tests_name("storage/mounted_rings", tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -34,6 +35,7 @@ static struct {
   char mount[PATH_MAX], iovs[PATH_MAX + 32];
   bool made;
   sem_t *semaphores[RING_PRIORITIES];
+  int locks[RING_PRIORITIES]; /* on their files; -1: the daemon is dead */
   pthread_t threads[RING_PRIORITIES];
   struct registered registered[REGISTERED];
   char last_name[IOV_NAME_ROOM], last_target[TARGET];
@@ -44,7 +46,7 @@ static struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `state` */
 static _Atomic bool running, held, dead;
 static _Atomic int symlink_error, liveness_error;
-static _Atomic unsigned liveness_checks, woken[RING_PRIORITIES];
+static _Atomic unsigned liveness_checks, requests, woken[RING_PRIORITIES];
 
 static void before_fork(void) {
   pthread_mutex_lock(&lock);
@@ -208,6 +210,7 @@ static int leave(const struct iov_name *name) {
 
 static int mock_symlink(const char *target, const char *path) {
   struct iov_name name;
+  requests++;
   const char *text = name_in(path);
   if (!text || iov_name_parse(text, &name) != 0)
     return text && running ? -EINVAL : 0;
@@ -225,6 +228,7 @@ static int mock_symlink(const char *target, const char *path) {
 
 static int mock_unlink(const char *path) {
   struct iov_name name;
+  requests++;
   const char *text = name_in(path);
   if (!text || iov_name_parse(text, &name) != 0)
     return 0;
@@ -241,11 +245,6 @@ static const char *mount_folder(void) {
   return running ? state.mount : NULL;
 }
 
-static int mock_liveness(void) {
-  liveness_checks++;
-  return dead ? -ENOTCONN : -liveness_error;
-}
-
 /* The library calls these, as the program's symbols precede libc's. Paths in the mock mount are
  * treated as haul's file system does. */
 
@@ -254,6 +253,7 @@ static int mock_liveness(void) {
 MOCK int symlink(const char *target, const char *path);
 MOCK int unlink(const char *path);
 MOCK int ioctl(int fd, unsigned long request, ...);
+MOCK int flock(int fd, int operation);
 MOCK int statx(int folder, const char *restrict path, int flags, unsigned mask,
                struct statx *restrict found);
 
@@ -272,11 +272,17 @@ int unlink(const char *path) {
   return status == 0 ? unlinkat(AT_FDCWD, path, 0) : fail(status);
 }
 
+int flock(int fd, int operation) {
+  int error = operation & LOCK_SH ? liveness_error : 0;
+  liveness_checks += (operation & LOCK_SH) != 0;
+  return error ? fail(-error) : (int)syscall(SYS_flock, fd, operation);
+}
+
 int statx(int folder, const char *restrict path, int flags, unsigned mask,
           struct statx *restrict found) {
-  int status = flags & AT_STATX_FORCE_SYNC ? mock_liveness() : 0;
-  if (status != 0)
-    return fail(status);
+  requests += (flags & AT_STATX_DONT_SYNC) == 0;
+  if (liveness_error)
+    return fail(-liveness_error);
   return (int)syscall(SYS_statx, folder, path, flags, mask, found);
 }
 
@@ -305,6 +311,7 @@ int ioctl(int fd, unsigned long request, ...) {
   va_end(rest);
   if (!mount_folder() || !is_below(fd, mount_folder()))
     return (int)syscall(SYS_ioctl, fd, request, argument);
+  requests++;
   switch (request) {
   case IOCTL_GET_MAGIC:
     *(uint32_t *)argument = HF3FS_SUPER_MAGIC;
@@ -320,11 +327,31 @@ int ioctl(int fd, unsigned long request, ...) {
   }
 }
 
+static void semaphore_path(int priority, char path[96]) {
+  snprintf(path, 96, "/dev/shm/sem.haul-test-%d-%d", (int)getpid(), priority);
+}
+
+static void lock_semaphores(void) {
+  for (int i = 0; i < RING_PRIORITIES; i++) {
+    char path[96];
+    semaphore_path(i, path);
+    state.locks[i] = open(path, O_RDWR | O_CLOEXEC);
+    must(state.locks[i] >= 0 && flock(state.locks[i], LOCK_EX | LOCK_NB) == 0, path);
+  }
+}
+
+static void unlock_semaphores(void) {
+  for (int i = 0; i < RING_PRIORITIES; i++)
+    if (state.locks[i] >= 0)
+      close(state.locks[i]);
+  memset(state.locks, -1, sizeof state.locks);
+}
+
 static void link_semaphore(enum ring_priority priority) {
   static const char *const marks[] = {".ph", "", ".pl"};
   char name[64], target[96], link[PATH_MAX + 64];
   snprintf(name, sizeof name, "/haul-test-%d-%d", (int)getpid(), (int)priority);
-  snprintf(target, sizeof target, "/dev/shm/sem.%s", name + 1);
+  semaphore_path((int)priority, target);
   snprintf(link, sizeof link, "%s/submit-ios%s", state.iovs, marks[priority]);
   sem_unlink(name);
   state.semaphores[priority] = sem_open(name, O_CREAT | O_EXCL, 0600, 0);
@@ -350,12 +377,13 @@ const char *daemon_start(const char *folder) {
   make_folders();
   dead = held = false;
   symlink_error = liveness_error = 0;
-  liveness_checks = 0;
+  liveness_checks = requests = 0;
   running = true;
   for (intptr_t i = 0; i < RING_PRIORITIES; i++) {
     link_semaphore((enum ring_priority)i);
     must(pthread_create(&state.threads[i], NULL, work, (void *)i) == 0, "a thread");
   }
+  lock_semaphores();
   return state.mount;
 }
 
@@ -397,6 +425,7 @@ static void forget_all(void) {
 void daemon_stop(void) {
   daemon_hold(false);
   running = false;
+  unlock_semaphores();
   for (int i = 0; i < RING_PRIORITIES; i++) {
     char name[64];
     sem_post(state.semaphores[i]);
@@ -419,6 +448,7 @@ void daemon_fail_liveness(int error) {
 
 void daemon_die(void) {
   dead = true;
+  unlock_semaphores();
 }
 
 void daemon_restart(void) {
@@ -438,6 +468,8 @@ void daemon_restart(void) {
   }
   empty(old);
   must(rmdir(old) == 0, old);
+  unlock_semaphores();
+  lock_semaphores();
   dead = false;
   pthread_mutex_unlock(&lock);
 }
@@ -457,6 +489,10 @@ size_t daemon_registered(void) {
 
 unsigned daemon_liveness_checks(void) {
   return liveness_checks;
+}
+
+unsigned daemon_requests(void) {
+  return requests;
 }
 
 const char *daemon_last_name(void) {

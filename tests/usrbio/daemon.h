@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * A mock of the mount and its daemon, in the test's process. A temporary folder is the mount, and
- * symlink, unlink, ioctl and statx are mocked. A thread per priority serves the rings. One at a
- * time; its errors abort the process. */
+ * symlink, unlink, ioctl, statx and flock are mocked. A thread per priority serves the rings. One
+ * at a time; its errors abort the process. */
 #ifndef HAUL_TESTS_USRBIO_DAEMON_H
 #define HAUL_TESTS_USRBIO_DAEMON_H
 
@@ -33,9 +33,11 @@ void daemon_fail_liveness(int error);
 void daemon_die(void);
 void daemon_restart(void);
 
-/* The number of registered rings and buffers; of liveness checks. */
+/* The number of registered rings and buffers; of liveness checks, which no daemon takes part in. */
 size_t daemon_registered(void);
 unsigned daemon_liveness_checks(void);
+/* Of calls that wait for a real daemon. */
+unsigned daemon_requests(void);
 /* Name and target of the last symlink. */
 const char *daemon_last_name(void);
 const char *daemon_last_target(void);

@@ -126,8 +126,6 @@ static void only_semaphores_are_opened(void **state) {
   }
   unlinkat(AT_FDCWD, link, 0);
   assert_int_equal(hf3fs_iorcreate(&ior, world->mount, 8, true, 0, -1), -ENOENT);
-  assert_int_equal(hf3fs_iorcreate2(&ior, world->mount, 8, true, 0, 1, -1), 0);
-  hf3fs_iordestroy(&ior);
   unlinkat(AT_FDCWD, empty, 0);
 }
 
