@@ -262,6 +262,13 @@ struct ioctl_holes {
   size_t start[IOCTL_HOLES], end[IOCTL_HOLES];
 };
 
+/* GET_MOUNT: haul's own. Inode numbers, which rings name files by, are those of one mount. */
+struct ioctl_mount {
+  uint32_t magic; /* as GET_MAGIC returns it */
+  uint32_t reserved;
+  uint64_t id; /* random, of this mount as long as its daemon lives */
+};
+
 _Static_assert(sizeof(struct ioctl_link) == 264 && sizeof(struct ioctl_holes) == 16016,
                "3FS's layout");
 
@@ -271,6 +278,7 @@ _Static_assert(sizeof(struct ioctl_link) == 264 && sizeof(struct ioctl_holes) ==
 #define IOCTL_SYNC        _IOR('h', 11, uint32_t)
 #define IOCTL_LINK        _IOW('h', 12, struct ioctl_link)
 #define IOCTL_PUNCH_HOLES _IOW('h', 13, struct ioctl_holes)
+#define IOCTL_GET_MOUNT   _IOR('h', 128, struct ioctl_mount)
 
 #define IOCTL_MAGIC 0x8f3f5fffu /* what GET_MAGIC returns */
 

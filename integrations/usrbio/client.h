@@ -34,6 +34,11 @@ void mount_put(struct mount *mount);
 /* Whether its daemon lives, even if it does not respond. Does not block: the daemon takes no part.
  */
 bool mount_is_alive(const struct mount *mount);
+uint64_t mount_id(const struct mount *mount);
+/* Identifies the mount of an open file or folder, or another file system. Differs from those of
+ * earlier mounts at the same place. Blocks for as long as the daemon takes. 0: not of this file
+ * system; the errno value says why. */
+uint64_t mount_id_of(int fd);
 /* The path of the semaphore that wakes the daemon, in SHM_DIR. Blocks for as long as the daemon
  * takes. EIO: it is no path of a semaphore. */
 int mount_semaphore(const char *path, enum ring_priority priority, char target[PATH_MAX]);
@@ -116,6 +121,7 @@ void stage_abandon(struct stage_part *part);
 /* Registered files: fds.c */
 
 struct file {
+  uint64_t mount; /* mount_id_of */
   uint64_t inode;
   bool reads, writes;
 };
@@ -162,7 +168,8 @@ bool slots_are_idle(struct slots *slots);
 struct ring {
   struct ring_view view;
   struct buffer *buffer;
-  sem_t *submit; /* the daemon's */
+  sem_t *submit;  /* the daemon's */
+  uint64_t mount; /* mount_id */
   bool for_read;
   /* 0, or the negative errno value of every operation from now on. Written under `taking`. */
   _Atomic int error;

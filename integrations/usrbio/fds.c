@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Registered files, in a table by descriptor. Its pages are never freed, so readers need no lock.
- * Each entry has a version, which is odd while the entry is written: a reader that finds an odd
- * version, or a change of it, reads again. */
+ * Registered files, in a table by descriptor. While a file is registered, the duplicate keeps it
+ * open, so that no other file of its mount gets its inode number. Its pages are never freed, so
+ * readers need no lock. Each entry has a version, which is odd while the entry is written: a reader
+ * that finds an odd version, or a change of it, reads again. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ enum { REGISTERED = 1, READS = 2, WRITES = 4 };
 struct entry {
   _Atomic uint32_t version;
   _Atomic uint32_t state;
-  _Atomic uint64_t inode;
+  _Atomic uint64_t mount, inode;
   int other; /* the other descriptor of the registration; under LOCK_FILES */
   bool duplicate;
 };
@@ -51,18 +52,20 @@ static bool is_registered(struct entry *entry) {
 
 /* With the lock. Each release keeps earlier stores before it: a reader that sees a new value also
  * sees that the version has changed. */
-static void write_entry(struct entry *entry, uint64_t inode, uint32_t state) {
+static void write_entry(struct entry *entry, const struct file *file, uint32_t state) {
   uint32_t version = atomic_load_explicit(&entry->version, memory_order_relaxed);
   atomic_store_explicit(&entry->version, version + 1, memory_order_relaxed);
-  atomic_store_explicit(&entry->inode, inode, memory_order_release);
+  atomic_store_explicit(&entry->mount, file->mount, memory_order_release);
+  atomic_store_explicit(&entry->inode, file->inode, memory_order_release);
   atomic_store_explicit(&entry->state, state, memory_order_release);
   atomic_store_explicit(&entry->version, version + 2, memory_order_release);
 }
 
 /* False: it is being written. Each acquire keeps later loads behind it. */
-static bool read_entry(struct entry *entry, uint64_t *inode, uint32_t *state) {
+static bool read_entry(struct entry *entry, struct file *file, uint32_t *state) {
   uint32_t version = atomic_load_explicit(&entry->version, memory_order_acquire);
-  *inode = atomic_load_explicit(&entry->inode, memory_order_acquire);
+  file->mount = atomic_load_explicit(&entry->mount, memory_order_acquire);
+  file->inode = atomic_load_explicit(&entry->inode, memory_order_acquire);
   *state = atomic_load_explicit(&entry->state, memory_order_acquire);
   return version % 2 == 0 && version == atomic_load_explicit(&entry->version, memory_order_relaxed);
 }
@@ -77,7 +80,7 @@ bool fds_find(int fd, struct file *file) {
   struct entry *entry = entry_of(descriptor_of(fd));
   if (!entry)
     return false;
-  while (!read_entry(entry, &file->inode, &state))
+  while (!read_entry(entry, file, &state))
     ;
   file->reads = state & READS;
   file->writes = state & WRITES;
@@ -115,7 +118,7 @@ static int duplicate(int fd) {
 }
 
 /* With the lock. The duplicate, or a negative errno value. */
-static int register_file(int fd, uint64_t inode, uint32_t state) {
+static int register_file(int fd, const struct file *file, uint32_t state) {
   struct entry *entry = make_entry(fd);
   if (!entry)
     return -errno;
@@ -129,8 +132,8 @@ static int register_file(int fd, uint64_t inode, uint32_t state) {
   entry->duplicate = false;
   other->other = fd;
   other->duplicate = true;
-  write_entry(entry, inode, state);
-  write_entry(other, inode, state);
+  write_entry(entry, file, state);
+  write_entry(other, file, state);
   return copy;
 }
 
@@ -144,16 +147,16 @@ static int inode_of(int fd, uint64_t *inode) {
 }
 
 int hf3fs_reg_fd(int fd, uint64_t flags) {
-  uint64_t inode = 0;
+  struct file file = {.mount = mount_id_of(fd)};
   (void)flags;
-  if (!hf3fs_is_hf3fs(fd))
+  if (!file.mount)
     return EBADF;
-  int code = inode_of(fd, &inode);
+  int code = inode_of(fd, &file.inode);
   int mode = fcntl(fd, F_GETFL);
   if (code || mode < 0)
     return code ? code : errno;
   pthread_mutex_lock(&client_locks[LOCK_FILES]);
-  int copy = register_file(fd, inode, state_of(mode));
+  int copy = register_file(fd, &file, state_of(mode));
   pthread_mutex_unlock(&client_locks[LOCK_FILES]);
   return -copy;
 }
@@ -164,9 +167,10 @@ static int deregister_file(int fd) {
   if (!is_registered(entry))
     return -1;
   struct entry *other = entry_of(entry->other);
-  write_entry(entry, 0, 0);
+  const struct file none = {0};
+  write_entry(entry, &none, 0);
   if (other) /* always: registration made it, which the compiler does not see */
-    write_entry(other, 0, 0);
+    write_entry(other, &none, 0);
   return entry->duplicate ? fd : entry->other;
 }
 

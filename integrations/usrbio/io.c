@@ -62,6 +62,8 @@ int hf3fs_prep_io(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, bool
   int status = ring_error(ring);
   if (status != 0)
     return status;
+  if (file.mount != ring->mount) /* its inode number may mean another file here */
+    return -EBADF;
   if (!has_room(ring) || !slots_are_free(&ring->slots))
     return -EAGAIN;
   const struct buffer *buffer = iov->iovh;

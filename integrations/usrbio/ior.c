@@ -72,6 +72,7 @@ static int register_ring(struct ring *ring, const char *mount, const struct ring
     ring->submit = NULL; /* not SEM_FAILED */
     return status;
   }
+  ring->mount = mount_id(ring->buffer->mount);
   ring_view_init(&ring->view, ring->buffer->base, size);
   sem_init(ring->view.semaphore, 1, 0);
   status = buffer_register(ring->buffer);

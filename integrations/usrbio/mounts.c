@@ -20,8 +20,9 @@ struct mount {
   char path[MOUNT_ROOM];
   struct held folder; /* its iovs */
   struct held lock;   /* the daemon's semaphore, which it has locked for as long as it lives */
-  bool locks;         /* false: another daemon than haul's, which counts as alive */
-  pid_t process;      /* a forked child is another client of the daemon */
+  uint64_t id;
+  bool locks;    /* false: another daemon than haul's, which counts as alive */
+  pid_t process; /* a forked child is another client of the daemon */
   unsigned references;
 };
 
@@ -110,6 +111,16 @@ static bool is_locked(int fd) {
   return false;
 }
 
+uint64_t mount_id_of(int fd) {
+  struct ioctl_mount mount = {0};
+  struct stat found;
+  if (ioctl(fd, IOCTL_GET_MOUNT, &mount) == 0 && mount.magic == IOCTL_MAGIC)
+    return mount.id;
+  if (!hf3fs_is_hf3fs(fd) || fstat(fd, &found) != 0)
+    return 0;
+  return found.st_dev; /* another daemon than haul's */
+}
+
 /* Opens the folder and the lock. */
 static int open_mount(const char *path, struct mount *mount) {
   char folder[MOUNT_ROOM + sizeof "/" CONTROL_IOVS], semaphore[PATH_MAX];
@@ -124,6 +135,7 @@ static int open_mount(const char *path, struct mount *mount) {
     close(mount->folder.fd);
   else
     mount->locks = is_locked(mount->lock.fd);
+  mount->id = status == 0 ? mount_id_of(mount->folder.fd) : 0;
   return status;
 }
 
@@ -170,6 +182,10 @@ int mount_get(const char *path, struct mount **mount) {
     free(new);
   }
   return 0;
+}
+
+uint64_t mount_id(const struct mount *mount) {
+  return mount->id;
 }
 
 void mount_put(struct mount *mount) {

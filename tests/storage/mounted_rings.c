@@ -285,6 +285,46 @@ static void a_killed_daemon_is_reported_and_replaced(void **state) {
   user_end(&user);
 }
 
+/* A file may get the inode number of one that was deleted. */
+static void a_new_daemon_rejects_files_of_the_old_one(void **state) {
+  (void)state;
+  struct user old, user;
+  uint8_t bytes[4096];
+  user_begin(&old, &mounted, "file", O_RDWR, 0);
+  kill(mounted.daemon, SIGKILL);
+  assert_int_equal(mounted_wait(&mounted), 128 + SIGKILL);
+  mounted_detach(&mounted);
+  assert_int_equal(unlink(at_source(&mounted, "file")), 0);
+  put_file(at_source(&mounted, "other"), 4096, 2);
+  mounted_start(&mounted, NULL);
+  user_begin(&user, &mounted, "other", O_RDWR, 0);
+  memset(user.iov.base, 0, 4096);
+  assert_int_equal(hf3fs_prep_io(&user.ior, &user.iov, false, user.iov.base, old.fd, 0, 4096, NULL),
+                   -EBADF);
+  assert_int_equal(pread(user.fd, bytes, sizeof bytes, 0), sizeof bytes);
+  assert_bytes(bytes, 0, sizeof bytes, 2);
+  user_end(&user);
+  user_end(&old);
+}
+
+static void a_ring_rejects_files_of_another_mount(void **state) {
+  (void)state;
+  struct mounted second;
+  struct user here, there;
+  mounted_make(&second);
+  put_file(folder_path(second.source, "file"), LENGTH, 2);
+  mounted_start(&second, NULL);
+  user_begin(&here, &mounted, "file", O_RDONLY, 0);
+  user_begin(&there, &second, "file", O_RDONLY, 0);
+  assert_int_equal(hf3fs_prep_io(&here.ior, &here.iov, true, here.iov.base, there.fd, 0, 1, NULL),
+                   -EBADF);
+  assert_int_equal(user_do(&here, 0, 100), 100);
+  assert_int_equal(user_do(&there, 0, 100), 100);
+  user_end(&there);
+  user_end(&here);
+  mounted_end(&second);
+}
+
 int main(int argc, char **argv) {
   mounted_need_fuse();
   if (argc > 1 && strcmp(argv[1], "remote") == 0)
@@ -301,6 +341,8 @@ int main(int argc, char **argv) {
       TEST(killed_clients_leave_nothing_behind),
       TEST(deadlines_pass_while_the_daemon_is_stopped),
       TEST(a_killed_daemon_is_reported_and_replaced),
+      TEST(a_new_daemon_rejects_files_of_the_old_one),
+      TEST(a_ring_rejects_files_of_another_mount),
   };
   return cmocka_run_group_tests_name("storage/mounted_rings", tests, NULL, NULL);
 }

@@ -40,7 +40,7 @@ static struct {
   struct registered registered[REGISTERED];
   char last_name[IOV_NAME_ROOM], last_target[TARGET];
   int file; /* the last file found, with its inode */
-  uint64_t inode;
+  uint64_t inode, id;
 } state;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `state` */
@@ -316,6 +316,9 @@ int ioctl(int fd, unsigned long request, ...) {
   case IOCTL_GET_MAGIC:
     *(uint32_t *)argument = HF3FS_SUPER_MAGIC;
     return 0;
+  case IOCTL_GET_MOUNT:
+    *(struct ioctl_mount *)argument = (struct ioctl_mount){.magic = IOCTL_MAGIC, .id = state.id};
+    return 0;
   case IOCTL_SYNC:
     return fsync(fd);
   case IOCTL_LINK:
@@ -378,6 +381,7 @@ const char *daemon_start(const char *folder) {
   dead = held = false;
   symlink_error = liveness_error = 0;
   liveness_checks = requests = 0;
+  state.id++;
   running = true;
   for (intptr_t i = 0; i < RING_PRIORITIES; i++) {
     link_semaphore((enum ring_priority)i);
@@ -470,6 +474,7 @@ void daemon_restart(void) {
   must(rmdir(old) == 0, old);
   unlock_semaphores();
   lock_semaphores();
+  state.id++;
   dead = false;
   pthread_mutex_unlock(&lock);
 }

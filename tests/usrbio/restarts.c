@@ -16,6 +16,11 @@ static struct hf3fs_ior ring(struct world *world) {
   return ior;
 }
 
+static void register_again(struct world *world) {
+  hf3fs_dereg_fd(world->file);
+  assert_true(hf3fs_reg_fd(world->file, 0) <= 0);
+}
+
 static int prepare(struct world *world, const struct hf3fs_ior *ior) {
   return hf3fs_prep_io(ior, &world->iov, true, world->iov.base, world->file, 0, 1, world);
 }
@@ -100,6 +105,7 @@ static void short_waits_detect_a_dead_daemon(void **state) {
     assert_int_equal(cqe.result, -ENOTCONN);
     hf3fs_iordestroy(&ior);
     daemon_restart();
+    register_again(world);
   }
 }
 
@@ -167,6 +173,18 @@ static void nothing_is_created_without_a_daemon(void **state) {
   assert_false(world_has(daemon_last_target()));
 }
 
+/* The inode number may mean another file of the new mount. */
+static void files_of_a_dead_daemon_are_rejected(void **state) {
+  struct world *world = *state;
+  daemon_die();
+  daemon_restart();
+  struct hf3fs_ior ior = ring(world);
+  assert_int_equal(prepare(world, &ior), -EBADF);
+  register_again(world);
+  assert_true(prepare(world, &ior) >= 0);
+  hf3fs_iordestroy(&ior);
+}
+
 /* New objects can be created while those of the old daemon exist. */
 static void a_new_daemon_is_used(void **state) {
   struct world *world = *state;
@@ -185,6 +203,7 @@ static void a_new_daemon_is_used(void **state) {
     struct hf3fs_ior ior = ring(world);
     hf3fs_iovdestroy(&world->iov);
     world->iov = iov;
+    register_again(world);
     assert_int_equal(read_one(world, &ior), 1);
     check_dead(world, &old);
     hf3fs_iordestroy(&old);
@@ -301,6 +320,7 @@ int main(void) {
       world_test(a_failed_liveness_check_is_not_death),
       world_test(a_busy_ring_checks_no_liveness),
       world_test(nothing_is_created_without_a_daemon),
+      world_test(files_of_a_dead_daemon_are_rejected),
       world_test(a_new_daemon_is_used),
       world_test(a_process_holds_one_descriptor_per_mount),
       world_test(closing_the_liveness_descriptor_is_detected),

@@ -415,6 +415,7 @@ static void on_ioctl(fuse_req_t request, fuse_ino_t node, unsigned command, void
   const struct ioctl_call call = {request, node, handle_of(info), (flags & FUSE_IOCTL_DIR) != 0};
   const struct mount *mount = mount_of(request);
   const uint32_t magic = IOCTL_MAGIC, version = INTERFACE_VERSION;
+  const struct ioctl_mount identity = {.magic = IOCTL_MAGIC, .id = mount->id};
   void *copy = NULL;
   int status = 0;
   (void)argument;
@@ -428,6 +429,9 @@ static void on_ioctl(fuse_req_t request, fuse_ino_t node, unsigned command, void
     break;
   case IOCTL_GET_VERSION:
     fuse_reply_ioctl(request, 0, &version, sizeof version);
+    break;
+  case IOCTL_GET_MOUNT:
+    fuse_reply_ioctl(request, 0, &identity, sizeof identity);
     break;
   case IOCTL_SYNC:
     reply_ioctl(request, sync_handle(request, call.handle, false));

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/sysmacros.h>
 #include <syslog.h>
@@ -301,7 +302,7 @@ static struct mount *new_mount(const struct haul_storage_mount *config) {
     return NULL;
   mount->config = config;
   mount->begun = eventfd(0, EFD_CLOEXEC);
-  if (mount->begun < 0) {
+  if (mount->begun < 0 || getrandom(&mount->id, sizeof mount->id, 0) != sizeof mount->id) {
     free(mount);
     return NULL;
   }

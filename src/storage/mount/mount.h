@@ -32,6 +32,7 @@ struct mount {
   struct control_dir *control;
   struct fuse_session *session;
   struct timespec since; /* of the nodes of 3fs-virt */
+  uint64_t id;           /* random */
   int begun;             /* an eventfd: the kernel's first request has its reply */
   pthread_mutex_t lock;  /* guards `handles` */
   struct list handles;   /* the kernel releases none of them after a forced unmount */
