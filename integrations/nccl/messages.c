@@ -233,6 +233,8 @@ void messages_pump(void) {
   struct haul_message message;
   if (pthread_mutex_trylock(&plugin.pumping) != 0)
     return;
+  atomic_store_explicit(&plugin.polled, true, memory_order_relaxed);
+  haul_node_progress(plugin.node, HAUL_NO_WAIT);
   for (unsigned i = 0; i < BATCH; i++) {
     if (haul_message_receive(plugin.node, &message, HAUL_NO_WAIT) != 0)
       break;

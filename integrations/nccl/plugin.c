@@ -3,8 +3,42 @@
 
 struct plugin plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .pumping = PTHREAD_MUTEX_INITIALIZER};
 
-/* Polling time before sleep: a step of NCCL takes some tens of microseconds. */
-#define SPIN_NS 50000
+/* NCCL's threads poll for as long as they have requests, and keep a processor busy. A thread of the
+ * node would compete with them, and each message would wait until the scheduler runs it. So they
+ * move the bytes themselves (messages_pump); the keeper does so only while none of them polls, for
+ * keep-alives and for what peers send meanwhile. */
+#define KEEPER_PAUSE_NS INT64_C(50000000)  /* while NCCL polls */
+#define KEEPER_TURN_NS  INT64_C(100000000) /* while it does not; an event ends it */
+
+static struct {
+  pthread_t thread;
+  bool runs;
+  atomic_bool ending;
+} keeper;
+
+static void *keep(void *unused) {
+  const struct timespec pause = {.tv_nsec = KEEPER_PAUSE_NS};
+  (void)unused;
+  while (!atomic_load(&keeper.ending))
+    if (atomic_exchange(&plugin.polled, false))
+      nanosleep(&pause, NULL);
+    else
+      haul_node_progress(plugin.node, haul_deadline_in(KEEPER_TURN_NS));
+  return NULL;
+}
+
+static int start_keeper(void) {
+  atomic_store(&keeper.ending, false);
+  keeper.runs = pthread_create(&keeper.thread, NULL, keep, NULL) == 0;
+  return keeper.runs ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+}
+
+static void stop_keeper(void) {
+  atomic_store(&keeper.ending, true);
+  if (keeper.runs)
+    pthread_join(keeper.thread, NULL);
+  keeper.runs = false;
+}
 
 int warn_library(const char *what) {
   const struct haul_error *error = haul_error_last();
@@ -30,17 +64,18 @@ static int plugin_open_node(void) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   config.peer_events = 1;
   config.insecure = 1; /* no encryption, like NCCL's own transports */
-  config.spin_ns = SPIN_NS;
+  config.progress = HAUL_PROGRESS_CALLER;
   if (haul_node_open(&config, &plugin.node))
     return warn_library("cannot open a node");
   for (unsigned i = 0; i < plugin.device_count; i++)
     if (haul_node_listen(plugin.node, plugin.devices[i].address))
       return warn_library("cannot listen");
-  return NCCL_SUCCESS;
+  return start_keeper();
 }
 
 static void close_all(void) {
   workers_close();
+  stop_keeper();
   haul_node_close(plugin.node);
   plugin.node = NULL;
   plugin.device_count = 0;

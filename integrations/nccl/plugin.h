@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * haul as a network plugin of NCCL, on haul.h, and core/list.h.
  *
- * The process has one node, whose thread moves the bytes. Of NCCL's calls only deregistration and
- * close block. Each remote node has two peers: one for haul_write into memory that the receiver
- * publishes, one for messages. A message waits for earlier writes to the same peer, so that with
- * one peer the messages of one comm would wait for the writes of others.
+ * The process has one node, for which NCCL's own threads make progress. Of NCCL's calls only
+ * deregistration and close block. Each remote node has two peers: one for haul_write into memory
+ * that the receiver publishes, one for messages. A message waits for earlier writes to the same
+ * peer, so that with one peer the messages of one comm would wait for the writes of others.
  *
  *   sender                                  receiver
  *   connect ------------- HELLO ----------> accept
@@ -21,6 +21,7 @@
 #include <haul/haul.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "core/list.h"
@@ -151,7 +152,8 @@ extern struct plugin {
   struct comm **table; /* comms by the upper half of their ids */
   size_t table_size;
   nccl_logger *logger;
-  pthread_mutex_t pumping; /* held by the thread that receives messages */
+  pthread_mutex_t pumping; /* held by the thread that makes progress for NCCL */
+  atomic_bool polled;      /* NCCL has called since the keeper looked */
 } plugin;
 
 #define INFO(...)                                                                                  \
@@ -218,7 +220,7 @@ int message_forget(struct comm *comm, uint64_t memory);
 int message_post(struct comm *comm, const struct group *group, uint64_t self);
 int message_done(struct comm *comm, const struct message_done *done, const void *bytes);
 int message_bye(struct comm *comm);
-/* Receives messages for all comms. */
+/* Makes progress, and receives messages, for all comms. */
 void messages_pump(void);
 /* Handlers, with the comm's lock. */
 void on_memory(struct comm *comm, uint64_t id, const char *name);
