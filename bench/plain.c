@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: MIT
  * Simple peers; print GB/s and CPU seconds a GB.
- *   plain memcpy SIZE SECONDS     one process, two buffers of SIZE bytes
- *   plain sendrecv SIZE SECONDS   send and recv over loopback, 1 MiB per call, buffers of SIZE
- * bytes plain read SIZE FILE SECONDS  pread of SIZE bytes a call, again and again through the file
+ *   plain memcpy SIZE SECONDS
+ *       one process, two buffers of SIZE bytes
+ *   plain sendrecv SIZE SECONDS
+ *       send and recv over loopback, 1 MiB per call, buffers of SIZE bytes
+ *   plain sockets SIZE COUNT SECONDS
+ *       messages of SIZE bytes, in parts of 64 KiB or more on COUNT connections with a thread each,
+ *       after its size: a stand-in for NCCL's socket transport
+ *   plain read SIZE FILE SECONDS
+ *       pread of SIZE bytes a call, again and again through the file
  */
 #include "common.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,15 +106,97 @@ static void by_sendrecv(uint64_t size, double seconds) {
   end_child(child);
 }
 
+/* A message's parts go to the sockets in turn; a socket's thread moves its part of each. */
+#define SOCKETS 16
+#define PART    (64u << 10)
+
+static struct {
+  uint64_t part;
+  int fds[SOCKETS][2];
+  _Atomic uint64_t moved;
+} sockets;
+
+static void *send_parts(void *argument) {
+  const int *fds = argument;
+  const uint64_t size = sockets.part;
+  char *from = buffer(size, 2);
+  ssize_t put = 1;
+  while (put > 0) {
+    need(fds != sockets.fds[0] || send(fds[0], &size, sizeof size, 0) == sizeof size, "send");
+    for (uint64_t at = 0; at < size && put > 0; at += (uint64_t)put)
+      put = send(fds[0], from + at, size - at, MSG_NOSIGNAL);
+    sockets.moved += size;
+  }
+  return NULL;
+}
+
+static void *receive_parts(void *argument) {
+  const int *fds = argument;
+  char *to = buffer(sockets.part, 1);
+  for (uint64_t size;;) {
+    if (fds == sockets.fds[0] && recv(fds[1], &size, sizeof size, MSG_WAITALL) != sizeof size)
+      _exit(0);
+    for (uint64_t at = 0; at < sockets.part;) {
+      ssize_t got = recv(fds[1], to + at, sockets.part - at, 0);
+      if (got <= 0)
+        _exit(0);
+      at += (uint64_t)got;
+    }
+  }
+}
+
+static void connect_pair(int fds[2]) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t length = sizeof address;
+  const int on = 1;
+  int listener = socket(AF_INET, SOCK_STREAM, 0);
+  fds[0] = socket(AF_INET, SOCK_STREAM, 0);
+  need(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 1) == 0,
+       "listen");
+  getsockname(listener, (struct sockaddr *)&address, &length);
+  need(connect(fds[0], (struct sockaddr *)&address, sizeof address) == 0, "connect");
+  fds[1] = accept(listener, NULL, NULL);
+  setsockopt(fds[0], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  close(listener);
+}
+
+static void start_threads(void *(*run)(void *), unsigned count) {
+  pthread_t thread;
+  for (unsigned i = 0; i < count; i++)
+    need(pthread_create(&thread, NULL, run, sockets.fds[i]) == 0, "a thread");
+}
+
+static void by_sockets(uint64_t size, unsigned most, double seconds) {
+  unsigned count = size / PART < most ? (unsigned)(size / PART) : most;
+  count = count > SOCKETS ? SOCKETS : count > 0 ? count : 1;
+  sockets.part = size / count;
+  for (unsigned i = 0; i < count; i++)
+    connect_pair(sockets.fds[i]);
+  pid_t child = fork();
+  if (child == 0)
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+  start_threads(child == 0 ? receive_parts : send_parts, count);
+  usleep(child == 0 ? UINT32_MAX : 200000);
+  struct meter meter = meter_begin(child);
+  uint64_t before = sockets.moved;
+  usleep((useconds_t)(seconds * 1e6));
+  meter_end(&meter, sockets.moved - before);
+  end_child(child);
+  _exit(fflush(stdout) ? 1 : 0); /* with sends in progress */
+}
+
 int main(int argc, char **argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: plain memcpy|sendrecv SIZE SECONDS, plain read SIZE FILE SECONDS\n");
+    fprintf(stderr, "usage: plain memcpy|sendrecv SIZE SECONDS, plain read SIZE FILE SECONDS, "
+                    "plain sockets SIZE COUNT SECONDS\n");
     return 2;
   }
   if (strcmp(argv[1], "memcpy") == 0)
     by_memcpy(parse_size(argv[2]), atof(argv[3]));
   else if (strcmp(argv[1], "read") == 0 && argc > 4)
     by_read(parse_size(argv[2]), argv[3], atof(argv[4]));
+  else if (strcmp(argv[1], "sockets") == 0 && argc > 4)
+    by_sockets(parse_size(argv[2]), (unsigned)atoi(argv[3]), atof(argv[4]));
   else
     by_sendrecv(parse_size(argv[2]), atof(argv[3]));
   return 0;
