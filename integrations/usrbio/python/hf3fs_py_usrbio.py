@@ -2,7 +2,8 @@
 """hf3fs_usrbio.h for Python, with the names of 3FS's own module: buffers, rings, files.
 
 It calls libhf3fs_api_shared.so by ctypes, so there is nothing to compile. HAUL_USRBIO_LIBRARY is
-the library's path where the loader does not find it. Errors of the C calls raise OSError.
+the library's path where the loader does not find it; without the library, importing this raises
+ImportError. Errors of the C calls raise OSError.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ import datetime
 import errno
 import fcntl
 import os
+import sys
 import threading
 import time
 import uuid
@@ -71,7 +73,11 @@ class _Timespec(ctypes.Structure):
 def _calls():
     """The library's calls; those that cannot block keep the interpreter lock."""
     name = os.environ.get("HAUL_USRBIO_LIBRARY") or "libhf3fs_api_shared.so"
-    may_block, cannot = ctypes.CDLL(name), ctypes.PyDLL(name)
+    try:
+        may_block, cannot = ctypes.CDLL(name), ctypes.PyDLL(name)
+    except OSError as failure:
+        hint = "install haul, or set HAUL_USRBIO_LIBRARY to the path of libhf3fs_api_shared.so"
+        raise ImportError(f"{failure} (hint: {hint})", path=name) from failure
     iov, ior = ctypes.POINTER(_Iov), ctypes.POINTER(_Ior)
     integer, text, size = ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
     sizes, yes, address = ctypes.POINTER(size), ctypes.c_bool, ctypes.c_void_p
@@ -145,8 +151,9 @@ def hardlink(target, link_name):
     _check(_CALLS["hardlink"](os.fsencode(target), os.fsencode(link_name)))
 
 
-def punch_hole(filename, start, end, flags=0):
+def punch_hole(filename=None, start=(), end=(), flags=0, *, fd=None):
     """Makes holes from each start up to each end, in a file given by name or descriptor."""
+    filename = fd if filename is None else filename
     if len(start) != len(end) or len(start) > _HOLES:
         raise RuntimeError("size not equal")
     if not isinstance(filename, int):
@@ -171,7 +178,49 @@ def _place(buffer):
     return ctypes.addressof(ctypes.c_char.from_buffer(view)), view.nbytes
 
 
-class iovec:
+class _Slot(ctypes.Structure):
+    _fields_ = [("slot", ctypes.c_int), ("function", ctypes.c_void_p)]
+
+
+class _Spec(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("basicsize", ctypes.c_int),
+        ("itemsize", ctypes.c_int),
+        ("flags", ctypes.c_uint),
+        ("slots", ctypes.POINTER(_Slot)),
+    ]
+
+
+def _buffer_base():
+    """A base class whose subclasses are buffers of `_size` bytes at `_address`.
+
+    Classes have __buffer__ from Python 3.12 on. Before, a class is a buffer by a slot of its type,
+    which only the C API sets, from 3.9 on (PyType_FromSpec, with Py_bf_getbuffer = 1). A ctypes
+    array would be a buffer, too, but of the format "<B", which memoryview cannot index.
+    """
+    if sys.version_info >= (3, 12) or sys.version_info < (3, 9):
+        return object, None
+    fill = ctypes.pythonapi.PyBuffer_FillInfo
+    fill.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t]
+    fill.argtypes += [ctypes.c_int, ctypes.c_int]
+
+    @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
+    def get_buffer(self, view, flags):
+        return fill(view, self, self._address, self._size, 0, flags)
+
+    slots = (_Slot * 2)(_Slot(1, ctypes.cast(get_buffer, ctypes.c_void_p)))
+    flags = 1 << 18 | 1 << 10  # Py_TPFLAGS_DEFAULT, Py_TPFLAGS_BASETYPE
+    spec = _Spec(b"hf3fs_py_usrbio._Buffer", object.__basicsize__, 0, flags, slots)
+    make = ctypes.pythonapi.PyType_FromSpec
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.POINTER(_Spec)]
+    return make(spec), (get_buffer, spec)  # which the type uses
+
+
+_Buffer, _buffer_parts = _buffer_base()
+
+
+class iovec(_Buffer):
     """Shared memory for operations, or a slice of it that an operation reads to or writes from.
 
     `base` is a buffer over a file in /dev/shm to which a symlink MOUNT/3fs-virt/iovs/ID leads. It
@@ -234,17 +283,8 @@ class iovec:
     def _view(self):
         return memoryview((ctypes.c_ubyte * self._size).from_address(self._address)).cast("B")
 
-    def __buffer__(self, flags):  # used by Python 3.12 and later
+    def __buffer__(self, flags):  # from Python 3.12 on
         return self._view()
-
-    @property
-    def __array_interface__(self):  # used by numpy with earlier versions
-        return {
-            "version": 3,
-            "shape": (self._size,),
-            "typestr": "|u1",
-            "data": (self._address, False),
-        }
 
     @property
     def base_off(self):

@@ -5,14 +5,17 @@ import ctypes
 import datetime
 import errno
 import gc
+import inspect
 import multiprocessing.shared_memory
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+import weakref
 
 import hf3fs_fuse.io as io
 import hf3fs_py_usrbio
@@ -215,10 +218,33 @@ class Buffers(Case):
         with self.assertRaises(FileNotFoundError):
             io.make_iovec(self.shm, "/nowhere")
 
-    @unittest.skipIf(sys.version_info < (3, 12), "classes cannot be buffers before Python 3.12")
+    @unittest.skipIf(sys.version_info < (3, 9), "classes cannot be buffers before Python 3.9")
     def test_buffer_protocol(self):
         self.shm.buf[0:5] = b"bytes"
-        self.assertEqual(bytes(memoryview(self.iov[0:5])), b"bytes")
+        view = memoryview(self.iov[0:5])
+        self.assertEqual((bytes(view), view[1], view.format), (b"bytes", ord("y"), "B"))
+        self.assertEqual((view.shape, view.readonly), ((5,), False))
+        view[0:2] = b"BY"
+        self.assertEqual(bytes(self.shm.buf[0:5]), b"BYtes")
+        self.assertEqual(len(memoryview(self.iov.iov)), 1 << 20)
+        self.assertEqual(len(memoryview(self.iov[5:5])), 0)
+        part = self.iov[0:1]
+        view, alive = memoryview(part), weakref.ref(part)
+        del part
+        self.assertIsNotNone(alive())  # until the view is released
+        view.release()
+        self.assertIsNone(alive())
+
+    def test_numpy(self):
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("there is no numpy")
+        self.shm.buf[0:8] = bytes(range(8))
+        array = numpy.frombuffer(self.iov[0:8], dtype=numpy.uint32)
+        self.assertEqual(array.tolist(), [0x03020100, 0x07060504])
+        array[0] = 0
+        self.assertEqual(bytes(self.shm.buf[0:5]), b"\0\0\0\0\4")
 
 
 class Files(Case):
@@ -275,6 +301,71 @@ class Files(Case):
         self.assertEqual(io.ioring.size_for_entries(1), 96 * 2 + 4144)
         ring = io.make_ioring(self.mount, 5, priority=io.IorPriority.HIGH, io_depth=-4, timeout=10)
         self.assertEqual(ring.ior.entries, 5)
+
+
+class Names(unittest.TestCase):
+    """The names of 3FS's hf3fs_fuse/io.py and src/lib/py/usrbio_binding.cc, and their arguments."""
+
+    CALLS = {
+        "extract_mount_point": "path",
+        "register_fd": "fd flags",
+        "deregister_fd": "fd",
+        "force_fsync": "fd",
+        "hardlink": "target link_name",
+        "punch_hole": "filename start end flags fd",
+    }
+    RING = "hf3fs_mount_point entries for_read io_depth priority timeout numa flags"
+    WRAPPED = {
+        "make_iovec": "shm hf3fs_mount_point block_size numa",
+        "make_ioring": RING,
+        "read_file": "fn hf3fs_mount_point block_size off priority cb",
+    }
+
+    def check(self, call, arguments):
+        names = list(inspect.signature(call).parameters)
+        self.assertEqual([name for name in names if name != "self"], arguments.split())
+
+    def test_binding(self):
+        for name, arguments in self.CALLS.items():
+            self.check(getattr(hf3fs_py_usrbio, name), arguments)
+        iovec, ioring = hf3fs_py_usrbio.iovec, hf3fs_py_usrbio.ioring
+        self.check(iovec.__init__, "base id hf3fs_mount_point block_size numa")
+        self.check(iovec.slice_by, "buf")
+        self.check(ioring.__init__, self.RING)
+        self.check(ioring.size_for_entries, "entries")
+        self.check(ioring.prepare, "iov read fd off userdata")
+        self.check(ioring.submit, "")
+        self.check(ioring.wait, "max_results min_results timeout")
+        self.check(ioring.destroy, "")
+        for name in ("base_off", "__getitem__"):
+            self.assertTrue(hasattr(iovec, name))
+        self.assertTrue(hasattr(ioring, "entries"))
+
+    def test_io(self):
+        for name, arguments in {**self.CALLS, **self.WRAPPED}.items():
+            self.check(getattr(io, name), arguments)
+        self.assertIs(io.h3fio, hf3fs_py_usrbio)
+        self.assertEqual((io.IorPriority.HIGH, io.IorPriority.NORMAL, io.IorPriority.LOW), (-1, 0, 1))
+        for name in ("prepare", "submit", "wait", "size_for_entries"):
+            self.assertTrue(hasattr(io.ioring, name))
+        for name in ("__getitem__", "__setitem__"):
+            self.assertTrue(hasattr(io.iovec, name))
+
+    def test_fuse(self):
+        import hf3fs_fuse.fuse
+
+        self.assertIsNone(hf3fs_fuse.fuse.get_mount_point("/proc/self/status"))
+
+    def test_a_missing_library_is_an_import_error(self):
+        program = (
+            "try:\n import hf3fs_fuse.io\n"
+            "except ImportError as error:\n print('none', 'HAUL_USRBIO_LIBRARY' in str(error))\n"
+        )
+        environment = {**os.environ, "HAUL_USRBIO_LIBRARY": "/nowhere/libhf3fs_api_shared.so"}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+        )
+        self.assertEqual((done.stdout, done.stderr), ("none True\n", ""))
 
 
 if __name__ == "__main__":

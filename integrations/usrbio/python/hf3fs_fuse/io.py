@@ -5,7 +5,7 @@ import multiprocessing.shared_memory
 import os
 import uuid
 
-import hf3fs_py_usrbio as _usrbio
+import hf3fs_py_usrbio as h3fio
 from hf3fs_py_usrbio import (
     deregister_fd,
     extract_mount_point,
@@ -20,6 +20,7 @@ __all__ = [
     "deregister_fd",
     "extract_mount_point",
     "force_fsync",
+    "h3fio",
     "hardlink",
     "ioring",
     "iovec",
@@ -65,7 +66,7 @@ class ioring:
 
     @staticmethod
     def size_for_entries(entries):
-        return _usrbio.ioring.size_for_entries(entries)
+        return h3fio.ioring.size_for_entries(entries)
 
     def prepare(self, iov, *args, **kwargs):
         return self.ior.prepare(iov.iov if isinstance(iov, iovec) else iov, *args, **kwargs)
@@ -86,7 +87,7 @@ def make_iovec(shm, hf3fs_mount_point, block_size=0, numa=-1):
     link = f"{hf3fs_mount_point}/3fs-virt/iovs/{name}{mark}"
     os.symlink(os.path.normpath(f"/dev/shm/{shm.name}"), link)
     try:
-        return iovec(_usrbio.iovec(shm.buf, name, hf3fs_mount_point, block_size, numa), link)
+        return iovec(h3fio.iovec(shm.buf, name, hf3fs_mount_point, block_size, numa), link)
     except BaseException:
         os.unlink(link)
         raise
@@ -106,7 +107,7 @@ def make_ioring(
     exactly that many at a time, 0 with whatever is submitted, < 0 with at most -io_depth; `timeout`
     is how many milliseconds the latter waits for a full batch. `flags`: 2 makes holes an error."""
     return ioring(
-        _usrbio.ioring(
+        h3fio.ioring(
             hf3fs_mount_point, entries, for_read, io_depth, priority, timeout, numa, flags
         )
     )
