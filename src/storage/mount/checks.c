@@ -25,7 +25,7 @@ static int fail_target(const char *path, struct haul_storage_error *error) {
   const int code = errno;
   char hint[sizeof error->hint];
   if (code == ENOTCONN || code == ECONNABORTED) {
-    snprintf(hint, sizeof hint, "`fusermount3 -u %.400s`", path);
+    snprintf(hint, sizeof hint, "`fusermount3 -uz %.400s`", path);
     return storage_fail(error, -ENOTCONN, hint, "%s is a mount whose process has died", path);
   }
   if (code == ENOENT) {
@@ -33,6 +33,23 @@ static int fail_target(const char *path, struct haul_storage_error *error) {
     return storage_fail(error, -ENOENT, hint, "%s does not exist", path);
   }
   return storage_fail(error, -code, NULL, "cannot mount at %s: %s", path, strerror(code));
+}
+
+#define DEAD_MAX 64 /* mounts above each other */
+
+/* As stat(2), after the removal of dead mounts. FORCE_SYNC: cached attributes outlive the daemon.
+ */
+static int stat_target(const char *path, struct statx *info) {
+  int code = 0;
+  for (int i = 0; i < DEAD_MAX; i++) {
+    if (statx(AT_FDCWD, path, AT_STATX_FORCE_SYNC, STATX_TYPE, info) == 0)
+      return 0;
+    code = errno;
+    if ((code != ENOTCONN && code != ECONNABORTED) || mount_remove_dead(path))
+      break;
+  }
+  errno = code;
+  return -1;
 }
 
 /* A second mount would hide the first one. An empty first one would pass is_empty. */
@@ -57,10 +74,10 @@ static int is_empty(const char *path) {
 
 static int check_target(const char *path, struct haul_storage_error *error) {
   char hint[sizeof error->hint];
-  struct stat info;
-  if (stat(path, &info))
+  struct statx info;
+  if (stat_target(path, &info))
     return fail_target(path, error);
-  if (!S_ISDIR(info.st_mode))
+  if (!S_ISDIR(info.stx_mode))
     return storage_fail(error, -ENOTDIR, "give an empty folder", "%s is not a folder", path);
   if (is_mounted(path)) {
     snprintf(hint, sizeof hint, "`fusermount3 -u %.400s`", path);
