@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * haul mount: a tree of files as a file system, by the module libhaul-storage.so. Without
  * --foreground a child process mounts, and the command ends once the mount responds. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <haul/storage.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <syslog.h>
@@ -163,7 +165,20 @@ static int mount_in_background(struct mounting *mounting, const char *source) {
   return mount_here(mounting, source);
 }
 
+/* A mount lives long, and would keep pipes and locks of the program that started it. */
+static void close_inherited(void) {
+  DIR *open = opendir("/proc/self/fd");
+  for (const struct dirent *entry; open && (entry = readdir(open));) {
+    int fd = atoi(entry->d_name);
+    if (fd > STDERR_FILENO && fd != (int)given.ready_fd && fd != dirfd(open))
+      close(fd);
+  }
+  if (open)
+    closedir(open);
+}
+
 static int run_mount(const struct command *self, char **operands) {
+  close_inherited();
   if (given.ready_fd && fcntl((int)given.ready_fd, F_GETFD) < 0)
     return options_wrong(self, "invalid --ready-fd %u: the descriptor is not open", given.ready_fd);
   if (given.name && (!*given.name || strlen(given.name) >= HAUL_STORAGE_NAME_ROOM))

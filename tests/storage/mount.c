@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,19 @@ static void the_command_ends_when_the_mount_is_ready(void **state) {
   assert_int_equal(access(at_point(&mounted, "file"), R_OK), 0);
   mounted_detach(&mounted);
   assert_false(mounted_is(&mounted));
+}
+
+static void inherited_descriptors_are_closed(void **state) {
+  (void)state;
+  int ends[2];
+  const char *const arguments[] = {mounted.source, mounted.point, NULL};
+  assert_int_equal(pipe(ends), 0);
+  assert_int_equal(mounted_run(&mounted, arguments), 0);
+  close(ends[1]);
+  struct pollfd end = {ends[0], POLLIN, 0};
+  assert_true(eventually(poll(&end, 1, 0) == 1 && end.revents & POLLHUP));
+  close(ends[0]);
+  mounted_detach(&mounted);
 }
 
 static void paths_may_be_relative(void **state) {
@@ -236,6 +250,7 @@ int main(void) {
       TEST(a_remote_tree_must_be_reachable),
       TEST(a_mount_of_a_killed_process_is_replaced),
       TEST(the_command_ends_when_the_mount_is_ready),
+      TEST(inherited_descriptors_are_closed),
       TEST(paths_may_be_relative),
       TEST(signals_and_unmounting_end_it_with_status_0),
       TEST(a_signal_ends_it_at_any_moment),
