@@ -27,6 +27,8 @@
 extern "C" {
 #endif
 
+struct timespec; /* in strict C99 time.h has none */
+
 #define HF3FS_SUPER_MAGIC 0x8f3f5fff
 
 typedef void *hf3fs_iov_handle;

@@ -44,7 +44,7 @@ libdir=$(dirname "$library")
 for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/world.h include/haul/directory.h include/haul/stats.h include/haul/log.h include/haul/cudahook.h share/man/man1/haul.1 \
   share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 share/man/man7/haul-usrbio.7 \
   share/man/man7/haul-nccl.7 share/man/man7/haul-ucx.7 \
-  include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h \
+  include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h include/hf3fs/hf3fs_usrbio.h include/hf3fs/hf3fs_usrbio_gdr.h \
   share/bash-completion/completions/haul; do
   holds "$file is there" test -s "$prefix/$file"
 done

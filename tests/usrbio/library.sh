@@ -18,7 +18,7 @@ if [[ -z $sanitizer ]]; then
   diff <(echo libc.so.6) <(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$dynamic")
 fi
 for header in hf3fs_usrbio.h hf3fs_usrbio_gdr.h; do
-  for language in "c -std=c11" "c++ -std=c++11"; do
+  for language in "c -std=c99" "c -std=c11" "c++ -std=c++11"; do
     # shellcheck disable=SC2086
     "$cc" -x $language -Wall -Wextra -Wpedantic -Werror -I"$source/integrations/usrbio" \
       -fsyntax-only - <<<"#include \"$header\""
