@@ -150,7 +150,7 @@ int hf3fs_reg_fd(int fd, uint64_t flags) {
   struct file file = {.mount = mount_id_of(fd)};
   (void)flags;
   if (!file.mount)
-    return EBADF;
+    return errno == ENOTCONN || errno == ECONNABORTED ? ENOTCONN : EBADF;
   int code = inode_of(fd, &file.inode);
   int mode = fcntl(fd, F_GETFL);
   if (code || mode < 0)

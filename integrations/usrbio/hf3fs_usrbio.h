@@ -152,9 +152,9 @@ void hf3fs_iordestroy(struct hf3fs_ior *ior);
 
 /* Registers an open file for use by rings. Returns 0 or a negative number, which hf3fs_prep_io
  * accepts for the file, too; or a **positive** errno value: EBADF, the file system does not speak
- * USRBIO; EINVAL, it is already registered; EMFILE, ENOMEM. The registration holds a descriptor of
- * its own, so it means this file until hf3fs_dereg_fd, even if `fd` is closed and its number
- * reused. `flags` is 0. */
+ * USRBIO; ENOTCONN, its daemon has died; EINVAL, it is already registered; EMFILE, ENOMEM. The
+ * registration holds a descriptor of its own, so it means this file until hf3fs_dereg_fd, even if
+ * `fd` is closed and its number reused. `flags` is 0. */
 int hf3fs_reg_fd(int fd, uint64_t flags);
 
 /* Ends the registration, by either number. Does nothing if there is none. */

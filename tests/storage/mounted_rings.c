@@ -271,8 +271,11 @@ static void a_killed_daemon_is_reported_and_replaced(void **state) {
   user_begin(&user, &mounted, "file", O_RDONLY, 0);
   assert_int_equal(user_do(&user, 0, 100), 100);
   assert_true(readlink(at_point(&mounted, "3fs-virt/iovs/submit-ios"), bell, sizeof bell - 1) > 0);
+  int fd = open(at_point(&mounted, "file"), O_RDONLY | O_CLOEXEC);
   kill(mounted.daemon, SIGKILL);
   assert_int_equal(mounted_wait(&mounted), 128 + SIGKILL);
+  assert_int_equal(hf3fs_reg_fd(fd, 0), ENOTCONN);
+  close(fd);
   int64_t result = user_do(&user, 0, 100);
   assert_true(result == -ENOTCONN);
   mounted_start(&mounted, NULL);            /* the client keeps the first mount busy */
