@@ -40,7 +40,7 @@ uint64_t mount_id(const struct mount *mount);
  * system; the errno value says why. */
 uint64_t mount_id_of(int fd);
 /* The path of the semaphore that wakes the daemon, in SHM_DIR. Blocks for as long as the daemon
- * takes. EIO: it is no path of a semaphore. */
+ * takes. EIO: the path is not that of a semaphore. */
 int mount_semaphore(const char *path, enum ring_priority priority, char target[PATH_MAX]);
 
 /* Buffers: iov.c */
