@@ -127,9 +127,9 @@ const struct command doctor_command = {
     .usage = "[BACKEND | CHECK] [OPTIONS]",
     .about =
         "Each check is ok, limited (it works, but could work better) or missing. BACKEND (host,\n"
-        "sim, cuda, gaudi, dpdk, gpudev, map, rdma, tcp) selects the checks of one backend, CHECK\n"
-        "selects one. With --require the exit status is 1 unless a check is ok, or no check of a\n"
-        "backend is missing.",
+        "sim, cuda, gaudi, dpdk, gpudev, p2p, map, rdma, tcp) selects the checks of one\n"
+        "backend, CHECK selects one. With --require the exit status is 1 unless a check is ok, or\n"
+        "no check of a backend is missing.",
     .options = options,
     .examples = "  haul doctor\n"
                 "  haul doctor rdma\n"

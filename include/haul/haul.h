@@ -122,12 +122,13 @@ HAUL_API haul_deadline haul_deadline_in(int64_t nanoseconds);
 /* ---- Places ------------------------------------------------------------------------------- */
 
 enum haul_kind {
-  HAUL_HOST = 1,  /* host memory */
-  HAUL_SIM = 2,   /* emulated accelerator: device memory that the CPU cannot access */
-  HAUL_CUDA = 3,  /* NVIDIA GPU, by its number in this process (CUDA driver API) */
-  HAUL_GAUDI = 4, /* Intel Gaudi2 */
-  HAUL_DPDK = 5,  /* host memory of DPDK, by NUMA node */
-  HAUL_GPUDEV = 6 /* GPU with a DPDK driver (librte_gpudev) */
+  HAUL_HOST = 1,   /* host memory */
+  HAUL_SIM = 2,    /* emulated accelerator: device memory that the CPU cannot access */
+  HAUL_CUDA = 3,   /* NVIDIA GPU, by its number in this process (CUDA driver API) */
+  HAUL_GAUDI = 4,  /* Intel Gaudi2 */
+  HAUL_DPDK = 5,   /* host memory of DPDK, by NUMA node */
+  HAUL_GPUDEV = 6, /* GPU with a DPDK driver (librte_gpudev) */
+  HAUL_P2P = 7     /* memory that a PCI device publishes for peer-to-peer DMA */
 };
 
 /* Where bytes are: a kind of memory, and the device of that kind, counted from 0. */
@@ -723,7 +724,8 @@ enum haul_check_state {
 /* A requirement of a path or a place. */
 struct haul_check {
   int state;        /* enum haul_check_state */
-  char backend[16]; /* "host", "sim", "cuda", "gaudi", "dpdk", "gpudev", "map", "rdma", "tcp" */
+  char backend[16]; /* "host", "sim", "cuda", "gaudi", "dpdk", "gpudev", "p2p", "map", "rdma",
+                       "tcp" */
   char name[32];    /* unique: "map.cross-memory-attach" (haul_device(3)) */
   char text[192];   /* what was found */
   char remedy[192]; /* a command that fixes it, or "" */

@@ -10,11 +10,11 @@
 #include "memory/ticket.h"
 
 extern const struct provider provider_cuda, provider_gaudi, provider_sim, provider_gpudev,
-    provider_dpdk, provider_host;
+    provider_p2p, provider_dpdk, provider_host;
 
-static const struct provider *const providers[] = {&provider_cuda, &provider_gaudi,
-                                                   &provider_sim,  &provider_gpudev,
-                                                   &provider_dpdk, &provider_host};
+static const struct provider *const providers[] = {
+    &provider_cuda, &provider_gaudi, &provider_sim, &provider_gpudev,
+    &provider_p2p,  &provider_dpdk,  &provider_host};
 
 #define COUNT (sizeof providers / sizeof providers[0])
 _Static_assert(COUNT <= PROVIDERS_MAX, "PROVIDERS_MAX");
@@ -76,7 +76,7 @@ unsigned provider_devices(const struct provider *provider) {
 }
 
 static int unknown_place(const char *object) {
-  char kinds[64]; /* "host, sim:N" */
+  char kinds[80]; /* "host, sim:N" */
   size_t used = 0;
   for (size_t i = COUNT; i-- > 0 && used < sizeof kinds;)
     used += (size_t)snprintf(kinds + used, sizeof kinds - used, "%s%s%s", used ? ", " : "",

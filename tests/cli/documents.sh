@@ -42,7 +42,7 @@ fi
 section "checks"
 expect 0 "doctor" "$HAUL" doctor --json
 json '"\n".join(sorted(c["name"] for c in it))' >"$work/checks"
-sed -n 's/^\.It Li \([a-z]*\..*\)/\1/p' "$root/man/haul_device.3" | tr -d ' ' | tr ',' '\n' | sort >"$work/explained"
+sed -n 's/^\.It Li \([a-z0-9]*\..*\)/\1/p' "$root/man/haul_device.3" | tr -d ' ' | tr ',' '\n' | sort >"$work/explained"
 while read -r check; do
   holds "haul_device(3) explains $check" grep -qx -e "$check" "$work/explained"
 done <"$work/checks"
