@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# Peer-to-peer memory of an NVMe disk, read and written by that disk without a copy by the host. It
+# needs the machine of tests/vm/run --p2p. The emulated disk reports each range of its own memory that a
+# command of the driver names.
+# shellcheck source=tests/vm/lib.sh
+. /haul/lib.sh
+
+# moved_by_disk: bytes that disks have read from or written to their own memory so far.
+moved_by_disk() {
+  awk '/^pci_nvme_map_addr_cmb / { sum += $NF } END { print sum + 0 }' /host/disks
+}
+
+published=(/sys/bus/pci/devices/*/p2pmem/published)
+[[ -e ${published[0]} ]] ||
+  skip_all "no PCI device publishes memory here; tests/vm/run --p2p has one"
+
+section "the place"
+holds "one disk publishes memory" test "$(cat "${published[@]}")" = 1
+expect 0 "haul info names it" "$HAUL" info
+says "p2p:0"
+expect 0 "the suite of providers" env HAUL_TEST_SLOW=1 conformance_provider p2p
+
+section "the disk that has the memory"
+expect 0 "a file system" mount /dev/nvme0n1 /mnt
+mounts+=(/mnt)
+before=$(moved_by_disk)
+expect 0 "reads 8 MiB into it and writes them from it; nothing else may" storage_p2p /mnt/file
+holds "all of them straight" test $(($(moved_by_disk) - before)) = $((16 << 20))
+
+section "another disk"
+expect 0 "its file system" mount /dev/nvme1n1 /srv
+mounts+=(/srv)
+before=$(moved_by_disk)
+expect 0 "is refused by the kernel, and haul says so" storage_p2p /srv/file refused
+holds "nothing was moved" test "$(moved_by_disk)" = "$before"
+
+section "peers"
+random_file "$work/file" 3000001
+"$HAUL" serve --listen "unix://$work/socket" --region "m=p2p:0:8M" >"$work/serve" 2>&1 &
+processes+=($!)
+await has_lines 1 "^listening on " "$work/serve" || failed "haul serve"
+expect 0 "put" "$HAUL" put "$work/file" "unix://$work/socket/m" --checksum
+expect 0 "get" "$HAUL" get "unix://$work/socket/m" "$work/copy" --length 3000001 --checksum
+holds "the bytes are the same" cmp "$work/file" "$work/copy"
+expect 0 "over tcp" "$HAUL" get "unix://$work/socket/m" "$work/copy" --length 3000001 --only tcp
+holds "the bytes are the same" cmp "$work/file" "$work/copy"
+
+finish
