@@ -396,8 +396,9 @@ HAUL_API int haul_ticket_layout(const struct haul_ticket *ticket, struct haul_te
 /* Lets peers look the region up under `name`, 1 to 255 printable ASCII bytes without blanks, and
  * use it within `rights`, HAUL_READ and HAUL_WRITE. A region can have several names. With
  * HAUL_WRITE only it is not mapped, as mapped memory can be read: rdma or tcp move the bytes, with
- * HAUL_CHECKSUM tcp only. An import is reached over tcp only. HAUL_EINVAL, HAUL_EACCESS (HAUL_WRITE
- * of read-only memory), HAUL_EEXIST, HAUL_ELIMIT (max_regions), HAUL_ESTALE, HAUL_ECLOSED. */
+ * HAUL_CHECKSUM tcp only. An import is reached over tcp only, of a GPU's memory over rdma too.
+ * HAUL_EINVAL, HAUL_EACCESS (HAUL_WRITE of read-only memory), HAUL_EEXIST, HAUL_ELIMIT
+ * (max_regions), HAUL_ESTALE, HAUL_ECLOSED. */
 HAUL_API int haul_region_publish(haul_region *region, const char *name, unsigned rights);
 
 /* Withdraws the name: remotes that were looked up under it fail with HAUL_ESTALE from now on, even
@@ -591,8 +592,8 @@ struct haul_path {
   unsigned zero_copy;                             /* 1: satisfies HAUL_REQUIRE_ZERO_COPY */
   char detail[64];                                /* "mapped", "cross-memory attach", "2 rails" */
   char reason[192];   /* why it is closed, or open and not chosen; chosen: what set it, why some
-                         rails of NICs carry it, how they are paired, and why it is staged on this
-                         side, or "" */
+                         rails of NICs carry it, how they are paired, and which refusal of a NIC
+                         stages it, or "" */
   double estimate_ns; /* cost_ns before any measurement */
   int measured;       /* 1: cost_ns comes from transfers of about this size */
   char send[12];      /* how the bytes leave the requester's memory: "short" (within the call or the

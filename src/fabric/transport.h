@@ -229,7 +229,7 @@ struct estimate {
   unsigned rails;
   unsigned refusal; /* transport.refusal */
   char detail[64];
-  char reason[192]; /* why it is closed, or open and staged on this side */
+  char reason[192]; /* why it is closed, or open and staged */
 };
 
 struct transport {

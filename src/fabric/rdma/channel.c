@@ -233,6 +233,9 @@ static int fill_binding(const struct attach_request *request, const struct rdma_
   binding->fenced = response->flags & RDMA_FENCED_WRITES;
   binding->atomic = response->flags & RDMA_ATOMIC;
   binding->number = response->number;
+  if (*response->reason)
+    snprintf(binding->reason, sizeof binding->reason, "the peer says %.113s",
+             error_quote(response->reason));
   memcpy(binding->keys, response->keys, response->rails * sizeof binding->keys[0]);
   if (binding->staged && response->slots == 0)
     return HAUL_EPROTO;

@@ -48,6 +48,7 @@ struct rdma_binding {
   bool revoked;          /* by the owner */
   bool end_sent;         /* DETACH or REVOKE_ACK went out */
   _Atomic bool released; /* by its user; written without a lock */
+  char reason[128];      /* why the peer stages the memory */
   uint32_t keys[];       /* by rail */
 };
 

@@ -70,7 +70,8 @@ struct rdma_record {
   uint16_t type;
   uint32_t request; /* of all requests and responses; FENCED: the attachment's number */
   uint64_t handle;  /* all but HELLO, READY, BROKEN, BROKEN_ACK */
-  int32_t status;   /* ATTACHED, RESPONSE, FENCED: 0 or a code; ATTACHED's with a reason */
+  int32_t status;   /* ATTACHED, RESPONSE, FENCED: 0 or a code; ATTACHED's with a reason, also of
+                       staging */
   uint64_t address, length;
   uint8_t rails; /* HELLO: ends in the record; ATTACHED: rails; over a rail: its number */
   uint8_t flags, slots;

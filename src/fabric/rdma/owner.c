@@ -148,6 +148,7 @@ static int make_reachable(struct rdma_endpoint *endpoint, struct rdma_attachment
   if (memory->view || !copy_stages(memory))
     return code;
   attachment->staged = true;
+  snprintf(attachment->reason, sizeof attachment->reason, "%.127s", haul_error_last()->text);
   return area ? open_area(endpoint, memory->place, area) : 0;
 }
 
@@ -212,6 +213,7 @@ static void describe_attachment(const struct rdma_endpoint *endpoint,
       (uint8_t)((staged ? RDMA_STAGED : 0) | (memory->provider->fence ? RDMA_FENCED_WRITES : 0) |
                 (atomic ? RDMA_ATOMIC : 0));
   response->slots = staged ? (uint8_t)area->slots : 0;
+  memcpy(response->reason, attachment->reason, sizeof response->reason);
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     const struct ibv_mr *mr = (staged ? area->registrations : attachment->registrations)[i];
     response->keys[i] = mr ? mr->rkey : 0;
@@ -345,13 +347,15 @@ static int start_attach_thread(struct rdma_node *node) {
   return 0;
 }
 
+/* Its owner's release ends transfers, which a NIC does not notice. */
 static bool is_import(struct rdma_endpoint *endpoint, uint64_t handle) {
   struct export_view view;
   if (find_export(endpoint, handle, &view) != 0)
     return false;
-  bool imported = view.region->memory.imported;
+  const struct memory *memory = &view.region->memory;
+  bool noticed = memory->imported && memory->alive;
   region_put(view.region);
-  return imported;
+  return noticed;
 }
 
 int rdma_on_attach(struct rdma_endpoint *endpoint, const struct rdma_record *record) {

@@ -26,6 +26,7 @@ struct rdma_attachment {
   unsigned rights;
   uint32_t number;                /* for immediates */
   bool staged;                    /* reached through the staging area */
+  char reason[128];               /* why it is staged */
   struct haul_region *region;     /* a reference: its memory stays registered */
   struct ibv_mr *registrations[]; /* by rail */
 };

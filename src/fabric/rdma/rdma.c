@@ -321,7 +321,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   bool local_staged = refused;
   bool inlines = operation == HAUL_OP_WRITE && !local_staged && local->view;
   struct choice choice = choose(endpoint, binding, local->place);
-  const char *refusal = local_staged ? endpoint->node->refusals[refused - 1] : "";
+  const char *refusal = local_staged ? endpoint->node->refusals[refused - 1] : binding->reason;
   char why[96];
   *estimate = (struct estimate){.open = !local_staged || copy_stages(local),
                                 .zero_copy = !local_staged && !binding->staged,

@@ -428,7 +428,7 @@ static int dmabuf_failed(unsigned device, CUresult result) {
 
 int cuda_dmabuf(struct memory *memory, int *descriptor, uint64_t *offset) {
   struct block *block = memory->state;
-  if (!memory->wrapped && !block->mapped)
+  if (!memory->wrapped && !block->mapped && !block->ipc)
     return no_dmabuf(block->device, "private GPU memory has no dma-buf",
                      "allocate it without HAUL_REGION_PRIVATE");
   if (!cuda_device(block->device)->dmabuf)
