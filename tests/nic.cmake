@@ -41,6 +41,14 @@ add_dependencies(haul_test_support dmabuf_nic)
 list(APPEND HAUL_BY_VARIANT rdma.gpu)
 haul_test_folder(rdma ${HAUL_WITH_NIC})
 haul_add_test(rdma.gpu COMMAND ${HAUL_WITH_GPU} ${HAUL_WITH_NIC} $<TARGET_FILE:rdma_gpu>)
+if(HAUL_STORAGE)
+  haul_add_test(storage.devices_rdma_double # the NIC of a file server reaches GPUs
+    COMMAND ${HAUL_WITH_GPU} ${HAUL_WITH_NIC} $<TARGET_FILE:storage_devices> rdma
+    ENVIRONMENT HAUL_TEST_SLOW=1)
+  haul_add_test(storage.mounted_devices_rdma_double
+    COMMAND ${HAUL_WITH_GPU} ${HAUL_WITH_NIC} $<TARGET_FILE:storage_mounted_devices> rdma
+    ENVIRONMENT HAUL_TEST_SLOW=1 ${library})
+endif()
 
 # The transports' suites over the double of a NIC, and a node's life with one: forks, closes,
 # allocations that fail. HAUL_TEST_SLOW gives the bounds of slow machines, as the double's threads

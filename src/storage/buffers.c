@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "core/deferred_close.h"
+#include "storage/source.h"
 
 #define BUCKETS      1024u
 #define PINNED_BYTES ((size_t)1 << 30) /* of one buffer: io_uring_register(2) */
@@ -99,6 +100,8 @@ int buffers_get(struct buffers *buffers, const uint8_t id[16], uid_t uid, struct
 void buffer_put(struct buffer *buffer) {
   if (atomic_fetch_sub_explicit(&buffer->references, 1, memory_order_acq_rel) != 1)
     return;
+  if (buffer->memory)
+    buffer->source->ops->detach(buffer->source, buffer->memory);
   if (buffer->region) {
     haul_region_release(buffer->region);
     close_foreign(buffer->descriptor);
@@ -107,6 +110,19 @@ void buffer_put(struct buffer *buffer) {
     munmap(buffer->address, buffer->length);
   }
   free(buffer);
+}
+
+bool buffer_put_unless_last(struct buffer *buffer) {
+  unsigned references = atomic_load_explicit(&buffer->references, memory_order_relaxed);
+  if (!buffer->memory) {
+    buffer_put(buffer);
+    return true;
+  }
+  while (references > 1)
+    if (atomic_compare_exchange_weak_explicit(&buffer->references, &references, references - 1,
+                                              memory_order_acq_rel, memory_order_relaxed))
+      return true;
+  return false;
 }
 
 int buffers_open(struct buffers **out) {

@@ -14,6 +14,8 @@
 #include "storage/mapping.h"
 
 struct buffers;
+struct source;
+struct source_memory;
 
 struct buffer {
   uint8_t id[16];
@@ -23,6 +25,8 @@ struct buffer {
   struct sigbus_watch watch; /* over the mapping; the kernel's own copies fail with EFAULT */
   haul_region *region;       /* device memory, else NULL */
   haul_node *node;           /* of the region */
+  struct source *source; /* of remote files, to which the region is attached; NULL: local ones */
+  struct source_memory *memory; /* with `source` */
   int descriptor;  /* received with the region; closed after its release, which its owner awaits */
   int slot;        /* in each worker's io_uring, for as long as the table has it; -1: no free one */
   uint64_t serial; /* of this use of the slot */
@@ -42,7 +46,10 @@ int buffers_add(struct buffers *buffers, const struct buffer *like, struct buffe
 void buffers_remove(struct buffers *buffers, struct buffer *buffer);
 /* A reference to the user's buffer. ENOENT. */
 int buffers_get(struct buffers *buffers, const uint8_t id[16], uid_t uid, struct buffer **buffer);
+/* The last one of a buffer for remote files waits for peers that access it. */
 void buffer_put(struct buffer *buffer);
+/* False: it would wait, and the reference stays. */
+bool buffer_put_unless_last(struct buffer *buffer);
 
 /* Pinned buffers.
  * An io_uring's registered buffers: their pages are pinned once instead of for each read, a third
@@ -73,7 +80,9 @@ void pinned_release_removed(struct pinned *pinned, struct io_uring *uring,
 
 struct device_buffers;
 
-int device_buffers_open(struct buffers *buffers, struct device_buffers **devices);
+/* `source`: the buffers are for its remote files; NULL: for local files. It outlives them. */
+int device_buffers_open(struct buffers *buffers, struct source *source,
+                        struct device_buffers **devices);
 /* Ends the thread and removes all its buffers; operations may still use some. */
 void device_buffers_stop(struct device_buffers *devices);
 /* After device_buffers_stop and the last operation. */

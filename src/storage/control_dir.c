@@ -59,7 +59,7 @@ struct control_dir {
 #define LINK_DEVICES  RING_PRIORITIES
 #define LINK_COUNTERS (RING_PRIORITIES + 1u)
 #define OWN_LINKS     (RING_PRIORITIES + 2u) /* their ids are the first */
-#define TARGET_ROOM   320
+#define TARGET_ROOM   512
 
 static const char *own_name(size_t i) {
   return i < RING_PRIORITIES ? ring_semaphore_link((enum ring_priority)i)
@@ -85,11 +85,13 @@ static void format_counters(const struct control_dir *dir, char text[TARGET_ROOM
   snprintf(text, TARGET_ROOM,
            "operations=%" PRIu64 " failed=%" PRIu64 " bytes=%" PRIu64 " staged_bytes=%" PRIu64
            " remote_bytes=%" PRIu64 " direct=%" PRIu64 " buffered_no_direct=%" PRIu64
-           " buffered_unaligned=%" PRIu64 " unpinned=%" PRIu64,
+           " buffered_unaligned=%" PRIu64 " unpinned=%" PRIu64 " device_direct_bytes=%" PRIu64
+           " device_registrations=%" PRIu64 " device_registration_hits=%" PRIu64,
            load(&counters->operations), load(&counters->failed), load(&counters->bytes),
            load(&counters->staged), load(&counters->remote), load(&counters->direct),
            load(&counters->buffered_file), load(&counters->buffered_alignment),
-           load(&counters->unpinned));
+           load(&counters->unpinned), load(&counters->device_direct),
+           load(&counters->registrations), load(&counters->registration_hits));
 }
 
 static void own_target(const struct control_dir *dir, size_t i, char text[TARGET_ROOM]) {
@@ -418,12 +420,12 @@ static int start_parts(struct control_dir *dir, const struct control_config *con
   int code = buffers_open(&dir->buffers);
   if (code == 0)
     code = workers_open(dir->files, dir->buffers, worker_count(config->workers),
-                        config->remote ? OFFLOAD_THREADS_REMOTE : OFFLOAD_THREADS, &dir->workers);
+                        config->source ? OFFLOAD_THREADS_REMOTE : OFFLOAD_THREADS, &dir->workers);
   submit_semaphore_sweep();
   for (unsigned i = 0; i < RING_PRIORITIES && code == 0; i++)
     code = submit_semaphore_open(dir->workers, i, config->others, &dir->semaphores[i]);
   if (code == 0)
-    code = device_buffers_open(dir->buffers, &dir->devices);
+    code = device_buffers_open(dir->buffers, config->source, &dir->devices);
   if (code)
     return code;
   storage_cond_init(&dir->changed);

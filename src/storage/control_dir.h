@@ -11,6 +11,7 @@
 
 struct control_dir;
 struct files;
+struct source;
 
 /* The thread that made the file system call, numbered in the daemon's PID namespace. */
 struct control_caller {
@@ -29,10 +30,10 @@ struct control_link {
 };
 
 struct control_config {
-  struct files *files; /* open files that rings may use; outlives the directory */
-  unsigned workers;    /* 0: one a processor, at most four */
-  bool others;         /* other users may post the daemon's semaphores */
-  bool remote;         /* files are remote */
+  struct files *files;   /* open files that rings may use; outlives the directory */
+  unsigned workers;      /* 0: one a processor, at most four */
+  bool others;           /* other users may post the daemon's semaphores */
+  struct source *source; /* of remote files, outlives the directory; NULL: files are local */
 };
 
 int control_dir_open(const struct control_config *config, struct control_dir **dir);

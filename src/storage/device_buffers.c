@@ -12,6 +12,7 @@
 #include "core/deferred_close.h"
 #include "core/thread.h"
 #include "storage/buffers.h"
+#include "storage/source.h"
 #include "storage/util.h"
 
 #define CLIENTS_MAX     1024u
@@ -37,7 +38,8 @@ struct import {
 /* Its thread alone uses it, except `stopping`. */
 struct device_buffers {
   struct buffers *buffers;
-  haul_node *node; /* opened for the first import */
+  struct source *source; /* of remote files, whose node is used; NULL: local ones */
+  haul_node *node;       /* of local files: opened for the first import */
   struct list clients;
   unsigned count;
   int listener, epoll, stop_event;
@@ -70,15 +72,20 @@ static int add_region(struct device_buffers *devices, struct client *client,
                         .length = haul_region_length(region),
                         .region = region,
                         .descriptor = descriptor,
-                        .node = devices->node};
+                        .node = devices->node,
+                        .source = devices->source};
   if (like.length < request->length)
     return -EINVAL;
   struct import *import = calloc(1, sizeof *import);
   if (!import)
     return -ENOMEM;
   memcpy(like.id, request->id, sizeof like.id);
-  int code = buffers_add(devices->buffers, &like, &import->buffer);
+  int code = like.source ? like.source->ops->attach(like.source, region, &like.memory) : 0;
+  if (code == 0)
+    code = buffers_add(devices->buffers, &like, &import->buffer);
   if (code) {
+    if (like.memory)
+      like.source->ops->detach(like.source, like.memory);
     free(import);
     return code;
   }
@@ -313,11 +320,14 @@ static int start_devices(struct device_buffers *devices) {
   return -thread_start(&devices->thread, serve_clients, devices);
 }
 
-int device_buffers_open(struct buffers *buffers, struct device_buffers **out) {
+int device_buffers_open(struct buffers *buffers, struct source *source,
+                        struct device_buffers **out) {
   struct device_buffers *devices = calloc(1, sizeof *devices);
   if (!devices)
     return -ENOMEM;
   devices->buffers = buffers;
+  devices->source = source;
+  devices->node = source ? source->ops->node(source) : NULL;
   devices->listener = devices->epoll = devices->stop_event = -1;
   list_init(&devices->clients);
   int code = start_devices(devices);
@@ -348,7 +358,8 @@ void device_buffers_close(struct device_buffers *devices) {
     close(devices->epoll);
   if (devices->stop_event >= 0)
     close(devices->stop_event);
-  haul_node_close(devices->node);
+  if (!devices->source)
+    haul_node_close(devices->node);
   free(devices);
 }
 

@@ -37,18 +37,27 @@ static bool is_lost(const struct offload_job *job) {
   return job->watch && atomic_load(&job->watch->lost);
 }
 
-static ssize_t read_remote(const struct offload_job *job) {
+static ssize_t move_remote(struct offload_job *job) {
+  struct source *source = job->remote->source;
+  return source->ops->move(source, job->remote->file, job->memory, &job->move);
+}
+
+static ssize_t read_remote(struct offload_job *job) {
   struct source *source = job->remote->source;
   int status = job->hole_end ? check_holes(job) : 0;
   if (status)
     return status;
+  if (job->memory)
+    return move_remote(job);
   ssize_t done = source->ops->read(source, job->remote->file, job->bytes, job->length, job->offset);
   return is_lost(job) ? -EFAULT : done;
 }
 
 /* Copies a client's memory first: a truncated page would be written as zeros. */
-static ssize_t write_remote(const struct offload_job *job) {
+static ssize_t write_remote(struct offload_job *job) {
   struct source *source = job->remote->source;
+  if (job->memory)
+    return move_remote(job);
   char *copy = job->watch ? malloc(job->length) : NULL;
   if (job->watch && !copy)
     return -ENOMEM;
@@ -62,12 +71,18 @@ static ssize_t write_remote(const struct offload_job *job) {
   return done;
 }
 
-static ssize_t run_job(const struct offload *offload, const struct offload_job *job) {
+void offload_release(const struct offload_job *job) {
+  remote_file_put(job->remote);
+  if (job->buffer)
+    buffer_put(job->buffer);
+}
+
+static ssize_t run_job(const struct offload *offload, struct offload_job *job) {
   if (job->kind == OFFLOAD_COPY)
     return storage_errno(haul_region_copy(job->to, job->to_offset, job->from, job->from_offset,
                                           job->length, haul_deadline_in(COPY_TIMEOUT_NS)));
   if (job->kind == OFFLOAD_RELEASE) {
-    remote_file_put(job->remote);
+    offload_release(job);
     return 0;
   }
   if (atomic_load(&offload->remote_canceled))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Reads and writes: of local files by io_uring, of remote files by offload threads. Data goes
- * straight to and from host memory; for device memory it goes through bounce buffers, in parts, so
- * that disk and device work at the same time. */
+ * straight to and from host memory; between local files and device memory it goes through bounce
+ * buffers, in parts, so that disk and device work at the same time. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -18,16 +18,22 @@ static void free_job(struct offload_job *job) {
   free(job);
 }
 
-/* Putting the last reference blocks, so an offload thread does it. */
-static void put_remote(struct worker *worker, struct remote_file *remote) {
-  if (remote_file_put_unless_last(remote))
+/* Putting the last references blocks, so an offload thread does it. */
+static void put_remote(struct worker *worker, struct remote_file *remote, struct buffer *buffer) {
+  if (buffer && buffer_put_unless_last(buffer))
+    buffer = NULL;
+  if (remote && remote_file_put_unless_last(remote))
+    remote = NULL;
+  if (!remote && !buffer)
     return;
+  struct offload_job like = {
+      .kind = OFFLOAD_RELEASE, .remote = remote, .buffer = buffer, .done = free_job};
   struct offload_job *job = malloc(sizeof *job);
   if (!job) {
-    remote_file_put(remote);
+    offload_release(&like);
     return;
   }
-  *job = (struct offload_job){.kind = OFFLOAD_RELEASE, .remote = remote, .done = free_job};
+  *job = like;
   offload_post(worker->workers->offload, job);
 }
 
@@ -39,12 +45,9 @@ static void complete_operation(struct worker *worker, struct operation *operatio
   int64_t result = done > 0 || operation->code == 0 ? (int64_t)done : operation->code;
   counter_add(result < 0 ? &counters->failed : &counters->bytes, result < 0 ? 1 : (uint64_t)result);
   ring_complete(&operation->ring->ring, operation->index, operation->userdata, result);
-  if (operation->remote)
-    put_remote(worker, operation->remote);
+  put_remote(worker, operation->remote, operation->buffer);
   if (operation->file)
     file_put(operation->file);
-  if (operation->buffer)
-    buffer_put(operation->buffer);
   list_append(&worker->free_operations, &operation->link);
   worker->in_flight--;
   share->operations--;
@@ -88,18 +91,28 @@ static void job_done(struct offload_job *job) {
 static void post_remote(struct worker *worker, struct part *part) {
   struct operation *operation = part->operation;
   const struct client_ring *ring = operation->ring;
+  struct buffer *buffer = operation->buffer;
   struct offload_job *job = &part->job;
   *job = (struct offload_job){
       .kind = ring->direction == FILE_WRITE ? OFFLOAD_WRITE : OFFLOAD_READ,
       .length = part->left,
       .remote = operation->remote,
-      .bytes = bytes_of(part) + part->done,
       .offset = (off_t)(part->offset + part->done),
       .flags = ring->durable ? RWF_DSYNC : 0,
-      .watch = part->bounce ? NULL : &operation->buffer->watch,
       .done = job_done,
       .context = worker,
   };
+  if (buffer->memory) {
+    job->memory = buffer->memory;
+    job->move = (struct source_move){.write = ring->direction == FILE_WRITE,
+                                     .at = part->buffer_offset + part->done,
+                                     .length = job->length,
+                                     .offset = job->offset,
+                                     .flags = job->flags};
+  } else {
+    job->bytes = bytes_of(part) + part->done;
+    job->watch = &buffer->watch;
+  }
   if (ring->no_holes && part->offset == operation->offset && part->done == 0) {
     job->hole_from = (off_t)operation->offset;
     job->hole_end = (off_t)(operation->offset + operation->requested);
@@ -264,9 +277,10 @@ static bool start_next_part(struct worker *worker, struct operation *operation) 
   int code = 0;
   if (list_empty(&worker->free_parts))
     return false;
-  if (buffer->region)
+  bool staged = buffer->region && !operation->remote;
+  if (staged)
     bounce = get_bounce(worker, buffer->node, &code);
-  if (buffer->region && !bounce && code == 0)
+  if (staged && !bounce && code == 0)
     return false;
   uint64_t left = operation->length - operation->divided;
   struct part *part = list_entry(list_take(&worker->free_parts), struct part, link);
@@ -303,6 +317,18 @@ static bool divide_operations(struct worker *worker) {
   return moved;
 }
 
+static void count_remote(struct workers_counters *counters, const struct offload_job *job) {
+  if (job->result <= 0)
+    return;
+  uint64_t bytes = (uint64_t)job->result;
+  counter_add(&counters->remote, bytes);
+  if (!job->memory)
+    return;
+  counter_add(job->move.staged ? &counters->staged : &counters->device_direct, bytes);
+  counter_add(&counters->registrations, job->move.registered);
+  counter_add(&counters->registration_hits, job->move.found);
+}
+
 bool operations_turn(struct worker *worker) {
   struct list finished = LIST_INIT(finished);
   pthread_mutex_lock(&worker->lock);
@@ -316,8 +342,7 @@ bool operations_turn(struct worker *worker) {
       end_copy(worker, part);
       continue;
     }
-    if (result > 0)
-      counter_add(&worker->workers->counters.remote, (uint64_t)result);
+    count_remote(&worker->workers->counters, &part->job);
     part_ended_io(worker, part, (int)result);
   }
   return divide_operations(worker) || moved;

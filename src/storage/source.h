@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h> /* AT_REMOVEDIR */
+#include <haul/haul.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -101,6 +102,21 @@ struct source_name {
 /* Receives one name of a folder; false: it has no room for this one. */
 typedef bool source_each(void *user, const struct source_name *name);
 
+/* Device memory as the place of file data. */
+struct source_memory;
+
+/* A read from a file into device memory, or a write from there. */
+struct source_move {
+  bool write;
+  uint64_t at; /* in the memory */
+  size_t length;
+  off_t offset; /* in the file */
+  int flags;    /* as of `write` */
+  /* Filled: whether the bytes passed through host memory of this host; and whether the memory was
+   * registered for it, at the server and at NICs, or had been before. */
+  bool staged, registered, found;
+};
+
 /* -EINVAL, -ENAMETOOLONG. */
 static inline int source_check_name(const char *name) {
   if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strchr(name, '/'))
@@ -160,6 +176,14 @@ struct source_ops {
                   off_t offset);
   ssize_t (*write)(struct source *source, struct source_file *file, const void *bytes,
                    size_t length, off_t offset, int flags);
+  /* Device memory, for sources of remote files; else all are NULL. `node`: of the regions. `attach`
+   * takes none; `detach` comes before the region's release, and after the last move. Both do not
+   * wait for the server. A move that failed leaves no access to the memory behind. */
+  haul_node *(*node)(struct source *source);
+  int (*attach)(struct source *source, haul_region *region, struct source_memory **memory);
+  void (*detach)(struct source *source, struct source_memory *memory);
+  ssize_t (*move)(struct source *source, struct source_file *file, struct source_memory *memory,
+                  struct source_move *move);
   /* Errors that the file system would report at close(2). */
   int (*flush)(struct source *source, struct source_file *file);
   /* Also of a folder. */

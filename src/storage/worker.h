@@ -42,6 +42,9 @@ struct workers_counters {
    * for it. */
   _Atomic uint64_t buffered_file, buffered_alignment;
   _Atomic uint64_t unpinned; /* operations on buffers that the kernel did not pin */
+  /* Remote files and device memory: bytes that passed no host memory of this host; registrations
+   * of buffers, and moves that found one. */
+  _Atomic uint64_t device_direct, registrations, registration_hits;
 };
 
 /* `count` threads, and `offload_threads` for blocking calls. 0 or a negative errno value. */

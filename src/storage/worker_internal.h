@@ -8,6 +8,7 @@
 #include <liburing.h>
 #include <pthread.h>
 
+#include "storage/source.h"
 #include "storage/worker.h"
 
 #define OPERATIONS   1024u             /* of a worker, and as many parts */
@@ -29,9 +30,12 @@ struct offload_job {
   /* COPY: */
   haul_region *to, *from;
   uint64_t to_offset, from_offset;
-  /* READ, WRITE; of RELEASE, which puts the reference, `remote` alone: */
+  struct buffer *buffer; /* RELEASE, which puts the references to it and `remote`; NULL: none */
+  /* READ, WRITE: */
   struct remote_file *remote;
-  char *bytes;
+  char *bytes;                  /* NULL: `memory` */
+  struct source_memory *memory; /* device memory, with `move`, which is filled */
+  struct source_move move;
   off_t offset;
   int flags;                  /* of a write: RWF_... */
   off_t hole_from, hole_end;  /* a read fails with ENODATA if there is a hole between; 0: it may */
@@ -47,12 +51,14 @@ int offload_open(unsigned threads, struct offload **offload);
 /* After the last job. */
 void offload_close(struct offload *offload);
 void offload_post(struct offload *offload, struct offload_job *job);
+/* What a RELEASE does. */
+void offload_release(const struct offload_job *job);
 /* Reads and writes that have not begun end with ECANCELED from now on: each could wait for its
  * whole deadline if the server does not respond. */
 void offload_cancel_remote(struct offload *offload);
 
 /* A read or write of a ring. It has one part for host memory, one per bounce buffer for device
- * memory, and parts of that size for a remote file. */
+ * memory, and parts of that size for a remote file, whose source needs no bounce buffer here. */
 struct operation {
   struct list link; /* the free ones, or those that are not yet wholly in parts */
   struct client_ring *ring;

@@ -229,13 +229,7 @@ static void removed_buffers_are_not_found(void **state) {
 }
 
 static uint64_t counted(const char *name) {
-  struct control_link entry;
-  char text[512];
-  assert_int_equal(control_dir_lookup(rig.control, &rig.caller, "haul-counters", &entry), 0);
-  assert_int_equal(control_dir_readlink(rig.control, entry.id, text, sizeof text), 0);
-  const char *found = strstr(text, name);
-  assert_non_null(found);
-  return strtoull(found + strlen(name), NULL, 10);
+  return rig_counter(&rig, name);
 }
 
 static void counters_show_page_cache_use_and_its_reason(void **state) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Buffers in device memory: registration, reads and writes. HAUL_TEST_DEVICE names the device; the
- * default is the emulated accelerator. */
+ * default is the emulated accelerator. With the argument "remote" the file is another node's, and
+ * with "rdma" that node's NIC reaches the device: there doubles stand for GPU and NIC. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -15,14 +16,24 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "doubles/cuda/door.h"
+#include "folder.h"
 #include "haul/haul.h"
+#include "served.h"
+#include "support/gpu.h"
 #include "support/lingering.h"
+#include "support/nic.h"
 
 #define MIB    ((size_t)1 << 20)
 #define LENGTH (6 * MIB)
 
+static bool remote;
+
 static struct {
   struct rig rig;
+  struct served served;
+  struct source *source; /* with `remote` */
+  char folder[FOLDER_ROOM];
   haul_node *node;
   haul_region *device, *host;
   struct haul_ticket ticket;
@@ -34,11 +45,32 @@ static struct {
 static const struct iov_name reads = {.for_read = true, .priority = RING_NORMAL};
 static const struct iov_name writes = {.for_read = false, .priority = RING_NORMAL};
 
+static void open_rig(void) {
+  if (!remote) {
+    rig_open(&t.rig, 1);
+    return;
+  }
+  folder_make(t.folder);
+  t.source = served_open_source(&t.served, t.folder, false);
+  rig_open_remote(&t.rig, 1, t.source, t.folder);
+}
+
+static void close_rig(void) {
+  rig_close(&t.rig);
+  if (!remote)
+    return;
+  t.source->ops->close(t.source);
+  served_close(&t.served);
+  folder_remove(t.folder);
+}
+
+/* *state: faults of the NIC, or NULL without one. */
 static int set_up(void **state) {
   const char *device = getenv("HAUL_TEST_DEVICE");
   struct haul_place place;
-  (void)state;
-  rig_open(&t.rig, 1);
+  if (*state)
+    nic_fault(*state);
+  open_rig();
   assert_works(haul_place_parse(device ? device : "sim:0", &place));
   assert_works(haul_node_open(NULL, &t.node));
   assert_works(haul_region_alloc(t.node, place, LENGTH, 0, &t.device));
@@ -55,7 +87,7 @@ static int tear_down(void **state) {
   haul_region_release(t.host);
   haul_region_release(t.device);
   haul_node_close(t.node);
-  rig_close(&t.rig);
+  close_rig();
   return 0;
 }
 
@@ -300,34 +332,191 @@ static void a_device_buffer_is_written_to_a_file(void **state) {
   close(fd);
 }
 
-/* More operations than bounce buffers; the connection ends during the last ones. */
+/* More operations than bounce buffers; the connection ends during the last ones. A NIC and the
+ * engine of a remote file write at the same time, so there no two operations have the same place.
+ */
 static void many_operations_share_the_bounce_buffers(void **state) {
   (void)state;
   struct ring_completion completion;
+  const uint64_t step = remote ? LENGTH / 64 : 0, length = remote ? LENGTH / 64 : 3 * MIB;
   int fd = connect_daemon();
   assert_int_equal(add(fd), 0);
   client_open(&t.client, &t.rig, &reads, 64, 4096);
   memcpy(t.client.buffer.name.id, t.id, sizeof t.id);
   for (unsigned round = 0; round < 3; round++) {
     for (int32_t i = 0; i < 64; i++)
-      client_prepare(&t.client, i, t.rig.inode, 0, 0, 3 * MIB);
+      client_prepare(&t.client, i, t.rig.inode, (uint64_t)i * step, 0, length);
     client_submit(&t.client);
     if (round == 2)
       close(fd);
     for (int32_t i = 0; i < 64; i++) {
       assert_true(client_take(&t.client, &completion, 30000));
-      assert_true(completion.result == (int64_t)(3 * MIB) ||
+      assert_true(completion.result == (int64_t)length ||
                   (round == 2 && completion.result == -ENOENT));
     }
   }
   client_close(&t.client);
 }
 
-int main(void) {
+static void a_range_outside_of_the_buffer_is_rejected(void **state) {
+  (void)state;
+  const struct {
+    uint64_t at, length;
+  } ranges[] = {{0, LENGTH + 1}, {LENGTH, 1}, {1, LENGTH}, {UINT64_MAX, 2}, {2, UINT64_MAX}};
+  int fd = connect_daemon();
+  assert_int_equal(add(fd), 0);
+  open_client(&reads);
+  for (size_t i = 0; i < COUNT(ranges); i++)
+    assert_int_equal(client_do(&t.client, ranges[i].at, 0, ranges[i].length), -EINVAL);
+  client_close(&t.client);
+  close(fd);
+}
+
+/* Moves 3 MiB to the device, and from there to another part of the file. */
+static void copy_in_the_file(void) {
+  static char got[3 * MIB];
+  open_client(&reads);
+  assert_int_equal(client_do(&t.client, 5, 1001, 3 * MIB), 3 * MIB);
+  client_close(&t.client);
+  open_client(&writes);
+  assert_int_equal(client_do(&t.client, 5, PATTERN_BYTES, 3 * MIB), 3 * MIB);
+  client_close(&t.client);
+  assert_int_equal(pread(t.rig.fd, got, sizeof got, PATTERN_BYTES), sizeof got);
+  for (size_t i = 0; i < sizeof got; i++)
+    assert_int_equal((uint8_t)got[i], rig_byte(1001 + i));
+}
+
+/* Without a NIC that reaches the memory. */
+static void bytes_of_devices_are_staged_and_it_is_told(void **state) {
+  (void)state;
+  int fd = connect_daemon();
+  assert_int_equal(add(fd), 0);
+  copy_in_the_file();
+  assert_int_equal(rig_counter(&t.rig, "remote_bytes="), 6 * MIB);
+  assert_int_equal(rig_counter(&t.rig, "staged_bytes="), 6 * MIB);
+  assert_int_equal(rig_counter(&t.rig, "device_direct_bytes="), 0);
+  assert_non_null(strstr(served_note(), "device memory is staged"));
+  close(fd);
+}
+
+/* An event of the driver is recorded for each copy by the device's engine, and memory without an
+ * address for the CPU has no other copies. */
+static void a_nic_reaches_the_device_without_copies(void **state) {
+  (void)state;
+  int fd = connect_daemon();
+  assert_int_equal(add(fd), 0);
+  unsigned copies = gpu_double()->records;
+  copy_in_the_file();
+  copy_in_the_file();
+  assert_int_equal(gpu_double()->records, copies);
+  assert_int_equal(rig_counter(&t.rig, "device_direct_bytes="), 12 * MIB);
+  assert_int_equal(rig_counter(&t.rig, "staged_bytes="), 0);
+  assert_int_equal(rig_counter(&t.rig, "device_registrations="), 1);
+  assert_int_equal(rig_counter(&t.rig, "device_registration_hits="), 11);
+  assert_non_null(strstr(served_note(), "device memory is reached without a copy: rdma"));
+  close(fd);
+}
+
+static void the_reason_of_a_refusal_is_told(void **state) {
+  unsigned copies = gpu_double()->records;
+  bytes_of_devices_are_staged_and_it_is_told(state);
+  assert_true(gpu_double()->records > copies);
+  if (!strstr(served_note(), "takes no dma-buf"))
+    fail_msg("%s", served_note());
+}
+
+static void a_registration_ends_with_its_client(void **state) {
+  (void)state;
+  _Atomic unsigned *live = &nic_double()->live.registrations;
+  unsigned used = 0;
+  open_client(&reads);
+  for (unsigned i = 0; i < 3; i++) {
+    int fd = connect_daemon();
+    assert_int_equal(add(fd), 0);
+    assert_int_equal(client_do(&t.client, 0, 0, MIB), MIB);
+    if (i > 0)
+      assert_int_equal(*live, used);
+    used = *live;
+    close(fd);
+    for (unsigned tries = 0; *live >= used; tries++) {
+      assert_true(tries < 10000);
+      usleep(1000);
+    }
+  }
+  client_close(&t.client);
+}
+
+/* More buffers than the server has room for: the others go through the daemon's own bounce buffers.
+ */
+static void buffers_beyond_the_servers_limit_are_staged(void **state) {
+  (void)state;
+  enum { MANY = 260 };
+  int fd = connect_daemon();
+  open_client(&reads);
+  for (unsigned i = 0; i < MANY; i++) {
+    t.id[0] = (uint8_t)i;
+    t.id[1] = (uint8_t)(i >> 8);
+    memcpy(t.client.buffer.name.id, t.id, sizeof t.id);
+    assert_int_equal(add(fd), 0);
+    assert_int_equal(client_do(&t.client, i, i, 4096), 4096);
+  }
+  const char *bytes = bytes_of_device();
+  for (unsigned k = 0; k < 4096; k++)
+    assert_int_equal((uint8_t)bytes[MANY - 1 + k], rig_byte(MANY - 1 + k));
+  client_close(&t.client);
+  if (!strstr(served_note(), "the server cannot use it"))
+    fail_msg("%s", served_note());
+  open_client(&writes);
+  assert_int_equal(client_do(&t.client, MANY - 1, 1, 4096), 4096);
+  char got;
+  assert_int_equal(pread(t.rig.fd, &got, 1, 1), 1);
+  assert_int_equal((uint8_t)got, rig_byte(MANY - 1));
+  client_close(&t.client);
+  close(fd);
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+static int with_a_server(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(a_buffer_ends_with_its_connection),
+      TEST(a_file_is_read_into_a_device),
+      TEST(a_device_buffer_is_written_to_a_file),
+      TEST(many_operations_share_the_bounce_buffers),
+      TEST(a_range_outside_of_the_buffer_is_rejected),
+      TEST(bytes_of_devices_are_staged_and_it_is_told),
+      TEST(buffers_beyond_the_servers_limit_are_staged),
+  };
+  return cmocka_run_group_tests_name("storage/devices remote", tests, NULL, NULL);
+}
+
+static int with_a_nic(void) {
+  static char takes[] = "dmabuf", refuses[] = "";
+#define TEST_NIC(test, faults)                                                                     \
+  cmocka_unit_test_prestate_setup_teardown(test, set_up, tear_down, faults)
+  const struct CMUnitTest tests[] = {
+      TEST_NIC(a_nic_reaches_the_device_without_copies, takes),
+      TEST_NIC(a_file_is_read_into_a_device, takes),
+      TEST_NIC(a_device_buffer_is_written_to_a_file, takes),
+      TEST_NIC(many_operations_share_the_bounce_buffers, takes),
+      TEST_NIC(a_registration_ends_with_its_client, takes),
+      TEST_NIC(the_reason_of_a_refusal_is_told, refuses),
+      TEST_NIC(a_file_is_read_into_a_device, refuses),
+      TEST_NIC(a_device_buffer_is_written_to_a_file, refuses),
+  };
+  if (!nic_is_there() || !gpu_is_there())
+    return 77;
+  gpu_double()->dmabuf = 2;
+  return cmocka_run_group_tests_name("storage/devices rdma", tests, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
   if (!rig_is_possible())
     return 77;
+  remote = argc > 1;
   setenv("HAUL_SIM_DEVICES", "2", 0);
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+  if (remote)
+    return strcmp(argv[1], "rdma") == 0 ? with_a_nic() : with_a_server();
   const struct CMUnitTest tests[] = {
       TEST(malformed_requests_end_the_connection),
       TEST(an_invalid_ticket_is_rejected),
@@ -337,6 +526,7 @@ int main(void) {
       TEST(a_file_is_read_into_a_device),
       TEST(a_device_buffer_is_written_to_a_file),
       TEST(many_operations_share_the_bounce_buffers),
+      TEST(a_range_outside_of_the_buffer_is_rejected),
   };
   return cmocka_run_group_tests_name("storage/devices", tests, NULL, NULL);
 }

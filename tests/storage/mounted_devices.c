@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * USRBIO programs with buffers of emulated accelerators, on a real mount. With the argument "gpu" a
  * mock GPU, whose driver ends a process that frees memory which another one has open; there the
- * application wraps its own memory. With "gaudi" a mock Gaudi. */
+ * application wraps its own memory. With "gaudi" a mock Gaudi. With "remote" the files are another
+ * node's, and with "rdma" that node's mock NIC reaches the memory of mock GPUs. */
 #include "support/check.h"
 
 #include <errno.h>
@@ -160,6 +161,42 @@ static void wrapped_memory_is_used(void **state) {
   assert_copy("copy", 0, LENGTH);
   hf3fs_iovdestroy(&iov);
   gpu_free(memory);
+}
+
+static uint64_t counter(const char *name) {
+  char text[1024];
+  ssize_t length =
+      readlink(at_point(&mounted, "3fs-virt/iovs/haul-counters"), text, sizeof text - 1);
+  assert_true(length > 0);
+  text[length] = '\0';
+  const char *found = strstr(text, name);
+  assert_non_null(found);
+  return strtoull(found + strlen(name), NULL, 10);
+}
+
+static void check_straight(struct hf3fs_iov *iov) {
+  assert_int_equal(do_one(iov, "file", true, 4096, 0, 6 * MIB), LENGTH);
+  assert_int_equal(do_one(iov, "copy", false, 4096, 0, LENGTH), LENGTH);
+  assert_copy("copy", 0, LENGTH);
+}
+
+/* Both what haul allocates and what the application wraps, which the daemon opens by IPC. */
+static void a_servers_nic_reaches_the_memory(void **state) {
+  (void)state;
+  struct hf3fs_iov iov;
+  assert_int_equal(hf3fs_iovcreate_gpu(&iov, mounted.point, 8 * MIB, 0, 0), 0);
+  check_straight(&iov);
+  hf3fs_iovdestroy(&iov);
+  char *memory = gpu_alloc(12 * MIB);
+  assert_int_equal(
+      hf3fs_iovwrap_gpu(&iov, memory + MIB + 512, own_id, mounted.point, 8 * MIB, 0, 0), 0);
+  check_straight(&iov);
+  hf3fs_iovdestroy(&iov);
+  gpu_free(memory);
+  assert_int_equal(counter("device_direct_bytes="), 4 * LENGTH);
+  assert_int_equal(counter("staged_bytes="), 0);
+  assert_int_equal(counter("device_registrations="), 2);
+  assert_true(mounted_says(&mounted, "device memory is reached without a copy: rdma"));
 }
 
 static void invalid_memory_is_not_wrapped(void **state) {
@@ -475,8 +512,22 @@ static int with_a_gaudi(void) {
   return cmocka_run_group_tests_name("storage/mounted_devices gaudi", tests, NULL, NULL);
 }
 
+static int with_a_gpu_and_a_nic(void) {
+  setenv("HAUL_CUDA_DOUBLE", "dmabuf=2", 1);
+  setenv("HAUL_DOUBLE_FAULT", "dmabuf", 1);
+  mounted_use_server();
+  const struct CMUnitTest tests[] = {
+      TEST(another_process_imports_wrapped_memory), /* before this process lists devices */
+      TEST(a_servers_nic_reaches_the_memory),          TEST(unshared_memory_is_staged),
+      TEST(wrapped_memory_is_freed_during_operations), TEST(a_dead_daemon_does_not_block_clients),
+  };
+  return cmocka_run_group_tests_name("storage/mounted_devices rdma", tests, NULL, NULL);
+}
+
 int main(int argc, char **argv) {
   mounted_need_fuse();
+  if (argc > 1 && strcmp(argv[1], "rdma") == 0)
+    return with_a_gpu_and_a_nic();
   if (argc > 1 && strcmp(argv[1], "gaudi") == 0)
     return with_a_gaudi();
   if (argc > 1 && strcmp(argv[1], "gpu") == 0)

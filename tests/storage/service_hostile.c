@@ -305,7 +305,7 @@ static void a_clients_handles_are_bounded_and_freed(void **state) {
   assert_int_equal(status, -EMFILE);
   assert_int_equal(count, 1024);
   assert_true(open_descriptors() >= before + 1024);
-  for (unsigned i = 0; i < 16; i++)
+  for (unsigned i = 0; i < 256; i++)
     introduce("open");
   assert_int_equal(CALL(PROTOCOL_REGION, &response, .name = "open"), -ENFILE);
   assert_serves();

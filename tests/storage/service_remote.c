@@ -208,12 +208,12 @@ static void a_file_is_read_into_a_device(void **state) {
   assert_works(haul_region_alloc(rpc_node(rpc), device, 2 * MIB, 0, &target));
   assert_works(haul_region_alloc(rpc_node(rpc), host, 2 * MIB, 0, &copy));
   client_buffer_open(&buffer, rpc, target, HAUL_WRITE);
-  const struct buffer_io io = {.operation = PROTOCOL_READ,
-                               .generation = open_of(file)->generation,
-                               .file = open_of(file)->handle,
-                               .offset = 77,
-                               .at = 4096,
-                               .length = MIB + 5};
+  struct buffer_io io = {.operation = PROTOCOL_READ,
+                         .generation = open_of(file)->generation,
+                         .file = open_of(file)->handle,
+                         .offset = 77,
+                         .at = 4096,
+                         .length = MIB + 5};
   assert_int_equal(client_buffer_start(&buffer, &io, &call), 0);
   assert_int_equal(client_buffer_wait(&buffer, &io, call, NULL, NULL, &in_use), MIB + 5);
   assert_works(haul_region_copy(copy, 0, target, 4096, MIB + 5, haul_deadline_in(10 * S)));

@@ -109,6 +109,8 @@ static int open_source(struct mount *mount, struct haul_storage_error *error) {
                 .export = config->export,
                 .timeout_ns = config->timeout_ns},
         .read_only = config->read_only,
+        .log = config->log,
+        .user = config->user,
     };
     return remote_source_open(&remote, &mount->source, error);
   }
@@ -121,11 +123,11 @@ static int open_source(struct mount *mount, struct haul_storage_error *error) {
 
 static int open_parts(struct mount *mount, struct haul_storage_error *error) {
   struct control_config config = {.workers = mount->config->workers,
-                                  .others = mount->config->allow_other,
-                                  .remote = mount->config->address != NULL};
+                                  .others = mount->config->allow_other};
   int status = open_source(mount, error);
   if (status)
     return status;
+  config.source = mount->config->address ? mount->source : NULL;
   status = files_open(&mount->files);
   config.files = mount->files;
   if (!status)

@@ -47,6 +47,7 @@ static void close_source(struct source *source) {
   struct remote_source *remote = remote_of(source);
   remote_close_bounce(remote);
   rpc_close(remote->rpc);
+  pthread_mutex_destroy(&remote->note_lock);
   free(remote);
 }
 
@@ -391,6 +392,10 @@ static const struct source_ops ops = {
     .release = release,
     .read = remote_read,
     .write = remote_write,
+    .node = remote_node,
+    .attach = remote_attach,
+    .detach = remote_detach,
+    .move = remote_move,
     .flush = flush,
     .fsync = sync_file,
     .fallocate = allocate,
@@ -413,10 +418,14 @@ int remote_source_open(const struct remote_config *config, struct source **sourc
     return status;
   }
   remote->source.ops = &ops;
+  remote->log = config->log;
+  remote->user = config->user;
+  pthread_mutex_init(&remote->note_lock, NULL);
   remote->read_only = config->read_only || !rpc_is_writable(remote->rpc);
   status = remote_open_bounce(remote);
   if (status) {
     rpc_close(remote->rpc);
+    pthread_mutex_destroy(&remote->note_lock);
     free(remote);
     return storage_fail(error, status, NULL, "cannot allocate bounce buffers");
   }

@@ -7,12 +7,15 @@
 #define HAUL_STORAGE_SERVICE_REMOTE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "storage/service/rpc.h"
 
 struct remote_config {
   struct rpc_config rpc;
   bool read_only;
+  void (*log)(void *user, int priority, const char *text); /* syslog(3)'s priorities; may be NULL */
+  void *user;
 };
 
 int remote_source_open(const struct remote_config *config, struct source **source,
@@ -46,15 +49,21 @@ struct buffer_io {
   uint64_t at, length; /* in the region */
   uint32_t flags;
   struct io_summary *summary; /* filled after success; may be NULL */
+  bool registered;            /* filled: it announced the region */
 };
+/* Announces the region to this connection's server, unless that was done. As rpc_call. */
+int client_buffer_announce(struct client_buffer *buffer, uint64_t generation);
 /* As rpc_start. */
-int client_buffer_start(struct client_buffer *buffer, const struct buffer_io *io,
-                        struct rpc_call **call);
+int client_buffer_start(struct client_buffer *buffer, struct buffer_io *io, struct rpc_call **call);
 /* Returns the number of bytes. *in_use: the server may still use the region; it does not when
  * `late` is called (rpc_wait). */
 ssize_t client_buffer_wait(struct client_buffer *buffer, const struct buffer_io *io,
                            struct rpc_call *call, void (*late)(void *user), void *user,
                            bool *in_use);
+
+/* Ends the server's access; the next start publishes the region again. Does not wait for a
+ * response, but for peers that access the region (haul_region_unpublish). */
+void client_buffer_withdraw(struct client_buffer *buffer);
 
 #define REMOTE_GENERATIONS (SOURCE_HANDLES / PROTOCOL_NODES)
 #define REMOTE_SLOT        ((uint64_t)1 << 20) /* bytes of a bounce buffer */
@@ -68,11 +77,27 @@ struct bounce_area {
   uint32_t taken; /* a bit per slot */
 };
 
+/* A line of the log that is repeated only when it has changed. */
+struct remote_note {
+  int64_t next; /* the earliest time of the next one */
+  char line[512];
+};
+
+/* Device memory: a client buffer for both directions. */
+struct source_memory {
+  struct client_buffer buffer;
+  _Atomic int64_t retry_at; /* until then it is staged: the server could not reach it */
+};
+
 struct remote_source {
   struct source source;
   struct rpc *rpc;
   bool read_only;
   struct bounce_area in, out;
+  void (*log)(void *user, int priority, const char *text);
+  void *user;
+  pthread_mutex_t note_lock; /* guards the notes */
+  struct remote_note reports, refusals;
 };
 
 struct remote_open_file {
@@ -105,12 +130,22 @@ int remote_call(struct source *source, struct remote_call *call);
 int remote_call_bytes(struct source *source, struct remote_call *call,
                       int (*take)(void *user, const struct protocol_fields *response), void *user);
 
-/* Bounce buffers, and reads and writes through them. */
+/* remote_memory.c: device memory */
+haul_node *remote_node(struct source *source);
+int remote_attach(struct source *source, haul_region *region, struct source_memory **memory);
+void remote_detach(struct source *source, struct source_memory *memory);
+ssize_t remote_move(struct source *source, struct source_file *file, struct source_memory *memory,
+                    struct source_move *move);
+
+/* remote_io.c: bounce buffers, and reads and writes through them. */
 int remote_open_bounce(struct remote_source *remote);
 void remote_close_bounce(struct remote_source *remote);
 ssize_t remote_read(struct source *source, struct source_file *file, void *bytes, size_t length,
                     off_t offset);
 ssize_t remote_write(struct source *source, struct source_file *file, const void *bytes,
                      size_t length, off_t offset, int flags);
+/* Between the file and a region of the connection's node, which is in device memory. */
+ssize_t remote_move_staged(struct remote_source *remote, const struct remote_open_file *file,
+                           haul_region *region, const struct source_move *move);
 
 #endif

@@ -10,6 +10,8 @@
 #include "storage/service/remote.h"
 #include "storage/util.h"
 
+#define COPY_TIMEOUT_NS INT64_C(30000000000) /* a longer copy counts as a lost device */
+
 /* *handle is the server's. All nodes of a call must be of one connection. */
 static int translate(struct remote_call *call, uint64_t node, uint64_t *handle) {
   if (node >= SOURCE_HANDLES || node == 0)
@@ -64,14 +66,18 @@ static void withdraw(struct client_buffer *buffer) {
   buffer->generation = 0;
 }
 
-void client_buffer_close(struct client_buffer *buffer) {
+void client_buffer_withdraw(struct client_buffer *buffer) {
+  pthread_mutex_lock(&buffer->lock);
   struct protocol_request request = {.operation = PROTOCOL_UNREGION,
                                      .fields = {.region = buffer->number}};
-  struct protocol_fields response;
-  uint64_t generation = buffer->generation;
-  if (generation) /* may fail: the end of the connection has the same effect */
-    rpc_call(buffer->rpc, &generation, &request, &response, NULL, NULL);
+  if (buffer->generation)
+    rpc_send(buffer->rpc, buffer->generation, &request);
   withdraw(buffer);
+  pthread_mutex_unlock(&buffer->lock);
+}
+
+void client_buffer_close(struct client_buffer *buffer) {
+  client_buffer_withdraw(buffer);
   pthread_mutex_destroy(&buffer->lock);
 }
 
@@ -106,17 +112,25 @@ static int register_buffer(struct client_buffer *buffer, uint64_t *generation) {
 }
 
 /* The number for READ and WRITE on this connection. */
-static int get_number(struct client_buffer *buffer, uint64_t *generation, uint32_t *number) {
+static int get_number(struct client_buffer *buffer, uint64_t *generation, uint32_t *number,
+                      bool *registered) {
   int status = 0;
   pthread_mutex_lock(&buffer->lock);
-  if (buffer->generation == 0 || buffer->generation != *generation)
+  *registered = buffer->generation == 0 || buffer->generation != *generation;
+  if (*registered)
     status = register_buffer(buffer, generation);
   *number = buffer->number;
   pthread_mutex_unlock(&buffer->lock);
   return status;
 }
 
-int client_buffer_start(struct client_buffer *buffer, const struct buffer_io *io,
+int client_buffer_announce(struct client_buffer *buffer, uint64_t generation) {
+  uint32_t number;
+  bool registered;
+  return get_number(buffer, &generation, &number, &registered);
+}
+
+int client_buffer_start(struct client_buffer *buffer, struct buffer_io *io,
                         struct rpc_call **call) {
   uint64_t generation = io->generation;
   struct protocol_request request = {
@@ -126,7 +140,7 @@ int client_buffer_start(struct client_buffer *buffer, const struct buffer_io *io
                  .length = io->length,
                  .at = io->at,
                  .flags = io->flags | (io->summary ? PROTOCOL_SUMMARY : 0)}};
-  int status = get_number(buffer, &generation, &request.fields.region);
+  int status = get_number(buffer, &generation, &request.fields.region, &io->registered);
   return status ? status : rpc_start(buffer->rpc, &generation, &request, call);
 }
 
@@ -218,27 +232,58 @@ static void put_slot(void *user) {
   free(slot);
 }
 
+/* The caller's side of a move. */
+struct side {
+  char *in; /* a read's bytes go there, or NULL */
+  const char *out;
+  haul_region *region; /* without both: device memory, from `at` on */
+  uint64_t at;
+};
+
 static char *slot_bytes(const struct slot *slot) {
   return (char *)haul_region_address(slot->area->buffer.region) + slot->number * REMOTE_SLOT;
 }
 
-/* Reads to `in`, or writes from `out`; the other one is NULL. At most REMOTE_SLOT bytes. */
-static ssize_t move_part(struct bounce_area *area, struct buffer_io *io, void *in,
-                         const void *out) {
+/* From the slot to the device's memory, or back. */
+static int copy_device(const struct slot *slot, const struct side *side, uint64_t done,
+                       uint64_t length, bool read) {
+  haul_region *bounce = slot->area->buffer.region, *device = side->region;
+  uint64_t at = slot->number * REMOTE_SLOT, there = side->at + done;
+  haul_deadline until = haul_deadline_in(COPY_TIMEOUT_NS);
+  return storage_errno(read ? haul_region_copy(device, there, bounce, at, length, until)
+                            : haul_region_copy(bounce, at, device, there, length, until));
+}
+
+static int copy_slot(const struct slot *slot, const struct side *side, uint64_t done,
+                     uint64_t length, bool read) {
+  if (side->region)
+    return copy_device(slot, side, done, length, read);
+  if (read)
+    copy_shared(side->in + done, slot_bytes(slot), length);
+  else
+    memcpy(slot_bytes(slot), side->out + done, length);
+  return 0;
+}
+
+/* At most REMOTE_SLOT bytes, of which the side's begin behind `done`. */
+static ssize_t move_part(struct bounce_area *area, struct buffer_io *io, const struct side *side,
+                         uint64_t done) {
   struct rpc_call *call;
   struct slot *slot;
-  bool in_use = false;
+  bool in_use = false, read = io->operation == PROTOCOL_READ;
   ssize_t moved = get_slot(area, &slot);
   if (moved < 0)
     return moved;
-  if (out)
-    memcpy(slot_bytes(slot), out, io->length);
+  moved = read ? 0 : copy_slot(slot, side, done, io->length, read);
   io->at = slot->number * REMOTE_SLOT;
-  moved = client_buffer_start(&area->buffer, io, &call);
+  if (moved == 0)
+    moved = client_buffer_start(&area->buffer, io, &call);
   if (moved == 0)
     moved = client_buffer_wait(&area->buffer, io, call, put_slot, slot, &in_use);
-  if (in && moved > 0)
-    copy_shared(in, slot_bytes(slot), (size_t)moved);
+  if (read && moved > 0) {
+    int code = copy_slot(slot, side, done, (uint64_t)moved, read);
+    moved = code ? code : moved;
+  }
   if (!in_use)
     put_slot(slot);
   return moved;
@@ -246,7 +291,7 @@ static ssize_t move_part(struct bounce_area *area, struct buffer_io *io, void *i
 
 /* As move_part, for any length. `like` has operation and flags. */
 static ssize_t move_bytes(struct bounce_area *area, const struct remote_open_file *file,
-                          const struct buffer_io *like, char *in, const char *out, size_t length,
+                          const struct buffer_io *like, const struct side *side, size_t length,
                           off_t offset) {
   size_t done = 0;
   while (done < length) {
@@ -255,7 +300,7 @@ static ssize_t move_bytes(struct bounce_area *area, const struct remote_open_fil
     io.file = file->handle;
     io.offset = offset + (off_t)done;
     io.length = length - done < REMOTE_SLOT ? length - done : REMOTE_SLOT;
-    ssize_t moved = move_part(area, &io, in ? in + done : NULL, out ? out + done : NULL);
+    ssize_t moved = move_part(area, &io, side, done);
     if (moved < 0 && !done)
       return moved;
     if (moved > 0)
@@ -269,7 +314,8 @@ static ssize_t move_bytes(struct bounce_area *area, const struct remote_open_fil
 ssize_t remote_read(struct source *source, struct source_file *file, void *bytes, size_t length,
                     off_t offset) {
   const struct buffer_io read = {.operation = PROTOCOL_READ};
-  return move_bytes(&remote_of(source)->in, open_of(file), &read, bytes, NULL, length, offset);
+  const struct side side = {.in = bytes};
+  return move_bytes(&remote_of(source)->in, open_of(file), &read, &side, length, offset);
 }
 
 ssize_t remote_write(struct source *source, struct source_file *file, const void *bytes,
@@ -277,7 +323,17 @@ ssize_t remote_write(struct source *source, struct source_file *file, const void
   struct remote_source *remote = remote_of(source);
   const struct buffer_io write = {.operation = PROTOCOL_WRITE,
                                   .flags = protocol_write_flags(flags)};
+  const struct side side = {.out = bytes};
   if (remote->read_only)
     return -EROFS;
-  return move_bytes(&remote->out, open_of(file), &write, NULL, bytes, length, offset);
+  return move_bytes(&remote->out, open_of(file), &write, &side, length, offset);
+}
+
+ssize_t remote_move_staged(struct remote_source *remote, const struct remote_open_file *file,
+                           haul_region *region, const struct source_move *move) {
+  const struct buffer_io io = {.operation = move->write ? PROTOCOL_WRITE : PROTOCOL_READ,
+                               .flags = protocol_write_flags(move->flags)};
+  const struct side side = {.region = region, .at = move->at};
+  return move_bytes(move->write ? &remote->out : &remote->in, file, &io, &side, move->length,
+                    move->offset);
 }

@@ -159,9 +159,7 @@ static int post_call(struct rpc *rpc, struct protocol_request *request, int64_t 
   return status;
 }
 
-/* Sends a request whose response is ignored. If it cannot be sent at once it is dropped: the end of
- * the connection has the same effect. */
-static void send_detached(struct rpc *rpc, uint64_t generation, struct protocol_request *request) {
+void rpc_send(struct rpc *rpc, uint64_t generation, struct protocol_request *request) {
   struct rpc_call *call = NULL;
   pthread_mutex_lock(&rpc->lock);
   if (rpc->state == UP && rpc->generation == generation && rpc->under_way < rpc->depth &&
@@ -196,7 +194,7 @@ static void release_handles(struct rpc *rpc, const struct rpc_call *call) {
   if (response.node > SOURCE_ROOT)
     rpc_forget(rpc, call->generation, response.node, 1);
   if (opens)
-    send_detached(rpc, call->generation, &request);
+    rpc_send(rpc, call->generation, &request);
 }
 
 static void take_response(struct rpc *rpc, struct haul_message *message) {
@@ -404,7 +402,7 @@ void rpc_forget(struct rpc *rpc, uint64_t generation, uint64_t node, uint64_t co
   }
   pthread_mutex_unlock(&rpc->lock);
   if (full)
-    send_detached(rpc, generation, &request);
+    rpc_send(rpc, generation, &request);
 }
 
 static int open_client_node(struct rpc *rpc, struct haul_storage_error *error) {

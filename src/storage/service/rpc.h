@@ -46,6 +46,10 @@ int rpc_call(struct rpc *rpc, uint64_t *generation, struct protocol_request *req
              struct protocol_fields *response,
              int (*take)(void *user, const struct protocol_fields *response), void *user);
 
+/* Sends a request of this connection whose response is ignored. If it cannot be sent at once it is
+ * dropped: the end of the connection has the same effect. */
+void rpc_send(struct rpc *rpc, uint64_t generation, struct protocol_request *request);
+
 /* Whether this connection is up. */
 bool rpc_is_up(struct rpc *rpc, uint64_t generation);
 

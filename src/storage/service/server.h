@@ -20,7 +20,7 @@
 #define SERVICE_DEPTH       64u   /* requests that were received and have no response */
 #define SERVICE_WORKERS     4u    /* threads */
 #define SERVICE_FILES       1024u /* open files and folders */
-#define SERVICE_REGIONS     16u
+#define SERVICE_REGIONS     256u  /* of a client: its bounce buffers, and device memory */
 #define SERVICE_TEMPORARIES 16u
 #define SERVICE_WAIT_NS     INT64_C(20000000000)  /* timeout of each wait for the client */
 #define SERVICE_VIEW_MIN    ((uint64_t)128 << 10) /* bytes; a shorter read is cheaper as a copy */

@@ -45,11 +45,25 @@ static void on_ended(void *user, haul_transfer *transfer) {
   pthread_mutex_unlock(&slice->lanes->lock);
 }
 
+/* No program can sum device memory that a NIC reaches without copying it to the host; the wire has
+ * the NICs' checksums. */
+static unsigned checksum_flag(const struct lanes *lanes, const struct slice *slice) {
+  haul_remote *remote = lanes->stream->remote;
+  struct haul_path path;
+  size_t count = 1;
+  uint16_t kind = haul_remote_place(remote).kind;
+  if (kind == HAUL_HOST || kind == HAUL_DPDK)
+    return HAUL_CHECKSUM;
+  int code = haul_explain(slice->region, remote, lanes->out ? HAUL_OP_WRITE : HAUL_OP_READ,
+                          slice->length, NULL, &path, &count);
+  return code == 0 && path.chosen && path.zero_copy ? 0 : HAUL_CHECKSUM;
+}
+
 static int start_slice(const struct lanes *lanes, struct slice *slice) {
   const struct stream *stream = lanes->stream;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   const struct haul_piece piece = {slice->at, stream->at + slice->done, slice->length};
-  options.flags = HAUL_CHECKSUM;
+  options.flags = checksum_flag(lanes, slice);
   options.deadline = haul_deadline_in(SERVICE_WAIT_NS);
   options.done = on_ended;
   options.user = slice;

@@ -44,10 +44,21 @@ bool rig_is_possible(void) {
 }
 
 uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool writes) {
-  const struct file_open open = {.inode = rig->inode, .fd = fd, .uid = uid, .may = {reads, writes}};
+  const struct file_open open = {.inode = rig->inode,
+                                 .fd = rig->remote ? -1 : fd,
+                                 .remote = rig->remote,
+                                 .uid = uid,
+                                 .may = {reads, writes}};
   uint64_t handle;
   assert_int_equal(files_add(rig->files, &open, &handle), 0);
   return handle;
+}
+
+static void open_parts(struct rig *rig, unsigned workers, struct source *source) {
+  assert_int_equal(files_open(&rig->files), 0);
+  rig->handle = rig_add_file(rig, rig->fd, rig->caller.uid, true, true);
+  const struct control_config config = {.files = rig->files, .workers = workers, .source = source};
+  assert_int_equal(control_dir_open(&config, &rig->control), 0);
 }
 
 void rig_open(struct rig *rig, unsigned workers) {
@@ -59,18 +70,42 @@ void rig_open(struct rig *rig, unsigned workers) {
   fill_file(rig->fd);
   assert_int_equal(fstat(rig->fd, &stat), 0);
   rig->inode = stat.st_ino;
-  assert_int_equal(files_open(&rig->files), 0);
-  rig->handle = rig_add_file(rig, rig->fd, rig->caller.uid, true, true);
-  const struct control_config config = {.files = rig->files, .workers = workers};
-  assert_int_equal(control_dir_open(&config, &rig->control), 0);
+  open_parts(rig, workers, NULL);
+}
+
+void rig_open_remote(struct rig *rig, unsigned workers, struct source *source, const char *folder) {
+  const struct source_caller caller = {.uid = getuid(), .gid = getgid(), .checked = true};
+  struct source_entry entry;
+  struct source_file *file;
+  *rig = (struct rig){.caller = {getuid(), getgid(), gettid()}};
+  snprintf(rig->path, sizeof rig->path, "%.50s/file", folder);
+  rig->fd = open(rig->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  assert_true(rig->fd >= 0);
+  fill_file(rig->fd);
+  assert_int_equal(source->ops->lookup(source, SOURCE_ROOT, "file", &entry), 0);
+  assert_int_equal(source->ops->open(source, &caller, entry.node, O_RDWR, &file), 0);
+  rig->inode = file->inode;
+  rig->remote = remote_file_new(source, file);
+  open_parts(rig, workers, source);
 }
 
 void rig_close(struct rig *rig) {
   control_dir_close(rig->control);
   files_remove(rig->files, rig->handle);
+  remote_file_put(rig->remote);
   files_close(rig->files);
   close(rig->fd);
   unlink(rig->path);
+}
+
+uint64_t rig_counter(const struct rig *rig, const char *name) {
+  struct control_link entry;
+  char text[512];
+  assert_int_equal(control_dir_lookup(rig->control, &rig->caller, "haul-counters", &entry), 0);
+  assert_int_equal(control_dir_readlink(rig->control, entry.id, text, sizeof text), 0);
+  const char *found = strstr(text, name);
+  assert_non_null(found);
+  return strtoull(found + strlen(name), NULL, 10);
 }
 
 int rig_tear_down(void **state) {

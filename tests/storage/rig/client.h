@@ -19,16 +19,21 @@ struct rig {
   int fd;
   uint64_t inode, handle;
   char path[64];
+  struct remote_file *remote; /* NULL: the file is local */
 };
 
 /* Whether this host allows it; otherwise prints why the program is skipped. */
 bool rig_is_possible(void);
 void rig_open(struct rig *rig, unsigned workers);
+/* The same over a remote source, which shows this folder: the file is created there. */
+void rig_open_remote(struct rig *rig, unsigned workers, struct source *source, const char *folder);
 void rig_close(struct rig *rig);
 /* The same as cmocka's teardown; *state is the rig. */
 int rig_tear_down(void **state);
 /* Adds an open of the user; returns the handle for files_remove. */
 uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool writes);
+/* A number among the daemon's counters, by its name with a '='. */
+uint64_t rig_counter(const struct rig *rig, const char *name);
 /* The file's data at `offset`. */
 uint8_t rig_byte(uint64_t offset);
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "served.h"
 
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "storage/service/remote.h"
 #include "storage/source.h"
 #include "support/check.h"
@@ -29,14 +33,35 @@ void served_close(struct served *served) {
   assert_int_equal(haul_storage_service.close(served->service), 0);
 }
 
+static char note[512]; /* with the lock */
+static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void keep_note(void *user, int priority, const char *text) {
+  (void)user;
+  (void)priority;
+  pthread_mutex_lock(&note_lock);
+  snprintf(note, sizeof note, "%s", text);
+  pthread_mutex_unlock(&note_lock);
+}
+
+const char *served_note(void) {
+  static char copy[sizeof note];
+  pthread_mutex_lock(&note_lock);
+  memcpy(copy, note, sizeof note);
+  pthread_mutex_unlock(&note_lock);
+  return copy;
+}
+
 struct source *served_connect(const struct served *served, bool read_only) {
   const struct remote_config config = {
       .rpc = {.address = served->address,
               .export = SERVED_EXPORT,
               .timeout_ns = INT64_C(10000000000)},
       .read_only = read_only,
+      .log = keep_note,
   };
   struct haul_storage_error error;
+  note[0] = '\0';
   struct source *source = NULL;
   if (remote_source_open(&config, &source, &error))
     fail_msg("%s", error.text);

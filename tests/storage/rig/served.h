@@ -25,5 +25,7 @@ void served_close(struct served *served);
 /* Serves a folder and connects to it. The source's timeout is ten seconds. */
 struct source *served_open_source(struct served *served, const char *folder, bool read_only);
 struct source *served_connect(const struct served *served, bool read_only);
+/* The latest line that such a source logged; "": none. */
+const char *served_note(void);
 
 #endif
