@@ -2,7 +2,8 @@
  * USRBIO with buffers in the memory of accelerators: the calls that were proposed for 3FS, by their
  * earlier names (_gpu) and their later ones (_device). They need libhaul.so.0, which the first call
  * opens, and its devices; without these they fail. Data goes between disk and device through bounce
- * buffers of the daemon, or through those of this process for a buffer that is staged. */
+ * buffers of the daemon, or through those of this process for a buffer that is staged; files of
+ * another node by that node's NIC, where this host's NIC can register the memory. */
 #ifndef HF3FS_USRBIO_GDR_H
 #define HF3FS_USRBIO_GDR_H
 
