@@ -247,12 +247,70 @@ static void the_client_reconnects_to_a_new_server(void **state) {
   assert_int_not_equal(again.node, entry.node);
   assert_int_equal(ops->getattr(source, entry.node, NULL, &entry.stat), -ESTALE);
   assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), -ESTALE);
+  struct source_file *opened = open_named("file", O_RDONLY);
+  assert_int_equal(ops->read(source, opened, bytes, sizeof bytes, 0), sizeof bytes);
+  assert_memory_equal(bytes, expected, sizeof bytes);
+  /* A file of the old connection does not end the client buffers of the new one. */
+  const struct client_buffer *buffer = &remote_of(source)->in.buffer;
+  char name[sizeof buffer->name];
+  memcpy(name, buffer->name, sizeof name);
+  assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), -ESTALE);
+  assert_string_equal(name, buffer->name);
   ops->forget(source, entry.node, 1);
   ops->release(source, file);
-  file = open_named("file", O_RDONLY);
-  assert_int_equal(ops->read(source, file, bytes, sizeof bytes, 0), sizeof bytes);
-  assert_memory_equal(bytes, expected, sizeof bytes);
+  ops->release(source, opened);
+}
+
+static void fill_region(haul_region *region, haul_region *host, int byte) {
+  memset(haul_region_address(host), byte, MIB);
+  assert_works(haul_region_copy(region, 0, host, 0, MIB, haul_deadline_in(10 * S)));
+}
+
+/* The first MiB of a region. */
+static const char *bytes_of(haul_region *region, haul_region *host) {
+  assert_works(haul_region_copy(host, 0, region, 0, MIB, haul_deadline_in(10 * S)));
+  return haul_region_address(host);
+}
+
+static bool moves(struct source_memory *memory, const struct source_move *like) {
+  struct source_file *file = open_named("file", O_RDONLY);
+  struct source_move move = *like;
+  ssize_t moved = ops->move(source, file, memory, &move);
   ops->release(source, file);
+  return moved == (ssize_t)like->length;
+}
+
+static void a_read_that_timed_out_changes_no_device_memory(void **state) {
+  (void)state;
+  const struct source_move move = {.length = MIB};
+  struct source_move late = move;
+  struct source_memory *memory;
+  haul_region *region, *host;
+  struct stat stat;
+  ops->close(source);
+  connect_to_it(S);
+  haul_node *node = ops->node(source);
+  assert_works(haul_region_alloc(node, (struct haul_place){HAUL_SIM, 0}, MIB, 0, &region));
+  assert_works(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, MIB, 0, &host));
+  assert_int_equal(ops->attach(source, region, &memory), 0);
+  struct source_file *file = open_named("file", O_RDONLY);
+  assert_true(moves(memory, &move));
+  assert_memory_equal(bytes_of(region, host), expected, MIB);
+  child_stop(server);
+  assert_int_equal(ops->move(source, file, memory, &late), -ETIMEDOUT);
+  fill_region(region, host, 0x55);
+  kill(server, SIGCONT);
+  assert_true(eventually(ops->getattr(source, SOURCE_ROOT, NULL, &stat) == 0));
+  usleep(300000); /* time for the server to execute the request */
+  const char *bytes = bytes_of(region, host);
+  for (size_t i = 0; i < MIB; i++)
+    assert_int_equal(bytes[i], 0x55);
+  ops->release(source, file);
+  assert_true(moves(memory, &move));
+  assert_memory_equal(bytes_of(region, host), expected, MIB);
+  ops->detach(source, memory);
+  haul_region_release(region);
+  haul_region_release(host);
 }
 
 static void an_unresponsive_server_times_out(void **state) {
@@ -306,10 +364,15 @@ int main(void) {
   { #name, name, set_up, tear_down, (void *)(uintptr_t)(address) }
 #define TEST(name) OVER(name, "tcp://127.0.0.1:0"), OVER(name, own)
   const struct CMUnitTest tests[] = {
-      TEST(reads_return_the_files_data),         TEST(writes_reach_the_file),
-      TEST(a_truncated_file_is_read_to_its_end), TEST(threads_read_concurrently),
-      TEST(a_file_is_read_into_a_device),        TEST(the_client_reconnects_to_a_new_server),
-      TEST(an_unresponsive_server_times_out),    TEST(servers_may_be_killed_at_any_time),
+      TEST(reads_return_the_files_data),
+      TEST(writes_reach_the_file),
+      TEST(a_truncated_file_is_read_to_its_end),
+      TEST(threads_read_concurrently),
+      TEST(a_file_is_read_into_a_device),
+      TEST(the_client_reconnects_to_a_new_server),
+      TEST(a_read_that_timed_out_changes_no_device_memory),
+      TEST(an_unresponsive_server_times_out),
+      TEST(servers_may_be_killed_at_any_time),
   };
   setenv("HAUL_SIM_DEVICES", "1", 0);
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -116,9 +116,11 @@ static int get_number(struct client_buffer *buffer, uint64_t *generation, uint32
                       bool *registered) {
   int status = 0;
   pthread_mutex_lock(&buffer->lock);
-  *registered = buffer->generation == 0 || buffer->generation != *generation;
+  *registered = buffer->generation < *generation;
   if (*registered)
     status = register_buffer(buffer, generation);
+  else if (buffer->generation > *generation)
+    status = -ESTALE; /* of an earlier connection, for which no name may be withdrawn */
   *number = buffer->number;
   pthread_mutex_unlock(&buffer->lock);
   return status;
