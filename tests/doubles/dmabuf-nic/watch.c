@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Interposes UDMABUF_CREATE and dlsym(3). */
+ * Interposes UDMABUF_CREATE, UDMABUF_CREATE_LIST of one item, and dlsym(3). */
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <linux/udmabuf.h>
@@ -75,16 +75,16 @@ static struct {
   size_t count;
 } known = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void learn(int dmabuf, const struct udmabuf_create *create) {
+static void learn(int dmabuf, int memfd, uint64_t offset) {
   struct stat buffer, memory;
-  if (fstat(dmabuf, &buffer) != 0 || fstat((int)create->memfd, &memory) != 0)
+  if (fstat(dmabuf, &buffer) != 0 || fstat(memfd, &memory) != 0)
     return;
   pthread_mutex_lock(&known.lock);
   known.at[known.count++ % KNOWN] = (struct known){.dmabuf = buffer.st_ino,
                                                    .memory = memory.st_ino,
                                                    .device = memory.st_dev,
-                                                   .memfd = (int)create->memfd,
-                                                   .offset = create->offset};
+                                                   .memfd = memfd,
+                                                   .offset = offset};
   pthread_mutex_unlock(&known.lock);
 }
 
@@ -94,8 +94,14 @@ int ioctl(int descriptor, unsigned long request, ...) {
   void *argument = va_arg(arguments, void *);
   va_end(arguments);
   int result = (int)syscall(SYS_ioctl, descriptor, request, argument);
-  if (result >= 0 && request == UDMABUF_CREATE)
-    learn(result, argument);
+  if (result >= 0 && request == UDMABUF_CREATE) {
+    const struct udmabuf_create *create = argument;
+    learn(result, (int)create->memfd, create->offset);
+  } else if (result >= 0 && request == UDMABUF_CREATE_LIST) {
+    const struct udmabuf_create_list *all = argument;
+    if (all->count == 1)
+      learn(result, (int)all->list[0].memfd, all->list[0].offset);
+  }
   return result;
 }
 
