@@ -33,6 +33,7 @@ static _Noreturn void serve(char *file) {
   *slash = '\0';
   const struct haul_storage_export export = {.name = "bench", .path = file};
   haul_storage_node_config(&config);
+  haul_storage_service.prepare();
   haul_node *node;
   must(haul_node_open(&config, &node), "node");
   const struct haul_storage_serving serving = {

@@ -90,6 +90,9 @@ struct server {
 
 static int open_node(struct server *server) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  int status = exports_prepare(&server->exports);
+  if (status)
+    return status;
   config.name = given.name;
   config.progress = HAUL_PROGRESS_CALLER;
   config.insecure = given.insecure;

@@ -210,9 +210,7 @@ bool exports_allow(struct exports *exports, const char *name, const char *who, b
   return false;
 }
 
-int exports_open(struct exports *exports, haul_node *node,
-                 void (*other)(void *none, const struct haul_message *message)) {
-  struct haul_storage_error error;
+int exports_prepare(struct exports *exports) {
   void *symbol;
   if (exports->count == 0)
     return EXIT_DONE;
@@ -220,6 +218,15 @@ int exports_open(struct exports *exports, haul_node *node,
   if (status)
     return status;
   exports->calls = symbol;
+  exports->calls->prepare();
+  return EXIT_DONE;
+}
+
+int exports_open(struct exports *exports, haul_node *node,
+                 void (*other)(void *none, const struct haul_message *message)) {
+  struct haul_storage_error error;
+  if (exports->count == 0)
+    return EXIT_DONE;
   const struct haul_storage_serving serving = {
       .size = sizeof serving,
       .node = node,

@@ -63,6 +63,8 @@ int exports_parse(const struct command *command, struct exports *exports,
  * has the name. `who` must outlive the exports. */
 bool exports_allow(struct exports *exports, const char *name, const char *who, bool reads_only);
 
+/* Call before the node is opened. Does nothing without exports. Returns an exit status. */
+int exports_prepare(struct exports *exports);
 /* Starts the thread of the module that receives the messages of the node and passes those of other
  * services to `other`. Does nothing without exports. Returns an exit status. */
 int exports_open(struct exports *exports, haul_node *node,

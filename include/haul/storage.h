@@ -79,6 +79,10 @@ struct haul_storage_serving {
 struct service;
 
 struct haul_storage_service {
+  /* Call before haul_node_open, in the thread that starts all others: it drops the right to keep
+   * set-user-ID bits of files that are written (CAP_FSETID). Threads that drop it later are refused
+   * by the NICs' drivers. */
+  void (*prepare)(void);
   /* All arguments stay the caller's until `close`. Raises the limit of descriptors and sets the
    * umask to 0. After a failure nothing runs. */
   int (*open)(const struct haul_storage_serving *serving, struct service **service,

@@ -101,6 +101,9 @@ void credentials_keep_set_ids(bool keep) {
   if (!read_capabilities(&now))
     return;
   struct __user_cap_data_struct *set = &now.sets[CAP_TO_INDEX(CAP_FSETID)];
-  set->effective = keep ? set->effective | (set->permitted & bit) : set->effective & ~bit;
+  __u32 wanted = keep ? set->effective | (set->permitted & bit) : set->effective & ~bit;
+  if (set->effective == wanted)
+    return;
+  set->effective = wanted;
   write_capabilities(&now);
 }

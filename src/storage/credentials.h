@@ -25,7 +25,8 @@ void credentials_restore(struct credentials *saved);
 
 /* Whether writes keep the file's set-user-ID and set-group-ID bits, as root's do. A thread that
  * writes for others must not keep them: otherwise a user with write access could run code as the
- * file's owner. */
+ * file's owner. A change gives the thread credentials of its own: the kernel lets it register no
+ * memory with NICs that another thread has opened (ib_safe_file_access in the kernel). */
 void credentials_keep_set_ids(bool keep);
 
 #endif

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "core/thread.h"
+#include "storage/credentials.h"
 #include "storage/mapping.h"
 #include "storage/service/server.h"
 #include "storage/source.h"
@@ -244,7 +245,13 @@ static int close_service(struct service *service) {
   return 0;
 }
 
+/* Threads of sessions write for others, and post to NICs. */
+static void prepare_service(void) {
+  credentials_keep_set_ids(false);
+}
+
 __attribute__((visibility("default"))) const struct haul_storage_service haul_storage_service = {
+    .prepare = prepare_service,
     .open = open_service,
     .stop = stop_service,
     .close = close_service,

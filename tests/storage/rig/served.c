@@ -19,6 +19,7 @@ void served_open(struct served *served, const char *folder, bool writable) {
       .name = SERVED_EXPORT, .path = folder, .writable = writable};
   config.progress = HAUL_PROGRESS_CALLER;
   config.peer_events = 1;
+  haul_storage_service.prepare();
   assert_works(haul_node_open(&config, &served->node));
   const struct haul_storage_serving serving = {
       .size = sizeof serving, .node = served->node, .exports = &export, .count = 1};

@@ -34,4 +34,10 @@ between cuda:0 gaudi:0
 between gaudi:0 cuda:0
 holds "all that was registered ended, and nothing was wrong" all_ended "$work/report"
 
+section "between the files of a server and a GPU"
+mkdir -p /var/tmp
+rm -f "$work/report"
+expect 0 "straight" on a env HAUL_PATHS=rdma HAUL_TEST_DEVICE=cuda:0 storage_devices wire
+holds "all that was registered ended, and nothing was wrong" all_ended "$work/report"
+
 finish
