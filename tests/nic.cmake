@@ -66,6 +66,11 @@ foreach(name life names oom priorities)
   haul_test_with_nic(node.${name} NIGHTLY COMMAND ${HAUL_WITH_NIC} $<TARGET_FILE:node_${name}>)
 endforeach()
 
+haul_add_test(node.offers_rdma_double
+  COMMAND ${HAUL_WITH_GPU} ${HAUL_WITH_NIC} $<TARGET_FILE:node_offers> rdma
+  ENVIRONMENT "HAUL_TEST_PLACES=host sim:0 cuda:0" HAUL_DOUBLE_FAULT=dmabuf HAUL_CUDA_DOUBLE=dmabuf=2
+    HAUL_TEST_SLOW=1)
+
 # With device memory, from a double too.
 haul_add_test(conformance.transport_gaudi_rdma_double NIGHTLY
   COMMAND ${HAUL_WITH_GAUDI} ${HAUL_WITH_NIC} $<TARGET_FILE:conformance_transport> rdma

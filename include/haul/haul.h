@@ -642,9 +642,10 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
 
 enum haul_message_kind {
   HAUL_MESSAGE = 1,
-  HAUL_PEER_JOINED = 2, /* with peer_events: the peer connected to this node, or uses a connection
-                           that this node made */
-  HAUL_PEER_LEFT = 3    /* with peer_events: the connection to the peer ended */
+  HAUL_PEER_JOINED = 2,  /* with peer_events: the peer connected to this node, or uses a connection
+                            that this node made */
+  HAUL_PEER_LEFT = 3,    /* with peer_events: the connection to the peer ended */
+  HAUL_MESSAGE_OFFER = 4 /* the payload is in a region of the peer: haul_message_read */
 };
 
 #define HAUL_MESSAGE_MAX 1048576 /* bytes per message */
@@ -654,7 +655,7 @@ struct haul_message {
   int kind;        /* enum haul_message_kind */
   haul_peer *peer; /* the sender; haul_peer_retain keeps it beyond the message */
   uint64_t tag;
-  const void *bytes;
+  const void *bytes; /* NULL in an offer */
   size_t length;
   void *internal;
 };
@@ -672,6 +673,33 @@ HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes,
 HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,
                                   haul_deadline until);
 HAUL_API void haul_message_release(struct haul_message *message);
+
+/* Sends a message whose payload is a part of a region, and returns when the receiver has copied the
+ * bytes to a region of its own, with haul_message_read. They take the best path from one region to
+ * the other, as in a transfer, and may be of any place and any length but 0. The message arrives
+ * like one of haul_message_send, and takes 64 bytes of room at the receiver. Until the call returns
+ * the bytes must not change, and the peer may read the whole region, which counts against
+ * max_regions, but which no peer finds by a name. Afterwards no peer accesses it, whatever the
+ * code.
+ *
+ * Blocks for earlier writes and for room, then for the receiver; after `until` only for copies that
+ * peers have begun, at most liveness_ns. HAUL_ETIMEDOUT: the receiver may have the bytes, or get
+ * HAUL_ESTALE. HAUL_ECANCELED: it released the message without reading it. HAUL_ENOTSUP: the peer's
+ * version has no offers. HAUL_EINVAL, HAUL_ERANGE, HAUL_ELIMIT, or as haul_peer_status; and the
+ * code with which the receiver failed to read, as the text says: HAUL_ERANGE if its region is too
+ * short. */
+HAUL_API int haul_message_offer(haul_peer *peer, uint64_t tag, haul_region *region, uint64_t offset,
+                                uint64_t length, haul_deadline until);
+
+/* Copies the `length` bytes of an offer to `offset` of a region of the same node, waits for the end
+ * and notifies the sender of the result. Once a message, before its release, which else refuses the
+ * offer. Blocks until the deadline of `options`. These are those of haul_read, or NULL, without
+ * `done`. If `report` is not NULL, it is filled like that of a read that was started. HAUL_ERANGE:
+ * the region is too short. HAUL_ESTALE (HAUL_ENOPATH with `only`): the sender has stopped waiting.
+ * Else as haul_read. */
+HAUL_API int haul_message_read(const struct haul_message *message, haul_region *to, uint64_t offset,
+                               const struct haul_transfer_options *options,
+                               struct haul_report *report);
 
 /* ---- Devices, ports, checks, counters ----------------------------------------------------- */
 

@@ -26,6 +26,7 @@ struct export {
   unsigned rights;  /* of all peers */
   const char *name; /* behind the grants */
   uint32_t count;
+  bool lent; /* found by its handle alone */
   struct grant grants[];
 };
 
@@ -82,7 +83,8 @@ static struct export *unlink_entry(struct exports *exports, uint32_t at) {
 
 /* Without the lock. */
 static void drop_entry(struct exports *exports, struct export *entry) {
-  exports_note_change(exports);
+  if (!entry->lent)
+    exports_note_change(exports);
   atomic_fetch_sub(&entry->region->names, 1);
   region_put(entry->region);
   alloc_free(entry);
@@ -218,25 +220,17 @@ static struct export *new_entry(struct haul_region *region, const char *name,
   return entry;
 }
 
-int exports_add(struct exports *exports, struct haul_region *region, const char *name,
-                const struct haul_grant *grants, size_t count, uint64_t *handle) {
-  if (!name_is_valid(name, NAME_MAX_BYTES))
-    return error_set(HAUL_EINVAL, 0, name && strlen(name) <= NAME_MAX_BYTES ? name : NULL,
-                     "use 1 to 255 printable ASCII characters without blanks", "invalid name");
-  int code = check_grants(name, grants, count);
-  if (code)
-    return code;
-  struct export *entry = new_entry(region, name, grants, count);
-  if (!entry)
-    return HAUL_ENOMEM;
-
-  pthread_mutex_lock(&exports->lock);
-  bool taken;
+/* Takes over the entry. */
+static int insert(struct exports *exports, struct export *entry, uint64_t *handle) {
+  struct haul_region *region = entry->region;
+  bool taken, lent = entry->lent;
   uint32_t slot = 0;
-  uint32_t at = position(exports, name, &taken);
-  code = taken ? error_set(HAUL_EEXIST, 0, name, "unpublish it first, or choose another name",
-                           "this node publishes a region under this name")
-               : reserve_slot(exports, &slot);
+  pthread_mutex_lock(&exports->lock);
+  uint32_t at = position(exports, entry->name, &taken);
+  int code =
+      taken ? error_set(HAUL_EEXIST, 0, entry->name, "unpublish it first, or choose another name",
+                        "this node publishes a region under this name")
+            : reserve_slot(exports, &slot);
   if (code == 0) {
     entry->handle = *handle = new_handle(slot);
     memmove(exports->by_name + at + 1, exports->by_name + at,
@@ -253,9 +247,30 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
   pthread_mutex_unlock(&exports->lock);
   if (code)
     alloc_free(entry);
-  else
+  else if (!lent)
     exports_note_change(exports);
   return code;
+}
+
+int exports_add(struct exports *exports, struct haul_region *region, const char *name,
+                const struct haul_grant *grants, size_t count, uint64_t *handle) {
+  if (!name_is_valid(name, NAME_MAX_BYTES))
+    return error_set(HAUL_EINVAL, 0, name && strlen(name) <= NAME_MAX_BYTES ? name : NULL,
+                     "use 1 to 255 printable ASCII characters without blanks", "invalid name");
+  int code = check_grants(name, grants, count);
+  if (code)
+    return code;
+  struct export *entry = new_entry(region, name, grants, count);
+  return entry ? insert(exports, entry, handle) : HAUL_ENOMEM;
+}
+
+int exports_lend(struct exports *exports, struct haul_region *region, const char *name,
+                 const char *identity, uint64_t *handle) {
+  struct export *entry = new_entry(region, name, &(struct haul_grant){identity, HAUL_READ}, 1);
+  if (!entry)
+    return HAUL_ENOMEM;
+  entry->lent = true;
+  return insert(exports, entry, handle);
 }
 
 int exports_remove(struct exports *exports, struct haul_region *region, const char *name,
@@ -315,7 +330,7 @@ int exports_find_name(struct exports *exports, const char *name, const char *ide
   bool found;
   pthread_mutex_lock(&exports->lock);
   uint32_t at = position(exports, name, &found);
-  found = found && find_entry(exports->by_name[at], identity, view);
+  found = found && !exports->by_name[at]->lent && find_entry(exports->by_name[at], identity, view);
   pthread_mutex_unlock(&exports->lock);
   return found ? 0 : HAUL_ENAME;
 }
@@ -350,7 +365,8 @@ size_t exports_list(struct exports *exports, const char *after, const char *iden
   pthread_mutex_lock(&exports->lock);
   uint32_t at = position(exports, after, &found);
   for (at += found; at < exports->count && written < room; at++)
-    written += fill_view(exports->by_name[at], identity, &views[written]);
+    written +=
+        !exports->by_name[at]->lent && fill_view(exports->by_name[at], identity, &views[written]);
   pthread_mutex_unlock(&exports->lock);
   return written;
 }
@@ -360,7 +376,7 @@ size_t exports_count(struct exports *exports, const char *identity) {
   bool all = !identity || exports->restricted == 0;
   size_t count = all ? exports->count : 0;
   for (uint32_t i = 0; !all && i < exports->count; i++)
-    count += rights_of(exports->by_name[i], identity) != 0;
+    count += !exports->by_name[i]->lent && rights_of(exports->by_name[i], identity) != 0;
   pthread_mutex_unlock(&exports->lock);
   return count;
 }

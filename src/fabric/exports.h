@@ -42,6 +42,10 @@ bool name_is_valid(const char *name, size_t most);
  * and copies the grants. */
 int exports_add(struct exports *exports, struct haul_region *region, const char *name,
                 const struct haul_grant *grants, size_t count, uint64_t *handle);
+/* Lets peers of the identity read the region by its handle alone: no lookup or list has it.
+ * HAUL_EEXIST, HAUL_ELIMIT. Such a name begins with a blank, so that it is none of exports_add. */
+int exports_lend(struct exports *exports, struct haul_region *region, const char *name,
+                 const char *identity, uint64_t *handle);
 /* Drops the entry's reference and returns its handle. HAUL_ENAME: the region is not published under
  * the name. A NULL name matches any name of the region. */
 int exports_remove(struct exports *exports, struct haul_region *region, const char *name,
@@ -61,7 +65,7 @@ int export_check(const struct export_view *view, enum haul_operation operation, 
  * first), without references. Returns the number written, at most `room`. */
 size_t exports_list(struct exports *exports, const char *after, const char *identity,
                     struct export_view *views, size_t room);
-/* The number of such entries; with a NULL identity, of all entries. */
+/* The number of such entries; with a NULL identity, of all entries, lent ones included. */
 size_t exports_count(struct exports *exports, const char *identity);
 
 /* A futex (core/futex.h) that changes when an entry is added or removed, and on

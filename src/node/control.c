@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/sys.h"
 #include "node/message.h"
+#include "node/offer.h"
 #include "node/peer.h"
 #include "node/share.h"
 
@@ -160,7 +161,7 @@ static int queue_frame(struct haul_peer *peer, struct outgoing *frame) {
 static bool is_response(enum control_type type) {
   return type == CONTROL_FOUND || type == CONTROL_NAMES || type == CONTROL_STATE ||
          type == CONTROL_TRACED || type == CONTROL_REFUSED || type == CONTROL_HELD ||
-         type == CONTROL_RELEASE;
+         type == CONTROL_RELEASE || type == CONTROL_TAKEN;
 }
 
 int control_send(struct haul_peer *peer, enum control_type type, uint32_t request, const void *body,
@@ -252,8 +253,10 @@ int control_request(struct request *request, enum control_type type, const void 
     request->id = ++peer->last_request;
     list_append(&peer->requests, &request->link);
     code = control_send(peer, type, request->id, body, length);
-    if (code)
+    if (code) {
       list_remove(&request->link);
+      request->id = 0;
+    }
   }
   loop_unlock(loop);
   if (code)
@@ -389,9 +392,12 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
   case CONTROL_NAMES:
   case CONTROL_STATE:
   case CONTROL_TRACED:
+  case CONTROL_TAKEN:
     return on_response(peer, frame->request, &in);
   case CONTROL_CREDIT:
     return on_credit(peer, &in);
+  case CONTROL_OFFER:
+    return offer_receive(peer, frame->request, &in);
   default: /* CONTROL_PING */
     if (frame->request == PING_REQUEST)
       control_send(peer, CONTROL_PING, PING_RESPONSE, NULL, 0);

@@ -36,9 +36,11 @@ enum control_type {
   CONTROL_REFUSED = 15, /* the initiator cannot open them */
   CONTROL_HOLD = 16,    /* the acceptor uses the connection as its own (share.h) */
   CONTROL_HELD = 17,    /* response to HOLD */
-  CONTROL_RELEASE = 18  /* and uses it no more */
+  CONTROL_RELEASE = 18, /* and uses it no more */
+  CONTROL_OFFER = 19,   /* a message whose payload is in a region of the sender */
+  CONTROL_TAKEN = 20    /* response to OFFER, once the receiver does not read any more */
 };
-#define CONTROL_LAST CONTROL_RELEASE
+#define CONTROL_LAST CONTROL_TAKEN
 
 #define PING_RESPONSE 0u
 #define PING_REQUEST  1u
@@ -52,7 +54,7 @@ struct control_frame {
 struct request {
   struct list link; /* peer->requests */
   struct haul_peer *peer;
-  uint32_t id;
+  uint32_t id; /* 0: not sent */
   bool done;
   int code;
   /* Parses the body of the response, with the loop's lock: 0 or a code with the detail set. A body

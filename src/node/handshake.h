@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define PROTOCOL_LOWEST  6
-#define PROTOCOL_HIGHEST 7 /* 7 pairs rails of NICs (fabric/rdma/frame.h) */
+#define PROTOCOL_HIGHEST 8 /* 7 pairs rails of NICs (fabric/rdma/frame.h), 8 has offers */
 #define HANDSHAKE_HEAD   16u
 #define HANDSHAKE_MAX    512u
 

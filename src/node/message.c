@@ -8,6 +8,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/wire.h"
+#include "node/offer.h"
 #include "node/peer.h"
 
 void message_queue(struct haul_peer *peer, struct incoming *message) {
@@ -83,10 +84,13 @@ struct incoming *message_begin(struct haul_peer *peer, uint64_t tag, size_t leng
   message->kind = HAUL_MESSAGE;
   message->tag = tag;
   message->length = length;
+  message->cost = cost;
   return message;
 }
 
 static void discard(struct incoming *message) {
+  if (message->kind == HAUL_MESSAGE_OFFER)
+    offer_refuse(message);
   haul_peer_close(message->peer);
   alloc_free(message);
 }
@@ -155,14 +159,15 @@ HAUL_API int haul_message_receive(haul_node *node, struct haul_message *message,
   if (!incoming)
     return closed ? error_code(HAUL_ECLOSED, NULL)
                   : error_set(HAUL_ETIMEDOUT, 0, NULL, NULL, "no message arrived in time");
-  *message = (struct haul_message){.kind = incoming->kind,
-                                   .peer = incoming->peer,
-                                   .tag = incoming->tag,
-                                   .bytes = incoming->bytes,
-                                   .length = incoming->length,
-                                   .internal = incoming};
-  if (incoming->kind == HAUL_MESSAGE)
-    return_credit(incoming->peer, incoming->length + MESSAGE_OVERHEAD);
+  *message =
+      (struct haul_message){.kind = incoming->kind,
+                            .peer = incoming->peer,
+                            .tag = incoming->tag,
+                            .bytes = incoming->kind == HAUL_MESSAGE_OFFER ? NULL : incoming->bytes,
+                            .length = incoming->length,
+                            .internal = incoming};
+  if (incoming->cost > 0)
+    return_credit(incoming->peer, incoming->cost);
   return 0;
 }
 
@@ -204,6 +209,25 @@ static bool help_copy(void *user) {
   return fabric_help(&sending->peer->node->fabric);
 }
 
+int message_reserve(struct haul_peer *peer, size_t length, haul_deadline until) {
+  struct sending sending = {.peer = peer,
+                            .number = transfers_last_write(&peer->node->transfers, &peer->base),
+                            .cost = length + MESSAGE_OVERHEAD};
+  loop_wait(peer->node->loop, may_send, help_copy, &sending, until);
+  int code = peer_check(peer);
+  if (code || sending.reserved)
+    return code;
+  return error_set(HAUL_ETIMEDOUT, 0, peer->base.name,
+                   "allow more time; the peer must call haul_message_receive",
+                   "earlier writes are incomplete, or the peer does not receive its messages");
+}
+
+void message_unreserve(struct haul_peer *peer, size_t length) {
+  pthread_mutex_lock(&peer->send_lock);
+  peer->credit += length + MESSAGE_OVERHEAD;
+  pthread_mutex_unlock(&peer->send_lock);
+}
+
 HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
                                haul_deadline until) {
   int code =
@@ -215,21 +239,13 @@ HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes,
         HAUL_ELIMIT, 0, peer->base.name,
         "write the bytes to a region of the peer, and send a message when they are there",
         "a message of %zu bytes exceeds the limit of %d", length, HAUL_MESSAGE_MAX);
-  struct sending sending = {.peer = peer,
-                            .number = transfers_last_write(&peer->node->transfers, &peer->base),
-                            .cost = length + MESSAGE_OVERHEAD};
-  loop_wait(peer->node->loop, may_send, help_copy, &sending, until);
-  code = peer_check(peer);
+  code = message_reserve(peer, length, until);
   if (code)
     return code;
-  if (!sending.reserved)
-    return error_set(HAUL_ETIMEDOUT, 0, peer->base.name,
-                     "allow more time; the peer must call haul_message_receive",
-                     "earlier writes are incomplete, or the peer does not receive its messages");
   pthread_mutex_lock(&peer->send_lock);
   code = control_send_message(peer, tag, bytes, length);
-  if (code)
-    peer->credit += sending.cost;
   pthread_mutex_unlock(&peer->send_lock);
+  if (code)
+    message_unreserve(peer, length);
   return code;
 }

@@ -21,6 +21,7 @@ struct incoming {
   struct haul_peer *peer; /* a use, from the moment it is queued */
   uint64_t tag;
   size_t length;
+  size_t cost; /* of the window; 0: an event */
   uint8_t bytes[];
 };
 
@@ -34,6 +35,11 @@ void message_queue_event(struct haul_peer *peer, struct incoming **event);
  * exceeds its window. */
 struct incoming *message_begin(struct haul_peer *peer, uint64_t tag, size_t length, int *code);
 void message_queue(struct haul_peer *peer, struct incoming *message);
+/* Waits until a message of `length` bytes may be sent: earlier writes have ended, and the peer has
+ * room, which is reserved. HAUL_ETIMEDOUT, or why the peer ended. */
+int message_reserve(struct haul_peer *peer, size_t length, haul_deadline until);
+/* It was not sent. */
+void message_unreserve(struct haul_peer *peer, size_t length);
 void message_clear(struct haul_node *node);
 
 /* The peer's connection ended. While its messages are queued it counts against max_peers, which

@@ -8,6 +8,7 @@
  *   peer.h      peers: connecting, liveness, dropping
  *   control.h   frames and requests on a peer's control connection, handlers of peers' requests
  *   message.h   messages and peer events
+ *   offer.h     messages whose payload is in a region
  *   directory.h finding nodes in etcd, and keeping a node's own entries there
  *
  * Locks, in the order in which they are taken: the loop's lock, a peer's `send_lock`, the node's
@@ -79,6 +80,10 @@ static inline int node_enter(const char *call, bool valid, const char *mistake) 
   error_set(HAUL_EINVAL, 0, NULL, NULL, "%s", mistake);
   return HAUL_EINVAL;
 }
+
+/* Removes the name, NULL: any name of the region, and waits without locks until no peer touches the
+ * region. HAUL_ENAME. */
+int regions_withdraw(struct haul_node *node, struct haul_region *region, const char *name);
 
 /* The number of requests of up to 1 MiB that a peer may have outstanding here: `peer_bytes`. */
 static inline uint16_t node_window(const struct haul_node *node) {

@@ -214,8 +214,7 @@ static void wait_for_peers(struct haul_node *node) {
     nanosleep(&(struct timespec){0, 20000}, NULL);
 }
 
-/* Removes the name, and waits without locks until no peer touches the region. */
-static int withdraw(struct haul_node *node, struct haul_region *region, const char *name) {
+int regions_withdraw(struct haul_node *node, struct haul_region *region, const char *name) {
   uint64_t handle;
   int64_t until = clock_after(clock_now(), node->config.liveness_ns);
   loop_lock(node->loop);
@@ -240,7 +239,7 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
   code = retain_open_node(region, name, &node);
   if (code)
     return code;
-  code = withdraw(node, region, name);
+  code = regions_withdraw(node, region, name);
   node_put(node);
   return code;
 }
@@ -289,7 +288,7 @@ static void withdraw_region(haul_region *region) {
     return;
   /* Every name. Without locks, as it waits until no peer touches the region, at most for the
    * liveness timeout. */
-  while (atomic_load(&region->names) > 0 && withdraw(node, region, NULL) == 0)
+  while (atomic_load(&region->names) > 0 && regions_withdraw(node, region, NULL) == 0)
     ;
   /* Another thread that closes the node holds the loop's lock until no peer touches the memory. */
   if (node_is_closed(node)) {

@@ -181,10 +181,7 @@ static void fill_report(struct haul_transfer *transfer, struct haul_report *repo
   snprintf(report->name, sizeof report->name, "%s", remote->name);
 }
 
-HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *report) {
-  int code = error_enter("haul_transfer_report");
-  if (code)
-    return code;
+int transfer_report(struct haul_transfer *transfer, struct haul_report *report) {
   if (!transfer || !report || report->size < sizeof report->size)
     return error_set(HAUL_EINVAL, 0, NULL, "initialize the report with HAUL_REPORT_INIT",
                      "transfer or report is NULL, or the report has no size");
@@ -195,6 +192,11 @@ HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *r
   fill_report(transfer, &whole);
   memcpy(report, &whole, size);
   return 0;
+}
+
+HAUL_API int haul_transfer_report(haul_transfer *transfer, struct haul_report *report) {
+  int code = error_enter("haul_transfer_report");
+  return code ? code : transfer_report(transfer, report);
 }
 
 struct text {

@@ -258,10 +258,10 @@ static int post_and_wait(const struct transfer_request *request, struct haul_tra
   return code;
 }
 
-static int start_transfer(struct haul_remote *remote, struct haul_region *region,
-                          const struct haul_piece *pieces, size_t count,
-                          const struct haul_transfer_options *given, enum haul_operation operation,
-                          struct haul_transfer **out) {
+int transfer_start(struct haul_remote *remote, struct haul_region *region,
+                   const struct haul_piece *pieces, size_t count,
+                   const struct haul_transfer_options *given, enum haul_operation operation,
+                   struct haul_transfer **out) {
   struct transfer_request request = {.remote = remote,
                                      .region = region,
                                      .pieces = pieces,
@@ -302,7 +302,7 @@ static int start_transfer(struct haul_remote *remote, struct haul_region *region
 }
 
 /* The hot path, a few instructions up to the store: one small segment, without options and handle,
- * for which a transport lends a mapping. False: start_transfer has to handle the call, and sets the
+ * for which a transport lends a mapping. False: transfer_start has to handle the call, and sets the
  * detail of errors. `length` is that of the segment, a compile-time constant where that matters. */
 static inline __attribute__((always_inline)) bool
 copy_direct(const struct haul_remote *remote, const struct haul_region *region,
@@ -362,7 +362,7 @@ static __attribute__((noinline)) int start_general(const char *call, struct haul
       copy_direct_sized(remote, region, pieces, operation))
     return 0;
   int code = error_enter(call);
-  return code ? code : start_transfer(remote, region, pieces, count, options, operation, out);
+  return code ? code : transfer_start(remote, region, pieces, count, options, operation, out);
 }
 
 static inline __attribute__((always_inline)) int

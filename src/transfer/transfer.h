@@ -256,6 +256,13 @@ static inline bool transfer_is_traced(const struct haul_transfer *transfer) {
   return trace_is_on(&transfer->remote->transfers->fabric->trace);
 }
 
+/* haul_write and haul_read, within a public call. */
+int transfer_start(struct haul_remote *remote, struct haul_region *region,
+                   const struct haul_piece *pieces, size_t count,
+                   const struct haul_transfer_options *given, enum haul_operation operation,
+                   struct haul_transfer **out);
+/* haul_transfer_report, within a public call. */
+int transfer_report(struct haul_transfer *transfer, struct haul_report *report);
 /* Posts all works, or ends those of a transfer that failed. `locked`: with the loop's lock. */
 void transfer_post_all(struct haul_transfer *transfer, bool locked);
 /* Posts the works once the event, at after_at, has completed. */

@@ -301,6 +301,16 @@ static void controls(void) {
   put_control(&wire, CONTROL_RELEASE, 0, NULL, 0);
   seed_save("control", "dial", &wire);
   wire = seed_begin();
+  wire_put8(&wire, 0);
+  memset(body, 0, 48);
+  body[16] = 100; /* of the region, and from byte 40 on of the payload */
+  body[24] = HAUL_HOST;
+  body[28] = HAUL_READ;
+  body[40] = 100;
+  put_control(&wire, CONTROL_OFFER, 3, body, 48);
+  put_control(&wire, CONTROL_TAKEN, 1, "\0\0\0\0", 4);
+  seed_save("control", "offer", &wire);
+  wire = seed_begin();
   wire_put8(&wire, 1);
   put_control(&wire, CONTROL_FOUND, 1, body, found_body(body));
   seed_save("control", "found", &wire);

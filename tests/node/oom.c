@@ -4,6 +4,7 @@
  * reported at once by a matching error; nothing crashes, hangs, leaks or is lost. */
 #include "support/check.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +29,8 @@ struct life {
   const char *address;
   int64_t patience;      /* of connects, and of transfers, which open connections */
   unsigned joined, left; /* events that the owner has read */
+  int offered;           /* result of the offer */
+  _Atomic bool offer_ended;
 };
 
 static int one_transfer(struct life *life, unsigned i, const char *only, bool write) {
@@ -121,6 +124,37 @@ static int talk(struct life *life) {
   return code;
 }
 
+static void *offer(void *argument) {
+  struct life *life = argument;
+  life->offered =
+      haul_message_offer(life->peer, 3, life->local, 0, LENGTH, haul_deadline_in(PATIENCE));
+  atomic_store(&life->offer_ended, true);
+  return NULL;
+}
+
+/* The user offers its region, unless it lacks memory for that; the owner reads it. */
+static int take_offer(struct life *life) {
+  struct haul_message message;
+  pthread_t thread;
+  int code = 0, kind = 0;
+  assert_int_equal(pthread_create(&thread, NULL, offer, life), 0);
+  while (!atomic_load(&life->offer_ended) && kind != HAUL_MESSAGE_OFFER && !all_left(life)) {
+    if (haul_message_receive(life->owner, &message, haul_deadline_in(MS)) != 0)
+      continue;
+    kind = message.kind;
+    life->joined += kind == HAUL_PEER_JOINED;
+    life->left += kind == HAUL_PEER_LEFT;
+    if (kind == HAUL_MESSAGE_OFFER)
+      code = haul_message_read(&message, life->regions[1], 0, NULL, NULL);
+    struct haul_error error = *haul_error_last();
+    haul_message_release(&message);
+    if (code)
+      assert_int_equal(haul_error_last()->code, error.code);
+  }
+  pthread_join(thread, NULL);
+  return code;
+}
+
 static int publish(struct life *life) {
   static const char *const names[] = {"host", "sim"};
   for (uint16_t i = 0; i < 2; i++) {
@@ -167,7 +201,9 @@ static int live(struct life *life) {
     code = haul_region_alloc(life->user, (struct haul_place){HAUL_SIM, 0}, LENGTH, 0, &life->local);
   if (code == 0)
     code = transfers(life);
-  return code == 0 ? talk(life) : code;
+  if (code == 0)
+    code = talk(life);
+  return code == 0 ? take_offer(life) : code;
 }
 
 static void whoever_joined_leaves(struct life *life) {
@@ -243,8 +279,10 @@ static void sweep(const char *address, void (*refuse)(unsigned n)) {
     end(&life);
     check_it_was_told_at_once(from, n);
     check_nothing_is_left(descriptors, n);
-    if (!refused)
+    if (!refused) {
       assert_works(code);
+      assert_int_equal(life.offered, 0);
+    }
     n += STRIDE;
   } while (refused);
   print_message("%u requests, one of %u refused\n", n - 1 - STRIDE, STRIDE);

@@ -118,7 +118,7 @@ class Layout(NamedTuple):
 
 
 class Message(NamedTuple):
-    kind: str  # "message"; with peer_events also "joined" and "left"
+    kind: str  # "message", "offer" (refused); with peer_events also "joined" and "left"
     peer: Peer
     tag: int
     data: bytes

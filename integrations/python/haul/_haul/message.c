@@ -19,6 +19,8 @@ static const char *kind_of(int kind) {
     return "joined";
   case HAUL_PEER_LEFT:
     return "left";
+  case HAUL_MESSAGE_OFFER: /* refused by the release */
+    return "offer";
   default:
     return "message";
   }
@@ -39,8 +41,8 @@ static PyObject *message_object(struct node *node, struct haul_message *message)
   PyObject *made =
       data_make("Message", Py_BuildValue("(sO&Ky#)", kind_of(message->kind), sender_item,
                                          (void *)&sender, (unsigned long long)message->tag,
-                                         message->length ? (const char *)message->bytes : "",
-                                         (Py_ssize_t)message->length));
+                                         message->length && message->bytes ? message->bytes : "",
+                                         (Py_ssize_t)(message->bytes ? message->length : 0)));
   haul_message_release(message);
   return made;
 }
