@@ -43,7 +43,7 @@ static const struct option_spec options[] = {
     {"iterations", OPTION_COUNT, offsetof(struct values, iterations), "N",
      "client: number of two-sided exchanges (default: 3)"},
     {"only", OPTION_TEXT, offsetof(struct values, only), "PATH",
-     "use only this path (map, rdma, tcp) for one-sided steps, and fail if it is closed"},
+     "use only this path (map, rdma, tcp), except for messages, and fail if it is closed"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
      "limit the silence of the other side (default: 30)"},
     {"insecure", OPTION_FLAG, offsetof(struct values, insecure), NULL,
@@ -71,10 +71,10 @@ static void print_summary(const struct side *side) {
   printf("\n%s: %s at %s%s, %s\n", role_text(side), size_text(side->size).text,
          place_text(haul_region_place(side->memory)).text,
          side->fell_back ? " (instead of the requested place)" : "", side->exported);
-  struct table table = table_begin("llll", "STEP", "PATH", "HERE", "THERE");
+  struct table table = table_begin("lllll", "STEP", "PATH", "COPIES", "HERE", "THERE");
   for (size_t i = 0; i < side->result_count; i++) {
     const struct pingpong_result *result = &side->results[i];
-    table_row(&table, result->step, result->path, result->mine ? "right" : "WRONG",
+    table_row(&table, result->step, result->path, result->copies, result->mine ? "right" : "WRONG",
               result->theirs ? "right" : "WRONG");
   }
   table_end(&table);
@@ -87,6 +87,7 @@ static void results_to_json(const struct side *side, struct json *json) {
     json_object(json, NULL);
     json_text(json, "step", side->results[i].step);
     json_text(json, "path", side->results[i].path);
+    json_text(json, "copies", side->results[i].copies);
     json_bool(json, "here", side->results[i].mine);
     json_bool(json, "there", side->results[i].theirs);
     json_end_object(json);
@@ -217,9 +218,10 @@ const struct command pingpong_command = {
     .usage = "--server [OPTIONS] | ADDRESS [OPTIONS]",
     .about =
         "Two-sided: the client sends 100*i+k in element k of iteration i; the server verifies it\n"
-        "and replies 200*i+k. One-sided: the server writes into the client's memory, then the\n"
-        "client reads the server's memory. Both sides verify each step, exchange the results and\n"
-        "print a summary. The exit status is 0 if all bytes were right on both sides.",
+        "and replies 200*i+k, as messages, or as offers if the memory of a side is on a device.\n"
+        "One-sided: the server writes into the client's memory, then the client reads that of the\n"
+        "server. Both sides verify each step, exchange the results and print a summary. The exit\n"
+        "status is 0 if all bytes were right on both sides.",
     .options = options,
     .examples = "  haul pingpong --server &\n"
                 "  haul pingpong 127.0.0.1:20000\n"

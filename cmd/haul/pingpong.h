@@ -21,9 +21,10 @@ enum pingpong_role { ROLE_CLIENT, ROLE_SERVER };
 
 /* The tags of messages. */
 enum pingpong_tag {
-  TAG_HELLO = 1, /* client: "haul-pingpong 1 SIZE ITERATIONS REGION" */
-  TAG_WELCOME,   /* server: "haul-pingpong 1 REGION" */
+  TAG_HELLO = 1, /* client: "haul-pingpong 2 SIZE ITERATIONS REGION" */
+  TAG_WELCOME,   /* server: "haul-pingpong 2 REGION" */
   TAG_DATA,      /* a chunk of the memory, in order */
+  TAG_OFFER,     /* the whole memory, in an offer */
   TAG_READY,     /* the memory of the sender is prepared */
   TAG_DONE,      /* the one-sided operation has ended */
   TAG_VERDICT,   /* one byte; 1: the bytes were right */
@@ -33,6 +34,7 @@ enum pingpong_tag {
 struct pingpong_result {
   char step[24];
   char path[16];
+  char copies[48];   /* of each byte on the path: "kernel 2, DMA 1"; "-": not known */
   bool mine, theirs; /* the two verdicts */
 };
 
@@ -42,7 +44,7 @@ struct side {
   uint64_t size; /* bytes, a multiple of 4 */
   unsigned iterations;
   int64_t timeout;  /* nanoseconds of silence of the other side */
-  const char *only; /* path of one-sided operations of this side; NULL: the best one */
+  const char *only; /* path of reads and one-sided operations of this side; NULL: the best one */
   haul_node *node;
   haul_peer *peer;
   haul_region *memory;  /* the memory that the steps transfer, at the place */

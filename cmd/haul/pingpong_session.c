@@ -28,8 +28,8 @@ static int next_message(struct side *side, struct haul_message *message, haul_de
     int result = haul_message_receive(side->node, message, haul_deadline_in(INTERRUPT_SLICE_NS));
     if (interrupted())
       return fail_because(NULL, "interrupted");
-    if (result == 0 && message->kind == HAUL_MESSAGE &&
-        (!side->peer || message->peer == side->peer))
+    bool is_message = message->kind == HAUL_MESSAGE || message->kind == HAUL_MESSAGE_OFFER;
+    if (result == 0 && is_message && (!side->peer || message->peer == side->peer))
       return EXIT_DONE;
     if (result == 0) {
       bool closed = message->kind == HAUL_PEER_LEFT && side->peer && message->peer == side->peer;
@@ -52,7 +52,7 @@ static int receive_message(struct side *side, enum pingpong_tag tag, struct haul
   int status = next_message(side, message, haul_deadline_in(side->timeout));
   if (status)
     return status;
-  if (message->tag == tag)
+  if (message->tag == tag && (message->kind == HAUL_MESSAGE_OFFER) == (tag == TAG_OFFER))
     return EXIT_DONE;
   fail_because("run haul pingpong of one version on both sides",
                "the other side sent a message with tag %" PRIu64 ", expected %d", message->tag,
@@ -69,7 +69,7 @@ static int expect_message(struct side *side, enum pingpong_tag tag) {
   return status;
 }
 
-static int send_memory(struct side *side) {
+static int send_messages(struct side *side) {
   int status = memory_to_scratch(side);
   const char *bytes = haul_region_address(side->scratch);
   for (uint64_t at = 0; at < side->size && status == EXIT_DONE; at += PART) {
@@ -80,7 +80,7 @@ static int send_memory(struct side *side) {
   return status;
 }
 
-static int receive_memory(struct side *side) {
+static int receive_messages(struct side *side) {
   char *bytes = haul_region_address(side->scratch);
   for (uint64_t at = 0; at < side->size;) {
     struct haul_message message;
@@ -100,14 +100,14 @@ static int receive_memory(struct side *side) {
 
 /* Copies the text of a greeting with a terminator; "" if it is too long. */
 static void copy_text(const struct haul_message *message, char text[GREETING_SIZE]) {
-  size_t length = message->length < GREETING_SIZE ? message->length : 0;
+  size_t length = message->bytes && message->length < GREETING_SIZE ? message->length : 0;
   if (length)
     memcpy(text, message->bytes, length);
   text[length] = '\0';
 }
 
 static bool parse_hello(const char *text, struct side *side, char region[256]) {
-  if (sscanf(text, "haul-pingpong 1 %" SCNu64 " %u %255s", &side->size, &side->iterations,
+  if (sscanf(text, "haul-pingpong 2 %" SCNu64 " %u %255s", &side->size, &side->iterations,
              region) != 3)
     return false;
   return side->size >= sizeof(uint32_t) && side->size <= PINGPONG_SIZE_MAX &&
@@ -121,7 +121,7 @@ int side_await_hello(struct side *side, char region[256]) {
   int status = next_message(side, &message, HAUL_FOREVER);
   if (status)
     return status;
-  bool good = message.tag == TAG_HELLO;
+  bool good = message.tag == TAG_HELLO && message.kind == HAUL_MESSAGE;
   copy_text(&message, text);
   side->peer = haul_peer_retain(message.peer);
   haul_message_release(&message);
@@ -133,14 +133,14 @@ int side_await_hello(struct side *side, char region[256]) {
 
 int side_send_welcome(struct side *side) {
   char text[GREETING_SIZE];
-  int length = snprintf(text, sizeof(text), "haul-pingpong 1 %s", side->name);
+  int length = snprintf(text, sizeof(text), "haul-pingpong 2 %s", side->name);
   return send_message(side, TAG_WELCOME, text, (size_t)length);
 }
 
 int side_send_hello(struct side *side, char region[256]) {
   char text[GREETING_SIZE];
   struct haul_message message;
-  int length = snprintf(text, sizeof(text), "haul-pingpong 1 %" PRIu64 " %u %s", side->size,
+  int length = snprintf(text, sizeof(text), "haul-pingpong 2 %" PRIu64 " %u %s", side->size,
                         side->iterations, side->name);
   int status = send_message(side, TAG_HELLO, text, (size_t)length);
   if (status == EXIT_DONE)
@@ -149,7 +149,7 @@ int side_send_hello(struct side *side, char region[256]) {
     return status;
   copy_text(&message, text);
   haul_message_release(&message);
-  if (sscanf(text, "haul-pingpong 1 %255s", region) != 1)
+  if (sscanf(text, "haul-pingpong 2 %255s", region) != 1)
     return fail_because(NULL, "the server sent an invalid WELCOME");
   return EXIT_DONE;
 }
@@ -185,28 +185,94 @@ struct step {
   step_function *client, *server;
 };
 
-/* Two-sided: the client sends 100·i + k, the server replies 200·i + k */
+static void note_path(const struct side *side, const struct haul_path *path,
+                      struct pingpong_result *result) {
+  const struct {
+    const char *name;
+    unsigned count;
+  } copies[] = {
+      {"CPU", path->copies_cpu}, {"kernel", path->copies_kernel}, {"DMA", path->copies_dma}};
+  size_t used = 0;
+  snprintf(result->path, sizeof(result->path), "%s", path->name);
+  for (size_t i = 0; i < sizeof(copies) / sizeof(copies[0]); i++)
+    if (copies[i].count > 0)
+      used += (size_t)snprintf(result->copies + used, sizeof(result->copies) - used, "%s%s %u",
+                               used ? ", " : "", copies[i].name, copies[i].count);
+  narrate(side, "  over %s (%s), copies: %s", path->name, path->detail, result->copies);
+}
+
+/* Two-sided: the client sends 100·i + k, the server replies 200·i + k. Both know the two places. A
+ * failed offer fails the step, not the session. */
+
+static bool is_offered(const struct side *side) {
+  return haul_region_place(side->memory).kind != HAUL_HOST ||
+         haul_remote_place(side->remote).kind != HAUL_HOST;
+}
+
+static int failed_step(const struct side *side, const char *what) {
+  fail_library("%s", what);
+  return haul_peer_status(side->peer) ? EXIT_FAILED : EXIT_DONE;
+}
+
+static int send_memory(struct side *side, bool *sent) {
+  if (!is_offered(side))
+    return send_messages(side);
+  *sent = haul_message_offer(side->peer, TAG_OFFER, side->memory, 0, side->size,
+                             haul_deadline_in(side->timeout)) == 0;
+  return *sent ? EXIT_DONE : failed_step(side, "cannot send the memory to the other side");
+}
+
+static int read_offer(struct side *side, struct pingpong_result *result) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_report report = {.size = sizeof(report)};
+  struct haul_message message;
+  int status = receive_message(side, TAG_OFFER, &message);
+  if (status)
+    return status;
+  options.only = side->only;
+  options.deadline = haul_deadline_in(side->timeout);
+  if (message.length != side->size)
+    status = fail_because(NULL, "the other side did not send the agreed number of bytes");
+  else if (haul_message_read(&message, side->memory, 0, &options, &report))
+    status = failed_step(side, "cannot receive the memory of the other side");
+  else
+    note_path(side, &report.paths[0], result);
+  haul_message_release(&message);
+  return status;
+}
+
+static int receive_memory(struct side *side, struct pingpong_result *result) {
+  return is_offered(side) ? read_offer(side, result) : receive_messages(side);
+}
 
 static int exchange_client(struct side *side, unsigned i, struct pingpong_result *result) {
+  bool sent = true;
   int status = memory_fill(side, 100 * i);
   if (status == EXIT_DONE)
-    status = send_memory(side);
+    status = send_memory(side, &sent);
   if (status == EXIT_DONE)
     status = memory_clear(side);
   if (status == EXIT_DONE)
-    status = receive_memory(side);
-  return status ? status : memory_check(side, 200 * i, &result->mine);
+    status = receive_memory(side, result);
+  if (status == EXIT_DONE)
+    status = memory_check(side, 200 * i, &result->mine);
+  result->mine &= sent;
+  return status;
 }
 
 static int exchange_server(struct side *side, unsigned i, struct pingpong_result *result) {
+  bool sent = true;
   int status = memory_clear(side);
   if (status == EXIT_DONE)
-    status = receive_memory(side);
+    status = receive_memory(side, result);
   if (status == EXIT_DONE)
     status = memory_check(side, 100 * i, &result->mine);
   if (status == EXIT_DONE)
     status = memory_fill(side, 200 * i);
-  return status ? status : send_memory(side);
+  if (status == EXIT_DONE)
+    status = send_memory(side, &sent);
+  result->mine &= sent;
+  return status;
 }
 
 /* Writes or reads the whole memory, and stores the path in `result`. Without a result, any path is
@@ -226,7 +292,7 @@ static int transfer(struct side *side, enum haul_operation operation, haul_regio
   if (!code)
     code = haul_transfer_report(transfer, &report);
   if (!code && report.path_count && result)
-    snprintf(result->path, sizeof(result->path), "%s", report.paths[0].name);
+    note_path(side, &report.paths[0], result);
   int status = code ? fail_library("the one-sided operation failed") : EXIT_DONE;
   haul_transfer_release(transfer);
   return status;
@@ -318,6 +384,7 @@ static int run_step(struct side *side, const struct step *step, unsigned iterati
   else
     snprintf(result->step, sizeof(result->step), "%s", step->name);
   snprintf(result->path, sizeof(result->path), "messages");
+  snprintf(result->copies, sizeof(result->copies), "-");
   narrate(side, "%s", result->step);
   int status = function(side, iteration, result);
   return status ? status : exchange_verdicts(side, result);

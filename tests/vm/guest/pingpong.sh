@@ -21,14 +21,14 @@ play() {
     --only rdma
   says "^pingpong: verified$"
   says "^client: 1.00 MiB at $here,"
-  says "^one-sided read  *rdma  *right  *right$"
+  says "^one-sided read  *rdma  .*DMA [123]  *right  *right$"
   wait "$player"
   holds "the server is content" test $? = 0
   cp "$work/server" "$work/out"
   cp "$work/server.err" "$work/err"
   says "^pingpong: verified$"
   says "^server: 1.00 MiB at $there,"
-  says "^one-sided write  *rdma  *right  *right$"
+  says "^one-sided write  *rdma  .*DMA [123]  *right  *right$"
 }
 
 for address in $v4_b "[$v6_b]"; do
