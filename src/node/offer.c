@@ -109,10 +109,11 @@ static int parse_taken(struct request *request, struct wire *in) {
   int32_t status = (int32_t)wire_get32(in);
   if (in->failed || status > 0 || status < HAUL_EAUTH)
     return HAUL_EPROTO;
-  return status == 0
-             ? 0
-             : error_set(status, 0, request->peer->base.name, NULL,
-                         "the receiver did not read the payload: %s", haul_error_text(status));
+  if (status == 0)
+    return 0;
+  return error_set(status, 0, request->peer->base.name,
+                   "the receiver has the detail, if it called haul_message_read",
+                   "the receiver did not read the payload: %s", haul_error_text(status));
 }
 
 /* Lends the region for the time of the request. */

@@ -449,10 +449,34 @@ static void allocation_failures_leave_no_validity_page(void **state) {
   close(descriptor);
 }
 
+/* By its handle, for the identity, and to read; it changes nothing that a directory would enter. */
+static void a_lent_region_has_no_name(void **state) {
+  struct fixture *fixture = *state;
+  struct export_view view;
+  uint64_t handle;
+  _Atomic uint32_t *changes = exports_changes(fixture->exports);
+  uint32_t before = atomic_load(changes);
+  assert_works(exports_lend(fixture->exports, fixture->region, " 1", "alice", &handle));
+  assert_int_equal(atomic_load(&fixture->region->names), 1);
+  assert_false(is_found(fixture, handle));
+  assert_int_equal(exports_find(fixture->exports, handle, "alice", &view), 0);
+  assert_int_equal(view.rights, HAUL_READ);
+  assert_int_equal(export_check(&view, HAUL_OP_WRITE, 0, 1), HAUL_EACCESS);
+  region_put(view.region);
+  assert_int_equal(exports_find_name(fixture->exports, " 1", "alice", &view), HAUL_ENAME);
+  assert_int_equal(exports_list(fixture->exports, "", "alice", &view, 1), 0);
+  assert_int_equal(exports_count(fixture->exports, "alice"), 0);
+  assert_int_equal(exports_count(fixture->exports, NULL), 1);
+  drop(fixture, " 1", handle);
+  assert_int_equal(exports_find(fixture->exports, handle, "alice", &view), HAUL_ESTALE);
+  assert_int_equal(atomic_load(changes), before);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      TEST(a_lent_region_has_no_name),
       TEST(invalid_names_are_rejected),
       TEST(invalid_rights_are_rejected),
       TEST(a_name_is_unique),
