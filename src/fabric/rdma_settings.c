@@ -10,23 +10,29 @@ struct entry {
   uint64_t number;
 };
 
-/* Reads the entry at the start of the text. Returns the comma or the end behind it; NULL: it is
- * invalid. */
-static const char *read_entry(const char *text, struct entry *entry) {
-  size_t length = strcspn(text, ":,");
-  char *end;
-  if (text[length] == ':') {
-    if (length == 0 || length >= sizeof entry->nic)
-      return NULL;
-  } else {
-    length = 0;
-  }
+static bool take_name(const char *text, size_t length, struct entry *entry) {
+  if (length == 0 || length >= sizeof entry->nic)
+    return false;
   memcpy(entry->nic, text, length);
   entry->nic[length] = '\0';
-  text += length + (length > 0);
-  if (!isdigit((unsigned char)*text))
+  return true;
+}
+
+/* Reads the entry at the start of the text. Returns the comma or the end behind it; NULL: it is
+ * invalid. */
+static const char *read_entry(enum rdma_setting which, const char *text, struct entry *entry) {
+  text += which == RDMA_NICS && *text == '^';
+  size_t length = strcspn(text, ":,^ ");
+  char *end = (char *)text + length;
+  *entry = (struct entry){.number = 0};
+  if ((which == RDMA_NICS || *end == ':') && !take_name(text, length, entry))
     return NULL;
-  entry->number = strtoull(text, &end, strncmp(text, "0x", 2) == 0 ? 16 : 10);
+  if (which != RDMA_NICS) {
+    text = *end == ':' ? end + 1 : text;
+    if (!isdigit((unsigned char)*text))
+      return NULL;
+    entry->number = strtoull(text, &end, strncmp(text, "0x", 2) == 0 ? 16 : 10);
+  }
   return *end == ',' || *end == '\0' ? end : NULL;
 }
 
@@ -35,10 +41,10 @@ bool rdma_setting_assign(struct rdma_settings *settings, enum rdma_setting which
   char *into = settings->texts[which];
   struct entry entry;
   bool automatic = strcmp(text, "auto") == 0;
-  if (strlen(text) >= sizeof settings->texts[0])
+  if (strlen(text) >= sizeof settings->texts[0] || strstr(text, ",^"))
     return false;
   for (const char *at = text; !automatic; at++) {
-    at = read_entry(at, &entry);
+    at = read_entry(which, at, &entry);
     if (!at || entry.number < min || entry.number > max ||
         (which == RDMA_MTU && entry.number & (entry.number - 1)))
       return false;
@@ -51,12 +57,13 @@ bool rdma_setting_assign(struct rdma_settings *settings, enum rdma_setting which
 
 int rdma_setting_of(const struct rdma_settings *settings, enum rdma_setting which,
                     const char *nic) {
-  const char *at = settings ? settings->texts[which] : "";
-  int others = RDMA_AUTO;
+  const char *text = settings ? settings->texts[which] : "", *at = text;
+  bool excludes = *text == '^';
+  int others = which == RDMA_NICS ? excludes || !*text : RDMA_AUTO;
   struct entry entry;
-  for (; *at && (at = read_entry(at, &entry)); at += *at == ',') {
+  for (; *at && (at = read_entry(which, at, &entry)); at += *at == ',') {
     if (strcmp(entry.nic, nic) == 0)
-      return (int)entry.number;
+      return which == RDMA_NICS ? !excludes : (int)entry.number;
     if (!*entry.nic)
       others = (int)entry.number;
   }
@@ -68,7 +75,7 @@ bool rdma_setting_finds_stranger(const struct rdma_settings *settings, enum rdma
                                  const void *user, char name[64]) {
   const char *at = settings ? settings->texts[which] : "";
   struct entry entry;
-  for (; *at && (at = read_entry(at, &entry)); at += *at == ',') {
+  for (; *at && (at = read_entry(which, at, &entry)); at += *at == ',') {
     strcpy(name, entry.nic);
     if (*name && !is_nic(user, name))
       return true;
@@ -78,14 +85,14 @@ bool rdma_setting_finds_stranger(const struct rdma_settings *settings, enum rdma
 
 bool rdma_settings_need_nic(const struct rdma_settings *settings) {
   for (unsigned i = 0; i < RDMA_SETTINGS; i++)
-    if ((i >= RDMA_GID && i <= RDMA_MTU && *settings->texts[i]) || strchr(settings->texts[i], ':'))
+    if ((i >= RDMA_NICS && i <= RDMA_MTU && *settings->texts[i]) || strchr(settings->texts[i], ':'))
       return true;
   return false;
 }
 
 const char *rdma_setting_name(enum rdma_setting which) {
-  static const char *const names[] = {"rdma_traffic_class", "rdma_service_level", "rdma_gid",
-                                      "rdma_pkey",          "rdma_mtu",           "rdma_timeout",
-                                      "rdma_retry_count"};
+  static const char *const names[] = {"rdma_traffic_class", "rdma_service_level", "rdma_nics",
+                                      "rdma_gid",           "rdma_pkey",          "rdma_mtu",
+                                      "rdma_timeout",       "rdma_retry_count"};
   return names[which];
 }

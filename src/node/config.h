@@ -14,7 +14,7 @@
 
 #define CONFIG_FILE      "/etc/haul/haul.conf"
 #define CONFIG_MAX       65536u /* bytes of a file */
-#define SETTINGS_COUNT   43u
+#define SETTINGS_COUNT   44u
 #define CONFIG_FILENAMES 5 /* settings whose value is the name of a file */
 
 enum origin { FROM_DEFAULT, FROM_CALL, FROM_ENVIRONMENT, FROM_FILE };

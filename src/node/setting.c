@@ -100,6 +100,7 @@ static const struct setting settings[] = {
     NUMBER("dpdk_wait", TIME, MEMORY(dpdk_wait_ns), 0, INT64_MAX, .initial = 0),
     BY_NIC("rdma_traffic_class", RDMA_TRAFFIC_CLASS, 0, 255),
     BY_NIC("rdma_service_level", RDMA_SERVICE_LEVEL, 0, 15),
+    {.name = "rdma_nics", .form = NICS, .index = RDMA_NICS},
     BY_NIC("rdma_gid", RDMA_GID, 0, 255),
     BY_NIC("rdma_pkey", RDMA_PKEY, 1, 65535),
     BY_NIC("rdma_mtu", RDMA_MTU, 256, 4096),
@@ -235,6 +236,7 @@ static int bad_value(const struct setting *setting, const char *object, const ch
       [EAL] = "auto or EAL options, but none that ends a program, for example -l 0 -m 512",
       [POOLS] = "four numbers of objects of 64K, 1M, 16M and 256M, for example 4096,1024,256,64",
       [PATHS] = "auto, or paths with growing sizes on all but the last, for example tcp:64K,rdma",
+      [NICS] = "auto, names of NICs or ^ and names, for example mlx5_0,mlx5_1 or ^mlx5_2",
       [FILENAME] = "a path of 1 to 255 bytes or none, for example /etc/haul/keys",
   };
   char range[128], example[32];
@@ -247,7 +249,7 @@ static int bad_value(const struct setting *setting, const char *object, const ch
                      "invalid %s '%.40s': expected %s, for example %s", setting->name, value, range,
                      example);
   }
-  if (setting->form == NICS)
+  if (setting->form == NICS && max > 0)
     return error_set(HAUL_EINVAL, 0, object, hint,
                      "invalid %s '%.40s': expected auto, %s from %u to %u, or such numbers by NIC, "
                      "for example mlx5_0:%u,mlx5_1:%u",

@@ -18,7 +18,7 @@ expect 0 "JSON" "$HAUL" info --config --json
 holds "it has all settings" python3 -c '
 import json, sys
 settings = {one["name"]: one for one in json.load(open(sys.argv[1]))["settings"]}
-assert len(settings) == 43 and settings["pool"]["value"] == "64M", settings' "$work/out"
+assert len(settings) == 44 and settings["pool"]["value"] == "64M", settings' "$work/out"
 
 section "invalid settings"
 echo 'pol = 64M' >"$work/haul.conf"

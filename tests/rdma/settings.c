@@ -3,6 +3,7 @@
  * open. */
 #include "support/check.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +16,10 @@
 
 static struct pair t;
 
-static const char *const variables[] = {
-    "HAUL_RDMA_TRAFFIC_CLASS", "HAUL_RDMA_SERVICE_LEVEL", "HAUL_RDMA_GID",        "HAUL_RDMA_PKEY",
-    "HAUL_RDMA_MTU",           "HAUL_RDMA_TIMEOUT",       "HAUL_RDMA_RETRY_COUNT"};
+static const char *const variables[] = {"HAUL_RDMA_TRAFFIC_CLASS", "HAUL_RDMA_SERVICE_LEVEL",
+                                        "HAUL_RDMA_GID",           "HAUL_RDMA_PKEY",
+                                        "HAUL_RDMA_MTU",           "HAUL_RDMA_TIMEOUT",
+                                        "HAUL_RDMA_RETRY_COUNT",   "HAUL_RDMA_NICS"};
 
 static int set_up(void **state) {
   (void)state;
@@ -150,6 +152,8 @@ static void a_node_with_a_wrong_setting_does_not_open(void **state) {
   refuses("HAUL_RDMA_PKEY", "5", "rdma_pkey", "its partition keys: 0xffff");
   nic_double()->devices[0].port[0].mtu = IBV_MTU_1024;
   refuses("HAUL_RDMA_MTU", "2048", "rdma_mtu", "at most 1024");
+  refuses("HAUL_RDMA_NICS", "double0,mlx5_0", "rdma_nics", "no NIC mlx5_0");
+  refuses("HAUL_RDMA_NICS", "double0:1", "HAUL_RDMA_NICS", "^mlx5_2");
   refuses("HAUL_RDMA_TIMEOUT", "32", "HAUL_RDMA_TIMEOUT", "from 1 to 31");
   refuses("HAUL_RDMA_TRAFFIC_CLASS", "256", "HAUL_RDMA_TRAFFIC_CLASS", "from 0 to 255");
 }
@@ -160,6 +164,19 @@ static void without_nics_they_have_no_effect(void **state) {
   nic_double()->count = 0;
   assert_works(haul_node_open(NULL, &t.node));
   nic_double()->count = 1;
+}
+
+static void a_node_uses_the_chosen_nics_alone(void **state) {
+  (void)state;
+  nic_set("10.0.0.1,10.0.0.3");
+  nic_set_of_children("10.0.0.2,10.0.0.4");
+  setenv("HAUL_RDMA_NICS", "double1", 1);
+  uint64_t before = atomic_load(&nic_double()->devices[0].requests);
+  connect_pair();
+  assert_int_equal(atomic_load(&nic_double()->devices[0].requests), before);
+  assert_int_not_equal(atomic_load(&nic_double()->devices[1].requests), 0);
+  nic_set_of_children(NULL);
+  nic_set("10.0.0.1");
 }
 
 static void infiniband_within_a_subnet_needs_no_global_header(void **state) {
@@ -197,6 +214,7 @@ int main(int argc, char **argv) {
       TEST(fewer_retries_end_sooner),
       TEST(a_node_with_a_wrong_setting_does_not_open),
       TEST(without_nics_they_have_no_effect),
+      TEST(a_node_uses_the_chosen_nics_alone),
       TEST(infiniband_within_a_subnet_needs_no_global_header),
       TEST(infiniband_across_subnets_has_a_global_header),
   };

@@ -433,6 +433,45 @@ static void a_setting_for_an_unknown_nic_is_refused(void **state) {
   assert_string_equal(haul_error_last()->hint, "list them: ls /sys/class/infiniband");
 }
 
+static void check_nics(const char *text, bool first, bool second) {
+  struct nics *nics = open_with(RDMA_NICS, text);
+  const bool used[] = {first, second};
+  for (size_t i = 0; i < COUNT(used); i++) {
+    assert_int_equal(nics->list[i].context != NULL, used[i]);
+    assert_string_equal(nics->list[i].reason, used[i] ? "" : "excluded by the setting rdma_nics");
+  }
+  nics_close(nics);
+}
+
+static void nics_are_chosen_or_excluded(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0");
+  rdma_add_roce("mlx5_1");
+  check_nics("auto", true, true);
+  check_nics("mlx5_0", true, false);
+  check_nics("mlx5_1,mlx5_0", true, true);
+  check_nics("^mlx5_0", false, true);
+  check_nics("^mlx5_0,mlx5_1", false, false);
+}
+
+static void check_unknown_name(const char *text) {
+  struct rdma_settings settings = {0};
+  struct nics *nics;
+  assert_true(rdma_setting_assign(&settings, RDMA_NICS, text, 0, 0));
+  assert_true(rdma_settings_need_nic(&settings));
+  assert_fails(HAUL_EINVAL, nics_open(&settings, &nics));
+  assert_string_equal(haul_error_last()->object, "rdma_nics");
+  assert_string_equal(haul_error_last()->text, "there is no NIC mlx5");
+}
+
+static void an_unknown_nic_is_neither_chosen_nor_excluded(void **state) {
+  (void)state;
+  rdma_add_roce("mlx5_0");
+  check_unknown_name("mlx5");
+  check_unknown_name("mlx5_0,mlx5");
+  check_unknown_name("^mlx5");
+}
+
 /* The only NIC does not fit. */
 static void check_wrong(enum rdma_setting which, const char *value, const char *object,
                         const char *hint) {
@@ -751,6 +790,8 @@ int main(void) {
       TEST(the_interface_is_named),
       TEST(settings_are_for_all_nics_or_by_nic),
       TEST(a_setting_for_an_unknown_nic_is_refused),
+      TEST(nics_are_chosen_or_excluded),
+      TEST(an_unknown_nic_is_neither_chosen_nor_excluded),
       TEST(a_set_gid_is_taken_though_another_is_better),
       TEST(a_missing_gid_is_refused_with_those_that_there_are),
       TEST(a_port_that_is_down_refuses_no_gid),

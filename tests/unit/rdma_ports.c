@@ -77,6 +77,19 @@ static void settings_are_reported(void **state) {
   assert_int_equal(port.service_level, 3);
 }
 
+static void an_excluded_nic_has_one_line(void **state) {
+  (void)state;
+  struct haul_device host = device_at("", 0);
+  rdma_add_roce("mlx5_0");
+  rdma_add_roce("mlx5_1");
+  strcpy(settings.texts[RDMA_NICS], "^mlx5_0");
+  struct haul_port used = port_of(&host, 0, 2), excluded = port_of(&host, 1, 2);
+  memset(&settings, 0, sizeof settings);
+  assert_string_equal(used.name, "mlx5_1/1");
+  assert_string_equal(excluded.name, "mlx5_0/1");
+  assert_string_equal(excluded.reason, "excluded by the setting rdma_nics");
+}
+
 static void software_and_unknown_distance_are_reported(void **state) {
   (void)state;
   struct haul_device nowhere = device_at("", -1);
@@ -188,6 +201,7 @@ int main(void) {
       TEST(without_nics_there_are_no_ports),
       TEST(a_port_is_described),
       TEST(settings_are_reported),
+      TEST(an_excluded_nic_has_one_line),
       TEST(software_and_unknown_distance_are_reported),
       TEST(infiniband_reports_the_lid),
       TEST(unusable_ports_come_last_with_a_reason),

@@ -124,6 +124,8 @@ static int probe_dmabuf(const struct nic *nic) {
 
 /* haul connects queue pairs without a connection manager, which iWARP requires. */
 static bool open_context(struct nic *nic, struct ibv_device *device) {
+  if (!nic->settings[RDMA_NICS])
+    return unusable(nic, 0, "excluded by the setting rdma_nics");
   if (device->transport_type != IBV_TRANSPORT_IB)
     return unusable(nic, 0, "it supports neither InfiniBand nor RoCE%s",
                     device->transport_type == IBV_TRANSPORT_IWARP ? ", only iWARP" : "");
