@@ -227,7 +227,8 @@ struct estimate {
   unsigned copies_kernel_buffered;
   uint64_t small_piece;
   unsigned rails;
-  unsigned refusal; /* transport.refusal */
+  unsigned refusal;             /* transport.refusal */
+  const _Atomic bool *outdated; /* once it is true the estimate does not hold any more; or NULL */
   char detail[64];
   char reason[192]; /* why it is closed, or open and staged */
 };

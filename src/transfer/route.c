@@ -41,8 +41,11 @@ static void prefer_within_host(struct route *route) {
 static __attribute__((cold)) void init_route(struct haul_remote *remote, const struct memory *local,
                                              unsigned refusal, enum haul_operation operation,
                                              struct route *route) {
-  for (size_t i = 0; transport_at(i); i++)
+  for (size_t i = 0; transport_at(i); i++) {
     estimate_one(remote, i, local, refusal, operation, &route->estimates[i]);
+    if (route->estimates[i].outdated)
+      route->outdated = route->estimates[i].outdated;
+  }
   prefer_within_host(route);
   route->costs = costs_of(remote->link, route->type, remote->key.place, route->estimates);
 }
@@ -59,22 +62,29 @@ static uint64_t type_of(const struct haul_remote *remote, const struct memory *l
          (uint64_t)refusal << 16 | access << 8 | foreign * 4u | viewed * 2u | by_cpu;
 }
 
+/* The latest of its type. */
 static struct route *find_route(struct route *from, uint64_t type) {
   while (from && from->type != type)
     from = from->next;
   return from;
 }
 
+static bool holds(const struct route *route) {
+  return route && !(route->outdated && atomic_load_explicit(route->outdated, memory_order_relaxed));
+}
+
 /* Adds the route, or returns the same one that another thread added meanwhile. */
 static struct route *add_route(struct haul_remote *remote, struct route *route) {
-  struct route *first = atomic_load_explicit(&remote->routes, memory_order_acquire), *other;
+  struct route *first = atomic_load_explicit(&remote->routes, memory_order_acquire);
   do {
-    other = find_route(first, route->type);
+    struct route *other = find_route(first, route->type);
+    if (holds(other)) {
+      alloc_free(route);
+      return other;
+    }
     route->next = first;
-  } while (!other && !atomic_compare_exchange_weak(&remote->routes, &first, route));
-  if (other)
-    alloc_free(route);
-  return other ? other : route;
+  } while (!atomic_compare_exchange_weak(&remote->routes, &first, route));
+  return route;
 }
 
 /* Only one transport registers device memory. */
@@ -92,7 +102,7 @@ struct route *remote_route(struct haul_remote *remote, struct haul_region *regio
   uint64_t type = type_of(remote, local, refusal, operation);
   struct route *route =
       find_route(atomic_load_explicit(&remote->routes, memory_order_acquire), type);
-  if (__builtin_expect(route != NULL, 1))
+  if (__builtin_expect(holds(route), 1))
     return route;
   route = alloc_zero(1, sizeof *route);
   if (!route) {

@@ -44,7 +44,8 @@ struct route {
   uint64_t type; /* of the local memory and the operation: route.c, type_of */
   struct estimate estimates[TRANSPORTS_MAX];
   struct tune slices[TRANSPORTS_MAX];
-  struct costs *costs; /* of the link; NULL: the estimates alone decide */
+  struct costs *costs;          /* of the link; NULL: the estimates alone decide */
+  const _Atomic bool *outdated; /* of an estimate; or NULL */
 };
 
 struct haul_remote {

@@ -198,6 +198,67 @@ static void a_shortage_stages_until_the_next_try(void **state) {
   haul_region_release(local);
 }
 
+static void await_direct(struct haul_region *local) {
+  haul_deadline until = haul_deadline_in(BOUND);
+  while (strstr(path_from(local).detail, "staged")) {
+    assert_true(haul_deadline_in(0) < until);
+    check_bytes(local, 3, MIB + 7);
+    usleep(20000);
+  }
+  check_direct(local);
+}
+
+/* The owner has to stage each of its regions, until the peer's node has asked again for all. No
+ * region is looked up again meanwhile. */
+static void a_shortage_of_the_owner_stages_until_the_next_try(void **state) {
+  (void)state;
+  struct haul_region *published[3];
+  struct haul_remote *remotes[3], *first;
+  char name[16];
+  door->dmabuf = 2;
+  open_nodes("dmabuf", host);
+  first = t.remote;
+  struct haul_region *local = alloc(t.user, host, LENGTH), *there = t.there;
+  for (unsigned i = 0; i < 3; i++) {
+    snprintf(name, sizeof name, "short%u", i);
+    published[i] = alloc(t.owner, gpu, LENGTH);
+    assert_works(haul_region_publish(published[i], name, HAUL_READ | HAUL_WRITE));
+    nic_fault("dmabuf,nomem:1");
+    assert_works(haul_peer_lookup(t.peer, name, haul_deadline_in(BOUND), &remotes[i]));
+    t.remote = remotes[i];
+    t.there = published[i];
+    check_staged(local, "staged remotely");
+  }
+  for (unsigned i = 0; i < 3; i++) {
+    t.remote = remotes[i];
+    t.there = published[i];
+    await_direct(local);
+  }
+  for (unsigned i = 0; i < 3; i++) {
+    haul_remote_release(remotes[i]);
+    haul_region_release(published[i]); /* waits for the peer's keys */
+  }
+  t.remote = first;
+  t.there = there;
+  haul_region_release(local);
+}
+
+/* It is larger than the BAR1, which is no shortage that ends. */
+static void a_shortage_that_lasts_leaves_it_staged(void **state) {
+  (void)state;
+  door->dmabuf = 2;
+  door->bar1 = LENGTH / 2;
+  open_nodes("dmabuf", gpu);
+  struct haul_region *local = alloc(t.user, host, LENGTH);
+  check_staged(local, "staged remotely");
+  wait_for_the_next_try();
+  wait_for_the_next_try();
+  check_staged(local, "staged remotely");
+  door->bar1 = 0;
+  await_direct(local);
+  haul_region_release(local);
+}
+
 static void a_refused_region_stages_no_other(void **state) {
   (void)state;
   door->dmabuf = 2;
@@ -439,6 +500,8 @@ int main(void) {
       TEST(without_both_it_is_staged),
       TEST(it_may_be_larger_than_the_hosts_memory),
       TEST(a_shortage_stages_until_the_next_try),
+      TEST(a_shortage_of_the_owner_stages_until_the_next_try),
+      TEST(a_shortage_that_lasts_leaves_it_staged),
       TEST(a_refused_region_stages_no_other),
       TEST(a_rail_that_refuses_leaves_the_others),
       TEST(the_nearest_nics_carry_it),

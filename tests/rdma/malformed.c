@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -545,7 +546,8 @@ static void pairs_that_do_not_exist_end_the_owner(void **state) {
 }
 
 static struct rdma_record attached(unsigned flags, uint32_t request) {
-  at.registration = raw_rail_register(&rail, haul_region_address(at.target), LENGTH);
+  if (!at.registration)
+    at.registration = raw_rail_register(&rail, haul_region_address(at.target), LENGTH);
   return (struct rdma_record){.type = RDMA_ATTACHED,
                               .request = request,
                               .handle = HANDLE,
@@ -591,6 +593,7 @@ static int end_node(void **state) {
   (void)state;
   haul_remote_release(at.remote);
   assert_int_equal(rail.verbs->dereg_mr(at.registration), 0);
+  at.registration = NULL;
   haul_region_release(at.region);
   haul_region_release(at.target);
   haul_peer_close(at.peer);
@@ -741,6 +744,56 @@ static void an_owner_that_leaves_before_the_welcome_leaks_nothing(void **state) 
   nic_check_empty();
 }
 
+/* The owner answers the next ATTACH, which comes without a look-up. */
+static void answer_again(unsigned flags, uint64_t length) {
+  struct rdma_record response = attached(flags, receive_record(at.channel, RDMA_ATTACH).request);
+  response.length = length;
+  send_record(at.channel, &response);
+}
+
+static bool is_staged(void) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_path path;
+  options.only = "rdma";
+  assert_works(haul_explain(at.region, at.remote, HAUL_OP_WRITE, 1, &options, &path, &(size_t){1}));
+  return strstr(path.detail, "staged");
+}
+
+static void a_region_that_is_short_of_keys_is_attached_again(void **state) {
+  (void)state;
+  serve_node(RDMA_STAGED | RDMA_RETRIES, RDMA_FENCES);
+  struct haul_transfer *staged = start(HAUL_OP_READ, BOUND);
+  uint32_t copy = raw_rail_hear(&rail, RDMA_COPY_OUT).request;
+  answer_again(RDMA_STAGED | RDMA_RETRIES, LENGTH);
+  assert_true(receive_record(at.channel, RDMA_DETACH).handle == HANDLE);
+  answer_again(0, LENGTH);
+  while (is_staged())
+    nanosleep(&(struct timespec){0, MS}, NULL);
+  assert_works(finish(start(HAUL_OP_WRITE, BOUND)));
+  assert_true(raw_rail_say(&rail, &(struct rdma_record){.type = RDMA_RESPONSE, .request = copy}));
+  finish(staged);
+  haul_remote_release(at.remote);
+  at.remote = NULL;
+  receive_record(at.channel, RDMA_DETACH);
+  receive_record(at.channel, RDMA_DETACH);
+}
+
+static void another_length_of_it_ends_the_owner(void **state) {
+  (void)state;
+  serve_node(RDMA_STAGED | RDMA_RETRIES, RDMA_FENCES);
+  answer_again(0, LENGTH + 1);
+  assert_true(raw_ended(at.control, SOON));
+}
+
+/* As one of an older version. */
+static void an_owner_that_does_not_retry_is_not_asked(void **state) {
+  uint8_t byte;
+  (void)state;
+  serve_node(RDMA_STAGED, RDMA_FENCES);
+  nanosleep(&(struct timespec){1, 500 * MS}, NULL);
+  assert_int_equal(recv(at.channel, &byte, 1, MSG_DONTWAIT | MSG_PEEK), -1);
+}
+
 static void no_atomics_without_the_owners_flag(void **state) {
   (void)state;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -819,6 +872,9 @@ int main(int argc, char **argv) {
       CLIENT_TEST(a_lost_write_times_out_while_polled),
       CLIENT_TEST(a_lost_write_times_out_despite_other_traffic),
       CLIENT_TEST(a_response_with_epath_ends_the_owner),
+      CLIENT_TEST(a_region_that_is_short_of_keys_is_attached_again),
+      CLIENT_TEST(another_length_of_it_ends_the_owner),
+      CLIENT_TEST(an_owner_that_does_not_retry_is_not_asked),
       CLIENT_TEST(no_atomics_without_the_owners_flag),
       CLIENT_TEST(a_false_atomics_flag_fails_as_stale),
       CLIENT_TEST(a_slow_owner_is_not_flooded),

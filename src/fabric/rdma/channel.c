@@ -18,7 +18,6 @@
 struct attach_request {
   struct channel_request base; /* in endpoint->attach_requests */
   struct rdma_binding *binding;
-  const struct remote_key *key;
 };
 
 /* Without memory for a longer queue, or behind a peer that does not read, the channel fails. */
@@ -215,15 +214,33 @@ static int on_ready(struct rdma_endpoint *endpoint) {
   return 0;
 }
 
-static int fill_binding(const struct attach_request *request, const struct rdma_record *response) {
-  struct rdma_endpoint *endpoint = (struct rdma_endpoint *)request->base.endpoint;
-  struct rdma_binding *binding = request->binding;
+struct rdma_binding *rdma_make_binding(const struct rdma_endpoint *endpoint, uint64_t handle,
+                                       uint64_t length) {
+  struct rdma_binding *binding =
+      alloc_zero(1, sizeof *binding + endpoint->rail_count * sizeof binding->keys[0]);
+  if (!binding)
+    return NULL;
+  binding->handle = handle;
+  binding->length = length;
+  list_init(&binding->link);
+  return binding;
+}
+
+/* `ns` from now, unless the next one is due earlier. */
+static void again_in(struct rdma_endpoint *endpoint, int64_t ns) {
+  if (!timer_runs(&endpoint->attach_timer))
+    loop_timer_start(endpoint->base.link->fabric->loop, &endpoint->attach_timer,
+                     clock_after(clock_now(), ns));
+}
+
+static int fill_binding(struct rdma_endpoint *endpoint, struct rdma_binding *binding,
+                        const struct rdma_record *response) {
   if (response->status)
     return error_set(HAUL_ENOPATH, 0, NULL, NULL, "the peer says %s",
                      error_quote(response->reason));
   unsigned rails = ((1u << endpoint->rail_count) - 1) & ~(unsigned)response->missing;
-  if (response->length != request->key->length || response->rails != endpoint->rail_count ||
-      response->handle != request->key->handle || rails == 0 ||
+  if (response->length != binding->length || response->rails != endpoint->rail_count ||
+      response->handle != binding->handle || rails == 0 ||
       response->atomic_rail >= endpoint->rail_count)
     return HAUL_EPROTO;
   binding->rails = (uint16_t)rails;
@@ -244,22 +261,59 @@ static int fill_binding(const struct attach_request *request, const struct rdma_
     endpoint->slot_count = response->slots < RDMA_SLOTS ? response->slots : RDMA_SLOTS;
   list_append(&endpoint->bindings, &binding->link);
   combiner_unlock(&endpoint->combiner);
+  binding->retries = binding->staged && response->flags & RDMA_RETRIES;
   return 0;
+}
+
+/* The first one with this handle (0: any) that the owner may be able to register later. It moves
+ * behind the others. */
+static struct rdma_binding *find_short(struct rdma_endpoint *endpoint, uint64_t handle) {
+  list_each(item, &endpoint->bindings) {
+    struct rdma_binding *binding = list_entry(item, struct rdma_binding, link);
+    if (!binding->retries || (handle && binding->handle != handle))
+      continue;
+    list_remove(item);
+    list_append(&endpoint->bindings, item);
+    return binding;
+  }
+  return NULL;
+}
+
+/* The binding to fill: of the request, or a new one beside that of a region which was `staged`, as
+ * works under way use the keys of the staging area. NULL: the use is not needed. */
+static struct rdma_binding *find_unfilled(const struct rdma_endpoint *endpoint,
+                                          const struct channel_request *request,
+                                          const struct rdma_binding *staged,
+                                          const struct rdma_record *response) {
+  if (request)
+    return ((const struct attach_request *)request)->binding;
+  return staged && response->status == 0 && !(response->flags & RDMA_STAGED)
+             ? rdma_make_binding(endpoint, staged->handle, staged->length)
+             : NULL;
 }
 
 static int on_attached(struct rdma_endpoint *endpoint, const struct rdma_record *response) {
   struct channel_request *request =
       channel_request_find(&endpoint->attach_requests, response->request);
-  if (!request) { /* it timed out */
-    if (response->status == 0)
-      rdma_send_record(endpoint,
-                       &(struct rdma_record){.type = RDMA_DETACH, .handle = response->handle});
-    return 0;
-  }
-  int code = fill_binding((struct attach_request *)request, response);
+  struct rdma_binding *staged = request ? NULL : find_short(endpoint, response->handle);
+  struct rdma_binding *binding = find_unfilled(endpoint, request, staged, response);
+  int code = binding ? fill_binding(endpoint, binding, response) : 0;
+  if (code && !request)
+    alloc_free(binding);
   if (code == HAUL_EPROTO)
     return code;
-  channel_request_end(request, code);
+  if (!binding && response->status == 0) /* also where the request timed out */
+    rdma_send_record(endpoint,
+                     &(struct rdma_record){.type = RDMA_DETACH, .handle = response->handle});
+  if (staged) {
+    staged->direct = binding;
+    staged->retries = !binding && response->flags & RDMA_RETRIES;
+    atomic_store_explicit(&staged->renewed, binding != NULL, memory_order_release);
+  }
+  if (staged || (binding && binding->retries))
+    again_in(endpoint, staged && binding ? 0 : RDMA_RETRY_NS); /* 0: for the next region */
+  if (request)
+    channel_request_end(request, code);
   return 0;
 }
 
@@ -288,6 +342,8 @@ void rdma_release_bindings(struct rdma_endpoint *endpoint) {
       rdma_send_record(endpoint, &(struct rdma_record){.type = type, .handle = binding->handle});
       binding->end_sent = true;
     }
+    if (released && binding->direct) /* which is behind it in the list */
+      atomic_store(&binding->direct->released, true);
     if (released) {
       list_remove(&binding->link);
       alloc_free(binding);
@@ -296,21 +352,32 @@ void rdma_release_bindings(struct rdma_endpoint *endpoint) {
   combiner_unlock(&endpoint->combiner);
 }
 
-int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
-                struct rdma_binding *binding) {
+static uint32_t send_attach(struct rdma_endpoint *endpoint, uint64_t handle) {
+  uint32_t request = rdma_next_request(endpoint);
+  rdma_send_record(
+      endpoint, &(struct rdma_record){.type = RDMA_ATTACH, .request = request, .handle = handle});
+  return request;
+}
+
+/* One region at a time, in turns: while the shortage lasts one ATTACH goes out each RDMA_RETRY_NS,
+ * whatever the number of regions. */
+void rdma_attach_again(struct timer *timer) {
+  struct rdma_endpoint *endpoint = list_entry(timer, struct rdma_endpoint, attach_timer);
+  struct rdma_binding *next = find_short(endpoint, 0);
+  if (next)
+    send_attach(endpoint, next->handle);
+}
+
+int rdma_attach(struct rdma_endpoint *endpoint, haul_deadline until, struct rdma_binding *binding) {
   struct loop *loop = endpoint->base.link->fabric->loop;
-  struct attach_request request = {
-      .base.endpoint = &endpoint->base, .key = key, .binding = binding};
+  struct attach_request request = {.base.endpoint = &endpoint->base, .binding = binding};
   loop_lock(loop);
   if (endpoint->channel.fd < 0) {
     loop_unlock(loop);
     return error_set(HAUL_EPATH, 0, NULL, NULL, "%s", endpoint_reason(&endpoint->base));
   }
-  request.base.id = rdma_next_request(endpoint);
+  request.base.id = send_attach(endpoint, binding->handle);
   list_append(&endpoint->attach_requests, &request.base.link);
-  rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_ATTACH,
-                                                   .request = request.base.id,
-                                                   .handle = key->handle});
   loop_unlock(loop);
   return channel_request_wait(&request.base, until);
 }
@@ -449,6 +516,7 @@ void rdma_channel_stop(struct rdma_endpoint *endpoint, int code) {
   rdma_break(endpoint, "the peer left");
   rdma_end_stranded(endpoint, code);
   loop_timer_stop(&endpoint->restore.timer);
+  loop_timer_stop(&endpoint->attach_timer);
   loop_unwatch(loop, &endpoint->watch);
   stream_close(&endpoint->channel);
   drop_unsent(&endpoint->unsent);

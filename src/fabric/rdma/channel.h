@@ -10,6 +10,7 @@
 struct rdma_binding;
 struct rdma_endpoint;
 struct rdma_rail;
+struct timer;
 
 int rdma_channel_start(struct rdma_endpoint *endpoint, struct stream stream);
 void rdma_channel_stop(struct rdma_endpoint *endpoint, int code);
@@ -29,8 +30,12 @@ int rdma_on_record(struct rdma_endpoint *endpoint, const uint8_t bytes[RDMA_RECO
                    const struct rdma_rail *rail);
 /* Sends REVOKE_ACK for revoked regions without jobs, and DETACH for released ones. */
 void rdma_release_bindings(struct rdma_endpoint *endpoint);
+/* NULL: no memory. */
+struct rdma_binding *rdma_make_binding(const struct rdma_endpoint *endpoint, uint64_t handle,
+                                       uint64_t length);
 /* Without the lock; blocks until `until`. */
-int rdma_attach(struct rdma_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
-                struct rdma_binding *binding);
+int rdma_attach(struct rdma_endpoint *endpoint, haul_deadline until, struct rdma_binding *binding);
+/* Asks the owner for one of the regions that it staged for a shortage. */
+void rdma_attach_again(struct timer *timer);
 
 #endif

@@ -28,9 +28,8 @@
 #define KIND_DEVICE 2u
 #define KIND_PLACES 2 /* bits below the place */
 
-/* A refusal may be for lack of something that others free. It is tried again after a second, and
- * after this many times as long as it took. */
-#define RETRY_NS    1000000000
+/* A refusal may be for lack of something that others free. It is tried again after RDMA_RETRY_NS,
+ * and after this many times as long as it took. */
 #define RETRY_SHARE 64
 
 static int pin_error(const struct rdma_device *device, int system) {
@@ -265,6 +264,11 @@ static uint32_t refusal_number(struct rdma_node *node, const char *text) {
   return i + 1;
 }
 
+int64_t rdma_retry_at(int64_t began) {
+  int64_t now = clock_now();
+  return clock_after(now, RDMA_RETRY_NS + RETRY_SHARE * (now - began));
+}
+
 #define DEVICES ((1u << RDMA_RAILS_MAX) - 1)
 
 void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_region *region) {
@@ -290,12 +294,10 @@ void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_regi
   uint64_t number = refused  ? refusal_number(node, haul_error_last()->text)
                     : others ? was >> RDMA_REFUSAL_AT
                              : 0;
-  int64_t now = clock_now();
   refused |= others;
   atomic_store(&region->refused,
                refused | (tried | devices) << RDMA_RAILS_MAX | number << RDMA_REFUSAL_AT);
-  atomic_store(&region->retry_at,
-               refused ? clock_after(now, RETRY_NS + RETRY_SHARE * (now - began)) : HAUL_FOREVER);
+  atomic_store(&region->retry_at, refused ? rdma_retry_at(began) : HAUL_FOREVER);
 }
 
 bool rdma_device_allows_atomics(const struct rdma_device *device, const struct memory *memory,

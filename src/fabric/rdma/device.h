@@ -82,8 +82,11 @@ bool rdma_device_allows_atomics(const struct rdma_device *device, const struct m
 int rdma_device_register(struct rdma_device *device, const struct memory *memory,
                          struct registration **registration, struct ibv_mr **mr);
 
+#define RDMA_RETRY_NS   1000000000
 #define RDMA_REFUSAL_AT 32 /* bit of the reason's number in region->refused */
 
+/* When a registration is tried again that began then and was refused now. */
+int64_t rdma_retry_at(int64_t began);
 /* Registers the region's device memory at the devices of these bits, unless that has been done or
  * failed a moment ago; region->refused has the outcome. The registrations stay in the caches. */
 void rdma_devices_try(struct rdma_node *node, unsigned devices, struct haul_region *region);

@@ -37,7 +37,7 @@
 /* A remote region. Mutable fields are guarded by the endpoint's lock. */
 struct rdma_binding {
   struct list link; /* endpoint->bindings */
-  uint64_t handle, address;
+  uint64_t handle, length, address;
   bool staged; /* address and keys are the staging area's */
   bool fenced; /* the owner has to fence its device */
   bool atomic; /* the keys allow atomics, over `atomic_rail` */
@@ -45,11 +45,15 @@ struct rdma_binding {
   uint16_t rails;        /* bits of those with a key */
   uint32_t number;       /* for immediates */
   uint32_t jobs;         /* under way */
+  bool retries;          /* the owner may be able to register it later; the loop's lock */
+  uint32_t again;        /* the ATTACH that is sent for it; 0: none; the loop's lock */
   bool revoked;          /* by the owner */
   bool end_sent;         /* DETACH or REVOKE_ACK went out */
   _Atomic bool released; /* by its user; written without a lock */
-  char reason[128];      /* why the peer stages the memory */
-  uint32_t keys[];       /* by rail */
+  _Atomic bool renewed;  /* the owner has registered it meanwhile: new jobs use `direct` */
+  struct rdma_binding *direct;
+  char reason[128]; /* why the peer stages the memory */
+  uint32_t keys[];  /* by rail */
 };
 
 /* Records for the channel that its socket had no room for. */
@@ -83,6 +87,7 @@ struct rdma_endpoint {
   uint32_t next_request;
   uint32_t outstanding;        /* requests without a response; the loop's lock */
   struct list attach_requests; /* struct attach_request of channel.c */
+  struct timer attach_timer;   /* of the next ATTACH for a binding that `retries` */
   struct list attachments;
   struct list attach_queue;      /* the peer's ATTACHs that wait for a thread */
   bool attaching;                /* a thread serves one of them */
@@ -112,6 +117,11 @@ struct rdma_endpoint {
   uint64_t checksummed;                   /* bytes, for the peer, in this turn */
   uint32_t next_number;                   /* of an attachment */
 };
+
+/* The binding that new jobs use. */
+static inline struct rdma_binding *rdma_latest(struct rdma_binding *binding) {
+  return atomic_load_explicit(&binding->renewed, memory_order_acquire) ? binding->direct : binding;
+}
 
 /* Never 0, the number of a probe (restore.c). */
 static inline uint32_t rdma_next_request(struct rdma_endpoint *endpoint) {

@@ -59,6 +59,7 @@ struct rdma_span {
 #define RDMA_STAGED        1u /* address and keys of the staging area: slots of WORK_BYTES_MAX */
 #define RDMA_FENCED_WRITES 2u /* writes carry an immediate, and are complete with FENCED */
 #define RDMA_ATOMIC        4u /* the keys allow atomics */
+#define RDMA_RETRIES       8u /* staged for a shortage: a later ATTACH may get the region's keys */
 
 /* The ends of all records of a hello. */
 struct rdma_greeting {

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/futex.h"
 #include "core/sum.h"
+#include "core/sys.h"
 #include "core/thread.h"
 #include "fabric/devcopy.h"
 #include "fabric/exports.h"
@@ -134,8 +135,10 @@ void rdma_close_attachments(struct rdma_endpoint *endpoint) {
 static int make_reachable(struct rdma_endpoint *endpoint, struct rdma_attachment *attachment,
                           struct rdma_staging_area **area) {
   const struct memory *memory = &attachment->region->memory;
+  int64_t began = clock_now();
   bool partly = false;
   int code = 0;
+  attachment->retry_at = HAUL_FOREVER;
   for (unsigned i = 0; i < endpoint->rail_count && code != HAUL_ELIMIT; i++) {
     int refusal = rdma_device_export(endpoint->rails[i]->device, memory, attachment->rights,
                                      &attachment->registrations[i]);
@@ -149,6 +152,8 @@ static int make_reachable(struct rdma_endpoint *endpoint, struct rdma_attachment
     return code;
   attachment->staged = true;
   snprintf(attachment->reason, sizeof attachment->reason, "%.127s", haul_error_last()->text);
+  if (code == HAUL_ELIMIT)
+    attachment->retry_at = rdma_retry_at(began);
   return area ? open_area(endpoint, memory->place, area) : 0;
 }
 
@@ -211,7 +216,8 @@ static void describe_attachment(const struct rdma_endpoint *endpoint,
   response->atomic_rail = atomic ? (uint8_t)rail->number : 0;
   response->flags =
       (uint8_t)((staged ? RDMA_STAGED : 0) | (memory->provider->fence ? RDMA_FENCED_WRITES : 0) |
-                (atomic ? RDMA_ATOMIC : 0));
+                (atomic ? RDMA_ATOMIC : 0) |
+                (attachment->retry_at < HAUL_FOREVER ? RDMA_RETRIES : 0));
   response->slots = staged ? (uint8_t)area->slots : 0;
   memcpy(response->reason, attachment->reason, sizeof response->reason);
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
@@ -252,19 +258,27 @@ static void install(struct rdma_endpoint *endpoint, struct rdma_attachment *atta
     *area = NULL;
   }
   attachment->number = ++endpoint->next_number;
+  attachment->copies = attachment->staged;
+  struct rdma_attachment *before = find_attachment(endpoint, attachment->handle);
+  if (before) { /* this one is another try, for the same uses */
+    attachment->number = before->number;
+    attachment->uses = before->uses;
+    attachment->copies = before->copies;
+    free_attachment(endpoint, before);
+  }
   list_append(&endpoint->attachments, &attachment->link);
 }
 
 /* Called with the lock; releases it while it registers. */
 static void serve_attach(struct rdma_endpoint *endpoint, const struct rdma_record *request) {
   struct loop *loop = endpoint->base.link->fabric->loop;
-  struct rdma_attachment *attachment = NULL;
+  struct rdma_attachment *attachment = find_attachment(endpoint, request->handle);
   struct rdma_staging_area *area = NULL;
   struct export_view view;
   int code = 0;
   char reason[128] = "";
   bool needs_area = !endpoint->staging_area;
-  if (!find_attachment(endpoint, request->handle) &&
+  if ((!attachment || attachment->retry_at <= clock_now()) &&
       find_export(endpoint, request->handle, &view) == 0) {
     loop_unlock(loop);
     attachment = attach(endpoint, &view, needs_area ? &area : NULL);
@@ -491,7 +505,7 @@ static int start_staged_copy(struct rdma_endpoint *endpoint, const struct rdma_r
   list_each(item, &endpoint->staged_copies) count++;
   if (count >= STAGED_COPIES_MAX)
     return HAUL_EPROTO;
-  int code = !attachment->staged || !(attachment->rights & (in ? HAUL_WRITE : HAUL_READ))
+  int code = !attachment->copies || !(attachment->rights & (in ? HAUL_WRITE : HAUL_READ))
                  ? HAUL_EACCESS
                  : check_spans(endpoint, request, &attachment->region->memory, true);
   struct staged_copy *staged = code ? NULL : alloc_zero(1, sizeof *staged);

@@ -27,6 +27,8 @@ struct rdma_attachment {
   uint32_t number;                /* for immediates */
   bool staged;                    /* reached through the staging area */
   char reason[128];               /* why it is staged */
+  bool copies;                    /* the peer may copy through it: it is staged, or was */
+  int64_t retry_at;               /* when an ATTACH tries again to register it; or HAUL_FOREVER */
   struct haul_region *region;     /* a reference: its memory stays registered */
   struct ibv_mr *registrations[]; /* by rail */
 };

@@ -288,7 +288,7 @@ static int prepare_local(struct rdma_job *job) {
 
 /* NULL with the detail. Atomics use the rail that the owner names. */
 static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *work) {
-  const struct rdma_binding *binding = work->binding;
+  struct rdma_binding *binding = rdma_latest(work->binding);
   /* The owner compares checksums for peers that may read. (Over tcp it sums the bytes sent.) */
   if (work->checksum && !(work->key->rights & HAUL_READ)) {
     error_set(HAUL_ENOPATH, 0, NULL, NULL,
@@ -308,6 +308,7 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
       near & ~(unsigned)atomic_load_explicit(&work->region->refused, memory_order_relaxed);
   job->rail = choose_rail(endpoint, taking ? taking : near, work->bytes);
   job->work = work;
+  work->binding = binding;
   job->slot = -1;
   job->staged = !taking && !operation_is_atomic(work->operation);
   job->needs_fence = work->operation == HAUL_OP_WRITE && binding->fenced && !binding->staged;

@@ -56,6 +56,7 @@ static int create(struct link *link, struct endpoint **out) {
   endpoint->channel = STREAM_NONE;
   list_init(&endpoint->peer);
   timer_init(&endpoint->timer, rdma_check_stuck);
+  timer_init(&endpoint->attach_timer, rdma_attach_again);
   rdma_restore_init(endpoint);
   list_init(&endpoint->attach_requests);
   list_init(&endpoint->bindings);
@@ -160,13 +161,8 @@ static void rdma_destroy(struct endpoint *base) {
 static int bind_remote(struct endpoint *base, const struct remote_key *key, haul_deadline until,
                        void **out) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  struct rdma_binding *binding =
-      alloc_zero(1, sizeof *binding + endpoint->rail_count * sizeof binding->keys[0]);
-  if (!binding)
-    return error_memory("remote region");
-  binding->handle = key->handle;
-  list_init(&binding->link);
-  int code = rdma_attach(endpoint, key, until, binding);
+  struct rdma_binding *binding = rdma_make_binding(endpoint, key->handle, key->length);
+  int code = binding ? rdma_attach(endpoint, until, binding) : error_memory("remote region");
   if (code) {
     alloc_free(binding);
     return code;
@@ -315,7 +311,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
                      const struct memory *local, enum haul_operation operation,
                      struct estimate *estimate) {
   struct rdma_endpoint *endpoint = (struct rdma_endpoint *)base;
-  struct rdma_binding *binding = bound;
+  struct rdma_binding *binding = rdma_latest(bound);
   (void)key;
   unsigned refused = estimate->refusal;
   bool local_staged = refused;
@@ -325,6 +321,7 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   char why[96];
   *estimate = (struct estimate){.open = !local_staged || copy_stages(local),
                                 .zero_copy = !local_staged && !binding->staged,
+                                .outdated = binding->staged ? &binding->renewed : NULL,
                                 .rails = operation_is_atomic(operation) ? 1 : choice.count,
                                 .copies_dma = 1u + local_staged + binding->staged};
   explain_choice(endpoint, binding, local->place, &choice, why);
