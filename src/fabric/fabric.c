@@ -206,10 +206,11 @@ void endpoint_resume(struct endpoint *endpoint) {
   if (endpoint_is_closed(endpoint))
     return;
   link_log_lost(endpoint->link); /* first */
-  atomic_store(&endpoint->interrupted, false);
+  bool restored = atomic_exchange(&endpoint->interrupted, false);
   atomic_store(&endpoint->open, true);
   loop_notify(endpoint->link->fabric->loop);
-  link_log(endpoint->link, LOG_PATH_RESTORED, endpoint->transport->name, NULL);
+  if (restored)
+    link_log(endpoint->link, LOG_PATH_RESTORED, endpoint->transport->name, NULL);
 }
 
 void endpoint_failed(struct endpoint *endpoint, const char *format, ...) {

@@ -425,7 +425,7 @@ void endpoint_interrupt(struct endpoint *endpoint, const char *reason);
 /* Why the endpoint was interrupted since then, though it is open again; else "". As
  * endpoint_reason. */
 const char *endpoint_interruption(const struct endpoint *endpoint, int64_t since);
-/* Opens an interrupted endpoint, unless it was closed meanwhile. With the lock. */
+/* Opens a new or interrupted endpoint, unless it was closed meanwhile. With the lock. */
 void endpoint_resume(struct endpoint *endpoint);
 /* The same as endpoint_close with a warning, for an endpoint that could not open. */
 void endpoint_failed(struct endpoint *endpoint, const char *format, ...)

@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -36,6 +37,7 @@ static void begin(const char *own, const char *owners) {
 static int tear_down(void **state) {
   (void)state;
   nic_set_of_children(NULL);
+  unsetenv("HAUL_RDMA_TIMEOUT");
   pair_close(&t);
   return 0;
 }
@@ -173,6 +175,57 @@ static void routed_rails_are_reported(void **state) {
   begin_with("10.0.1.1,10.0.9.1,10.0.8.1", "10.0.7.2,10.0.6.2,10.0.1.2", "routed");
   assert_string_equal(explained().detail, "double0, 3 rails");
   assert_non_null(strstr(explained().reason, "2 paired by order, not by subnet"));
+}
+
+/* As with 8 tries of 4 ms. */
+static void fail_soon(void) {
+  setenv("HAUL_RDMA_TIMEOUT", "10", 1);
+}
+
+/* The rails of common subnets carry the bytes, before the other one has failed and after. */
+static void a_route_that_drops_packets_leaves_its_rail_out(void **state) {
+  (void)state;
+  begin_with("10.0.1.1,10.0.9.1,10.0.2.1", "10.0.1.2,10.0.8.2,10.0.2.2", "routed,drops");
+  assert_non_null(strstr(explained().reason, "1 left out: the peer's NICs do not acknowledge"));
+  assert_moves(2);
+  pair_close(&t);
+  fail_soon();
+  begin_with("10.0.1.1,10.0.9.1,10.0.2.1", "10.0.1.2,10.0.8.2,10.0.2.2", "routed,drops");
+  nanosleep(&(struct timespec){1, 500 * MS}, NULL);
+  assert_non_null(strstr(explained().reason, "1 left out: the peer's NICs do not acknowledge"));
+  assert_moves(2);
+}
+
+/* And it is left out when the rails are connected again. */
+static void a_route_that_drops_packets_later_leaves_its_rail_out(void **state) {
+  (void)state;
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece whole = {0, 0, LENGTH};
+  fail_soon();
+  begin_with("10.0.1.1,10.0.9.1,10.0.2.1", "10.0.1.2,10.0.8.2,10.0.2.2", "routed");
+  assert_moves(3);
+  nic_fault("routed,drops");
+  struct double_device *lost = &nic_double()->devices[1];
+  for (uint64_t before = lost->requests; lost->requests == before;)
+    assert_works(haul_write(t.remote, t.region, &whole, 1, NULL, NULL));
+  options.only = "rdma";
+  haul_deadline until = haul_deadline_in(BOUND);
+  while (haul_write(t.remote, t.region, &whole, 1, &options, NULL) != 0) {
+    assert_true(haul_deadline_in(0) < until);
+    nanosleep(&(struct timespec){0, 10 * MS}, NULL);
+  }
+  haul_remote_release(t.remote);
+  assert_works(haul_peer_lookup(t.peer, "memory", haul_deadline_in(BOUND), &t.remote));
+  assert_moves(2);
+}
+
+static void routes_that_drop_packets_close_the_path(void **state) {
+  (void)state;
+  fail_soon();
+  begin_with("10.0.1.1,10.0.2.1", "10.1.1.2,10.1.2.2", "routed,drops");
+  struct haul_path path = explained();
+  assert_false(path.open);
+  assert_non_null(strstr(path.reason, "the peer's NICs do not acknowledge"));
 }
 
 static void all_are_routed(void **state) {
@@ -378,6 +431,9 @@ int main(int argc, char **argv) {
       TEST(two_in_a_subnet_with_two),
       TEST(routed_ends_are_paired_by_order),
       TEST(routed_rails_are_reported),
+      TEST(a_route_that_drops_packets_leaves_its_rail_out),
+      TEST(a_route_that_drops_packets_later_leaves_its_rail_out),
+      TEST(routes_that_drop_packets_close_the_path),
       TEST(all_are_routed),
       TEST(ends_without_a_route_are_left_out),
       TEST(without_a_route_the_path_is_closed),

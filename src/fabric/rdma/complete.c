@@ -31,10 +31,15 @@ static void handle_completion(struct rdma_rail *rail, const struct ibv_wc *compl
                               struct list *ended) {
   bool message = completion->wr_id & (WR_ID_RECEIVE | WR_ID_SEND);
   struct rdma_job *job = message ? NULL : (struct rdma_job *)(uintptr_t)completion->wr_id;
-  if (completion->status != IBV_WC_SUCCESS)
+  if (completion->status != IBV_WC_SUCCESS) {
     rdma_rail_drop_receive(rail, completion);
-  if (rail->broken && completion->status != IBV_WC_SUCCESS)
-    return; /* its job ends with the rail, and may have ended already */
+    if (rail->broken)
+      return;                         /* its job ends with the rail, and may have ended already */
+    if (!rdma_rail_is_usable(rail)) { /* it has no jobs, and is closed alone */
+      rail->messages.completed = rail->messages.sent;
+      return;
+    }
+  }
   if (completion->status == IBV_WC_WR_FLUSH_ERR && completion->wr_id & WR_ID_RECEIVE) {
     rail->flushed = true; /* a completion that names the cause may follow */
   } else if (completion->status == IBV_WC_SUCCESS && message) {
@@ -63,7 +68,7 @@ static bool poll_rail(struct rdma_rail *rail, struct list *ended) {
   } while (count == 16);
   if (progress)
     rail->progress_at = clock_now();
-  if (rail->flushed && !rail->broken) {
+  if (rail->flushed && !rail->broken && rdma_rail_is_usable(rail)) {
     rdma_rail_set_error(rail, IBV_WC_WR_FLUSH_ERR, 0);
     rdma_rail_mark_broken(rail);
   }
@@ -263,6 +268,7 @@ __attribute__((cold)) void rdma_check_stuck(struct timer *timer) {
       stuck = rail;
   }
   combiner_unlock(&endpoint->combiner);
+  endpoint->restore.late = true;
   if (!stuck)
     return;
   const char *nic = stuck->device->nic->name;

@@ -18,8 +18,8 @@
  *   rdma.c      the transport table
  *   absent.c    the table in a build without the verbs' header
  *
- * Locks: the loop's lock guards the channel, attachments, staged copies, and each job in
- * `stepping`. The endpoint's lock (`combiner`) guards the lists of jobs and bindings, rails and
+ * Locks: the loop's lock guards the channel, attachments, the list of bindings, staged copies, and
+ * each job in `stepping`. The endpoint's lock (`combiner`) guards the lists of jobs, rails and
  * slots. It is taken after the loop's lock; only the regcache's lock may be taken inside it.
  * Posting to the receives that rails share needs no lock (receives.h). */
 #ifndef HAUL_FABRIC_RDMA_ENDPOINT_H
@@ -46,7 +46,6 @@ struct rdma_binding {
   uint32_t number;       /* for immediates */
   uint32_t jobs;         /* under way */
   bool retries;          /* the owner may be able to register it later; the loop's lock */
-  uint32_t again;        /* the ATTACH that is sent for it; 0: none; the loop's lock */
   bool revoked;          /* by the owner */
   bool end_sent;         /* DETACH or REVOKE_ACK went out */
   _Atomic bool released; /* by its user; written without a lock */
@@ -72,7 +71,8 @@ struct rdma_restore {
   bool possible;     /* the path was open, and the peer supports it */
   bool peer_does;    /* the peer's HELLO */
   bool quiet;        /* after BROKEN_ACK: neither side has queue pairs */
-  bool probing;      /* the new rails carry a message each */
+  bool probing;      /* the rails carry a message each */
+  bool late;         /* those of rails by order have had their time */
 };
 
 struct rdma_endpoint {
@@ -91,7 +91,7 @@ struct rdma_endpoint {
   struct list attachments;
   struct list attach_queue;      /* the peer's ATTACHs that wait for a thread */
   bool attaching;                /* a thread serves one of them */
-  struct list bindings;          /* lock */
+  struct list bindings;          /* the loop's lock */
   _Atomic bool bindings_changed; /* rdma_release_bindings has something to do */
   bool hello_received, ready_sent, ready_received;
   struct rdma_greeting *greeting; /* of a hello whose records have not all come; else NULL */
@@ -153,6 +153,9 @@ int rdma_rails_settle(struct rdma_endpoint *endpoint, const struct rdma_greeting
 int rdma_rails_connect(struct rdma_endpoint *endpoint, const struct rdma_greeting *peer);
 void rdma_rails_close(struct rdma_endpoint *endpoint);
 void rdma_rails_free(struct rdma_endpoint *endpoint);
+
+/* Of rails that no message has shown to be usable. */
+#define RDMA_SILENT "the peer's NICs do not acknowledge"
 
 /* restore.c; with the loop's lock */
 void rdma_restore_init(struct rdma_endpoint *endpoint);

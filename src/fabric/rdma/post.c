@@ -289,10 +289,15 @@ static int prepare_local(struct rdma_job *job) {
 /* NULL with the detail. Atomics use the rail that the owner names. */
 static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *work) {
   struct rdma_binding *binding = rdma_latest(work->binding);
+  unsigned rails =
+      operation_is_atomic(work->operation) ? 1u << binding->atomic_rail : binding->rails;
+  unsigned near = rdma_near(endpoint, work->region->memory.place, rails);
   /* The owner compares checksums for peers that may read. (Over tcp it sums the bytes sent.) */
-  if (work->checksum && !(work->key->rights & HAUL_READ)) {
-    error_set(HAUL_ENOPATH, 0, NULL, NULL,
-              "a copy into memory without the right to read cannot be compared");
+  bool compares = !work->checksum || work->key->rights & HAUL_READ;
+  if (near == 0 || !compares) { /* 0: since the route was estimated */
+    error_set(HAUL_ENOPATH, 0, NULL, NULL, "%s",
+              compares ? RDMA_SILENT
+                       : "a copy into memory without the right to read cannot be compared");
     return NULL;
   }
   struct rdma_job *job = alloc_zero(1, sizeof *job);
@@ -301,9 +306,6 @@ static struct rdma_job *make_job(struct rdma_endpoint *endpoint, struct work *wo
     return NULL;
   }
   count_memory(endpoint, sizeof *job);
-  unsigned near = operation_is_atomic(work->operation)
-                      ? 1u << endpoint->rails[binding->atomic_rail]->device->number
-                      : rdma_near(endpoint, work->region->memory.place, binding->rails);
   unsigned taking =
       near & ~(unsigned)atomic_load_explicit(&work->region->refused, memory_order_relaxed);
   job->rail = choose_rail(endpoint, taking ? taking : near, work->bytes);
@@ -325,7 +327,7 @@ static int enqueue(struct rdma_endpoint *endpoint, struct rdma_job *job) {
   int canceled = atomic_load(&job->work->canceled);
   if (canceled)
     return canceled;
-  if (endpoint->broken || !atomic_load(&endpoint->base.open))
+  if (endpoint->broken || !atomic_load(&endpoint->base.open) || !rdma_rail_is_usable(job->rail))
     return HAUL_EPATH;
   if (binding->revoked)
     return HAUL_ESTALE;

@@ -429,6 +429,7 @@ void rdma_rail_complete_message(struct rdma_rail *rail, const struct ibv_wc *com
   bool fence = completion->opcode == IBV_WC_RECV_RDMA_WITH_IMM;
   if ((completion->wr_id & WR_ID_SEND) != 0) {
     messages->completed++;
+    rdma_rail_set_usable(rail, true);
     return;
   }
   if (!rail->qp || exceeds_credits(rail)) {

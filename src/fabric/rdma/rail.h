@@ -58,10 +58,11 @@ struct rdma_fence {
 };
 
 struct rdma_rail {
-  struct rdma_endpoint *endpoint; /* constant, like all before `events` (restore.c) */
+  struct rdma_endpoint *endpoint; /* constant, like all before `usable`; restore.c */
   struct rdma_device *device;
-  unsigned number; /* on both sides */
-  bool by_order;   /* paired with an end that is not known to be in the same subnet */
+  unsigned number;     /* on both sides */
+  bool by_order;       /* paired with an end that is not known to be in the same subnet */
+  _Atomic bool usable; /* for works (restore.c); written with the loop's lock */
   struct ibv_comp_channel *events;
   struct ibv_cq *cq;
   struct ibv_qp *qp;
@@ -114,6 +115,12 @@ void rdma_rail_mark_broken(struct rdma_rail *rail);
 void rdma_rail_send(struct rdma_rail *rail, const struct rdma_record *record);
 /* Whether the NIC has work requests of jobs or sends. With the endpoint's lock. */
 bool rdma_rail_is_busy(const struct rdma_rail *rail);
+static inline bool rdma_rail_is_usable(const struct rdma_rail *rail) {
+  return atomic_load_explicit(&rail->usable, memory_order_relaxed);
+}
+static inline void rdma_rail_set_usable(struct rdma_rail *rail, bool usable) {
+  atomic_store_explicit(&rail->usable, usable, memory_order_relaxed);
+}
 /* With the endpoint's lock: a receive completed that carries nothing for the rail. */
 void rdma_rail_drop_receive(struct rdma_rail *rail, const struct ibv_wc *completion);
 /* With the endpoint's lock: a send or a receive completed. */

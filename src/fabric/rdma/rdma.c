@@ -189,7 +189,7 @@ unsigned rdma_near(const struct rdma_endpoint *endpoint, struct haul_place place
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     const struct rdma_device *device = endpoint->rails[i]->device;
     unsigned rank = rdma_rank_of(ranks, device);
-    if (!(rails & 1u << i) || rank > best)
+    if (!(rails & 1u << i) || rank > best || !rdma_rail_is_usable(endpoint->rails[i]))
       continue;
     near = (rank < best ? 0 : near) | 1u << device->number;
     best = rank;
@@ -211,6 +211,8 @@ static unsigned refusal(struct endpoint *base, struct haul_region *local) {
 static const char *atomics_obstacle(const struct rdma_endpoint *endpoint,
                                     const struct rdma_binding *binding, bool staged) {
   const struct rdma_rail *rail = endpoint->rails[binding->atomic_rail];
+  if (!rdma_rail_is_usable(rail))
+    return RDMA_SILENT;
   if (rail->device->nic->limits.atomics == IBV_ATOMIC_NONE)
     return "this side's NIC has no atomics";
   if (rail->peer_atomics == IBV_ATOMIC_NONE)
@@ -245,7 +247,7 @@ static void estimate_atomic(const struct rdma_endpoint *endpoint,
 struct choice {
   unsigned devices;                      /* their bits */
   const struct rdma_rail *first, *other; /* other: one that is farther; NULL: none */
-  unsigned count, by_order;
+  unsigned count, by_order, silent;
   double bytes_per_ns;
 };
 
@@ -255,6 +257,10 @@ static struct choice choose(const struct rdma_endpoint *endpoint,
                           .first = endpoint->rails[0]};
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     const struct rdma_rail *rail = endpoint->rails[i];
+    if (!rdma_rail_is_usable(rail)) {
+      choice.silent++;
+      continue;
+    }
     if (!(choice.devices & 1u << rail->device->number)) {
       choice.other = rail;
       continue;
@@ -269,18 +275,20 @@ static struct choice choose(const struct rdma_endpoint *endpoint,
 
 /* Where there were others. */
 static void explain_choice(const struct rdma_endpoint *endpoint, const struct rdma_binding *binding,
-                           struct haul_place place, const struct choice *choice, char text[96]) {
+                           struct haul_place place, const struct choice *choice, char text[112]) {
   const struct rdma_rail *other = choice->other;
   size_t at = 0;
   text[0] = '\0';
   if (other)
-    at = (size_t)snprintf(text, 96, "%s",
+    at = (size_t)snprintf(text, 112, "%s",
                           binding->rails & 1u << other->number
                               ? rdma_devices_compare(choice->first->device, other->device, place)
                               : "the peer's other NICs cannot register the memory");
-  if (choice->by_order > 0 && endpoint->rail_count > 1)
-    snprintf(text + at, 96 - at, "%s%u paired by order, not by subnet", at ? "; " : "",
-             choice->by_order);
+  unsigned by_order = endpoint->rail_count > 1 ? choice->by_order : 0;
+  if (by_order + choice->silent > 0)
+    snprintf(text + at, 112 - at, "%s%u %s", at ? "; " : "",
+             choice->silent ? choice->silent : by_order,
+             choice->silent ? "left out: " RDMA_SILENT : "paired by order, not by subnet");
 }
 
 /* With the endpoint's lock, as rails may be renewed. */
@@ -318,16 +326,16 @@ static void estimate(struct endpoint *base, const struct remote_key *key, void *
   bool inlines = operation == HAUL_OP_WRITE && !local_staged && local->view;
   struct choice choice = choose(endpoint, binding, local->place);
   const char *refusal = local_staged ? endpoint->node->refusals[refused - 1] : binding->reason;
-  char why[96];
-  *estimate = (struct estimate){.open = !local_staged || copy_stages(local),
+  char why[112];
+  *estimate = (struct estimate){.open = choice.count > 0 && (!local_staged || copy_stages(local)),
                                 .zero_copy = !local_staged && !binding->staged,
                                 .outdated = binding->staged ? &binding->renewed : NULL,
                                 .rails = operation_is_atomic(operation) ? 1 : choice.count,
                                 .copies_dma = 1u + local_staged + binding->staged};
   explain_choice(endpoint, binding, local->place, &choice, why);
   char reason[sizeof why + 2 + sizeof estimate->reason];
-  snprintf(reason, sizeof reason, "%s%s%.191s", estimate->open ? why : "",
-           estimate->open && *why && *refusal ? "; " : "", refusal);
+  const char *told = estimate->open || choice.count == 0 ? why : "";
+  snprintf(reason, sizeof reason, "%s%s%.191s", told, *told && *refusal ? "; " : "", refusal);
   snprintf(estimate->reason, sizeof estimate->reason, "%.191s", reason);
   combiner_lock(&endpoint->combiner);
   if (estimate->open)

@@ -5,7 +5,12 @@
  *
  * A queue pair is ready to send without a packet from its peer, which shows nothing of the wire. So
  * each rail sends a message, and the path opens when the peer's NICs have acknowledged all of
- * them. */
+ * them.
+ *
+ * Routers may drop what rails send that are paired by order. Beside other rails such a rail is used
+ * once its message is acknowledged, also on a path that opens for the first time. The path waits
+ * for it for about a second. If the message fails, the rail stays unused until the path is
+ * connected again. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +29,7 @@ static int renew_rail(struct rdma_rail *rail) {
   uint32_t inlined = rail->inlined;
   uint8_t atomics = rail->peer_atomics;
   rdma_close_rail(rail);
+  rdma_rail_set_usable(rail, false);
   memset(&rail->events, 0, sizeof *rail - offsetof(struct rdma_rail, events));
   rail->end = end;
   rail->inlined = inlined;
@@ -115,32 +121,49 @@ bool rdma_restore_answer(struct rdma_endpoint *endpoint) {
 /* The peer ignores a response without a request; its NIC acknowledges it. */
 static void probe(struct rdma_endpoint *endpoint) {
   endpoint->restore.probing = true;
+  endpoint->restore.late = false;
   for (unsigned i = 0; i < endpoint->rail_count; i++)
     rdma_send_record(endpoint, &(struct rdma_record){.type = RDMA_RESPONSE, .rails = (uint8_t)i});
 }
 
-void rdma_connected(struct rdma_endpoint *endpoint) {
-  struct rdma_restore *restore = &endpoint->restore;
-  if (restore->possible) {
-    if (!endpoint->broken)
-      probe(endpoint);
-    return;
-  }
-  restore->possible = restore->peer_does;
-  restore->opened_at = clock_now();
-  atomic_store(&endpoint->base.open, true);
-  loop_notify(endpoint->base.link->fabric->loop);
-}
-
-void rdma_restore_poll(struct rdma_endpoint *endpoint) {
-  bool all = true;
-  combiner_lock(&endpoint->combiner);
-  for (unsigned i = 0; i < endpoint->rail_count; i++)
-    all &= endpoint->rails[i]->messages.completed > 0 && !endpoint->rails[i]->broken;
-  combiner_unlock(&endpoint->combiner);
-  if (!all)
-    return;
+static void open_path(struct rdma_endpoint *endpoint) {
   endpoint->restore.probing = false;
   endpoint->restore.opened_at = clock_now();
   endpoint_resume(&endpoint->base);
+}
+
+void rdma_connected(struct rdma_endpoint *endpoint) {
+  struct rdma_restore *restore = &endpoint->restore;
+  bool proves = restore->peer_does && endpoint->rail_count > 1, probes = restore->possible;
+  if (probes && endpoint->broken)
+    return;
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    bool unproved = proves && endpoint->rails[i]->by_order;
+    rdma_rail_set_usable(endpoint->rails[i], !unproved);
+    probes |= unproved;
+  }
+  restore->possible = restore->peer_does;
+  if (probes)
+    probe(endpoint);
+  else
+    open_path(endpoint);
+}
+
+void rdma_restore_poll(struct rdma_endpoint *endpoint) {
+  bool any = false, all = true, pending = false;
+  combiner_lock(&endpoint->combiner);
+  for (unsigned i = 0; i < endpoint->rail_count; i++) {
+    const struct rdma_rail *rail = endpoint->rails[i];
+    bool usable = rdma_rail_is_usable(rail);
+    any |= usable;
+    all &= !usable || (rail->messages.completed > 0 && !rail->broken);
+    pending |= !usable && rdma_rail_is_busy(rail);
+  }
+  combiner_unlock(&endpoint->combiner);
+  if (!all || (pending && !endpoint->restore.late))
+    return;
+  if (any)
+    open_path(endpoint);
+  else
+    rdma_break(endpoint, RDMA_SILENT);
 }

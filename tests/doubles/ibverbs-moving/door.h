@@ -25,6 +25,7 @@
  *   second     the port has the same GID again at index 2, and partition key 0x8002 there
  *   subnet:N   the port is InfiniBand with LID 1, in the subnet with the prefix N
  *   routed     routers connect the subnets of RoCE
+ *   drops      with `routed`: and drop every packet
  *   noatomics  the device has no atomics (IBV_ATOMIC_NONE)
  *   srq:N      a shared receive queue of the device has N receives at most
  *   dmabuf     the device takes dma-bufs, of the mock GPUs only

@@ -110,7 +110,7 @@ static bool is_reachable(const struct sender *sender, const struct fabric_qp *pe
     return false;
   if (peer->infiniband)
     return to->dlid == peer->lid && memcmp(peer->gid, to->is_global ? named : own, 8) == 0;
-  return memcmp(named, peer->gid, sizeof peer->gid) == 0 && is_route(own, named);
+  return memcmp(named, peer->gid, sizeof peer->gid) == 0 && is_delivered(own, named);
 }
 
 /* The peer's queue pair, locked; NULL: it does not acknowledge. */

@@ -184,6 +184,8 @@ int fault_of_request(void);
 bool fault_cut(void); /* nothing is acknowledged */
 /* Whether packets from the one address find the other, if all links are up. */
 bool is_route(const uint8_t from[16], const uint8_t to[16]);
+/* Whether a packet takes it. */
+bool is_delivered(const uint8_t from[16], const uint8_t to[16]);
 bool fault_of_post(void); /* the queue refuses it */
 bool fault_of_registration(void);
 bool fault_of_completion(void); /* its queue is full */

@@ -73,13 +73,14 @@ enum fault {
   PEERMEM,
   ROUTED,
   ALLGLOBAL,
+  DROPS,
   FAULTS
 };
 
 static const char *const names[FAULTS] = {
-    "retry",     "cut",    "rnr", "access", "refuse",  "remove", "vanish",   "overrun",
-    "memlock",   "nomem",  "pin", "slow",   "late",    "nogid",  "subnet",   "second",
-    "noatomics", "global", "srq", "dmabuf", "peermem", "routed", "allglobal"};
+    "retry",     "cut",    "rnr", "access", "refuse",  "remove", "vanish",    "overrun",
+    "memlock",   "nomem",  "pin", "slow",   "late",    "nogid",  "subnet",    "second",
+    "noatomics", "global", "srq", "dmabuf", "peermem", "routed", "allglobal", "drops"};
 static _Atomic int64_t left[FAULTS]; /* counts down to the one that is meant; 0: none is */
 
 static bool comes_due(enum fault fault) {
@@ -109,10 +110,18 @@ bool fault_cut(void) {
 }
 
 /* IPv4 subnets have 24 bits, others 64. */
-bool is_route(const uint8_t from[16], const uint8_t to[16]) {
+static bool is_subnet_of_both(const uint8_t from[16], const uint8_t to[16]) {
   static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
   size_t bytes = memcmp(from, mapped, sizeof mapped) == 0 ? 15 : 8;
-  return atomic_load(&left[ROUTED]) > 0 || memcmp(from, to, bytes) == 0;
+  return memcmp(from, to, bytes) == 0;
+}
+
+bool is_route(const uint8_t from[16], const uint8_t to[16]) {
+  return atomic_load(&left[ROUTED]) > 0 || is_subnet_of_both(from, to);
+}
+
+bool is_delivered(const uint8_t from[16], const uint8_t to[16]) {
+  return is_route(from, to) && (atomic_load(&left[DROPS]) == 0 || is_subnet_of_both(from, to));
 }
 
 bool fault_of_post(void) {
