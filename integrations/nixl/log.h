@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef HAUL_NIXL_LOG_H
+#define HAUL_NIXL_LOG_H
+
+#include <string>
+
+#include "interface.h"
+
+namespace haul_nixl {
+
+/* A line on standard error. */
+void say(const std::string &text);
+
+/* Reports haul's last failure, "WHAT: TEXT (hint: …)", and returns its status for NIXL. */
+Status fail(const std::string &what);
+
+Status status_of(int code);
+
+} // namespace haul_nixl
+
+#endif
