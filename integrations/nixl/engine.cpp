@@ -282,9 +282,7 @@ Status Engine::notify(const std::string &agent, const std::string &message) cons
     return INVALID_PARAMETER;
   }
   Status status = peer->connect();
-  if (status == SUCCESS)
-    peer->send(NOTIFICATION, std::move(body), nullptr);
-  return status;
+  return status == SUCCESS ? peer->send(NOTIFICATION, std::move(body), nullptr) : status;
 }
 
 Status Engine::notifications(Notifications &out) {

@@ -111,7 +111,7 @@ Status Peer::look_up(const std::string &name, haul_remote **remote) {
   return code ? fail("cannot use memory of agent " + agent_) : SUCCESS;
 }
 
-void Peer::send(Tag tag, std::string bytes, Flight *flight) {
+Status Peer::send(Tag tag, std::string bytes, Flight *flight) {
   std::unique_lock lock(lock_);
   sent_ = true;
   int code = HAUL_ETIMEDOUT;
@@ -121,14 +121,14 @@ void Peer::send(Tag tag, std::string bytes, Flight *flight) {
     lock.unlock();
     if (flight)
       flight->settle(code);
-    return;
+    return status_of(code);
   }
   if (flight)
     flight->retain();
   queue_.push_back({tag, std::move(bytes), flight});
   changed_.notify_all();
   if (running_)
-    return;
+    return SUCCESS;
   running_ = true;
   threads_.begin();
   std::thread([self = shared_from_this()]() mutable {
@@ -137,6 +137,7 @@ void Peer::send(Tag tag, std::string bytes, Flight *flight) {
     self.reset();
     threads.end();
   }).detach();
+  return SUCCESS;
 }
 
 /* A send waits for earlier writes to the peer, and so has a thread of its own. */

@@ -58,8 +58,8 @@ public:
   Status look_up(const std::string &name, haul_remote **remote);
 
   /* Sends a message after those before it, at once or from a thread, and then ends `flight`, which
-   * may be NULL. Never blocks. */
-  void send(Tag tag, std::string bytes, Flight *flight);
+   * may be NULL. Never blocks. An error is that of a message that failed at once. */
+  Status send(Tag tag, std::string bytes, Flight *flight);
 
   /* Takes back what has not been sent for `flight`, and waits for what is being sent. */
   void withdraw(Flight *flight);

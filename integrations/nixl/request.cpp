@@ -100,7 +100,9 @@ Status Request::post(const haul_transfer_options &given, const std::string *noti
     options.flags = given.flags | (i + 1 < groups_.size() ? HAUL_MORE : 0);
     code = start(groups_[i], options);
   }
-  if (code && code != HAUL_EPEER)
+  if (code == HAUL_ESTALE)
+    say("cannot start a transfer with agent " + peer_->agent() + ": memory has been deregistered");
+  else if (code && code != HAUL_EPEER)
     fail("cannot start a transfer with agent " + peer_->agent());
   flight_->posted();
   return flight_->check();
