@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * NIXL as a peer, by the C API of its wheel. The UCX backend moves all bytes; the program passes
- * the metadata over a TCP connection of its own. HAUL_BENCH_NIXL: the folder of libnixl_capi.so.
+ * NIXL by the C API of its wheel. A backend moves all bytes, UCX or that in HAUL_BENCH_BACKEND; the
+ * program passes the metadata over a TCP connection of its own. HAUL_BENCH_NIXL: the folder of
+ * libnixl_capi.so.
  *   nixl write SIZE DEPTH SECONDS     DEPTH writes of SIZE bytes in flight
  *   nixl segments COUNT SIZE SECONDS  writes of COUNT scattered segments each
  *   nixl first SIZE TIMES             a write to a new process: metadata, connection, SIZE bytes
- * The first two print GB/s and CPU seconds a GB, `first` the median in ms. */
+ *   nixl latency SIZE TIMES           writes one after the other, from the post to the end
+ *   nixl submit COUNT SIZE TIMES      the same writes of segments: only to make and post each
+ * The first two print GB/s and CPU seconds a GB, `first` and `submit` the median in ms, `latency`
+ * in us. */
 #include "common.h"
 
 #include <arpa/inet.h>
@@ -94,6 +98,11 @@ static void works(int status, const char *what) {
   exit(1);
 }
 
+static const char *backend_name(void) {
+  const char *name = getenv("HAUL_BENCH_BACKEND");
+  return name ? name : "UCX";
+}
+
 #define METADATA_MAX 65536 /* with one registration it takes less than 1 KiB */
 
 struct end {
@@ -109,8 +118,8 @@ static void open_end(struct end *end, const char *name, uint64_t length, bool th
   void *memories, *parameters, *backend, *list;
   load_api();
   works(api.create_configured_agent(name, &config, &end->agent), "agent");
-  works(api.get_plugin_params(end->agent, "UCX", &memories, &parameters), "no plugin UCX");
-  works(api.create_backend(end->agent, "UCX", parameters, &backend), "backend");
+  works(api.get_plugin_params(end->agent, backend_name(), &memories, &parameters), "no plugin");
+  works(api.create_backend(end->agent, backend_name(), parameters, &backend), "backend");
   works(api.create_opt_args(&end->options), "options");
   end->length = length;
   end->buffer = aligned_alloc(4096, (length + 4095) / 4096 * 4096);
@@ -308,15 +317,45 @@ static void by_first(struct end *end, int argc, char **argv, size_t times) {
   printf("%.4f\n", median_of(took, times));
 }
 
+static void by_latency(struct end *end, const struct target *target, size_t times) {
+  double *took = calloc(times, sizeof *took);
+  need(took != NULL, "memory");
+  struct lists lists = prepare(end, target, 1, end->length);
+  void *request = make(end, &lists, 1);
+  for (size_t i = 0; i < 2 * times; i++) { /* the first half warms up */
+    int64_t began = now_ns();
+    post(end, request);
+    await(end, request);
+    took[i % times] = (double)(now_ns() - began) / 1e3;
+  }
+  printf("%.4f\n", median_of(took, times));
+}
+
+static void by_submit(struct end *end, const struct target *target, uint64_t count, size_t times) {
+  double *took = calloc(times, sizeof *took);
+  need(took != NULL, "memory");
+  struct lists lists = prepare(end, target, count, end->length / count);
+  for (size_t i = 0; i <= times; i++) { /* the first one connects */
+    int64_t began = now_ns();
+    void *request = make(end, &lists, count);
+    post(end, request);
+    took[i % times] = (double)(now_ns() - began) / 1e6;
+    await(end, request);
+    drop(end, request);
+  }
+  printf("%.4f\n", median_of(took, times));
+}
+
 int main(int argc, char **argv) {
   struct end end;
   char port[64];
   const char *how = argc > 3 ? argv[1] : "";
-  bool segments = strcmp(how, "segments") == 0 && argc > 4;
+  bool submit = strcmp(how, "submit") == 0 && argc > 4;
+  bool segments = (strcmp(how, "segments") == 0 && argc > 4) || submit;
   unsigned depth = strcmp(how, "write") == 0 && argc > 4 ? (unsigned)atoi(argv[3]) : 1;
   if (argc < 4 || depth < 1 || depth > DEPTH_MAX) {
     fprintf(stderr, "usage: nixl write SIZE DEPTH SECONDS | segments COUNT SIZE SECONDS |"
-                    " first SIZE TIMES\n");
+                    " first SIZE TIMES | latency SIZE TIMES | submit COUNT SIZE TIMES\n");
     return 2;
   }
   uint64_t count = segments ? parse_size(argv[2]) : 1;
@@ -330,7 +369,11 @@ int main(int argc, char **argv) {
   }
   pid_t child = start_child(argc, argv, port, sizeof port);
   struct target target = meet(&end, port);
-  if (segments)
+  if (submit)
+    by_submit(&end, &target, count, parse_size(argv[4]));
+  else if (strcmp(how, "latency") == 0)
+    by_latency(&end, &target, parse_size(argv[3]));
+  else if (segments)
     by_segments(&end, &target, child, count, atof(argv[4]));
   else
     by_write(&end, &target, child, depth, atof(argv[4]));

@@ -93,8 +93,18 @@ ucx_rcache() { # ARGUMENTS... of bench regcache
 nixl() { # ARGUMENTS... of bench nixl
   local libraries=$peers/.nixl_cu12.mesonpy.libs
   has_peer "$libraries/libnixl_capi.so" NIXL || return 1
-  HAUL_BENCH_NIXL=$libraries NIXL_PLUGIN_DIR=$peers/nixl_cu12.libs/nixl UCX_TLS=tcp UCX_NET_DEVICES=lo \
-    bench nixl "$@"
+  HAUL_BENCH_NIXL=$libraries NIXL_PLUGIN_DIR=${plugins:-$peers/nixl_cu12.libs/nixl} \
+    UCX_TLS=${UCX_TLS:-tcp} UCX_NET_DEVICES=${UCX_NET_DEVICES:-lo} bench nixl "$@"
+}
+
+# The same over all that UCX has within a host.
+nixl_host() { UCX_TLS=all UCX_NET_DEVICES=all nixl "$@"; }
+
+# The same with haul's backend over these paths.
+nixl_haul() { # PATHS ARGUMENTS...
+  local plugins=$build/integrations/nixl
+  has_peer "$plugins/libplugin_HAUL.so" "plugin for NIXL: a C++20 compiler builds it" || return 1
+  HAUL_BENCH_BACKEND=HAUL HAUL_PATHS=$1 nixl "${@:2}"
 }
 
 # Its fastest settings: connections that stay, and room for all segments of a transfer.

@@ -17,14 +17,15 @@ static constexpr int MAJOR = 1, MINOR_MOST = 5;
 static constexpr const char *VARIABLE = "HAUL_NIXL_VERSION";
 
 /* The wheel installs .PACKAGE.mesonpy.libs/libnixl.so beside PACKAGE-VERSION.dist-info. */
-static std::string version_of_wheel(const fs::path &library) {
+static std::string version_of_wheel(const fs::path &named) {
+  std::error_code error;
+  fs::path library = fs::canonical(named, error);
   std::string folder = library.parent_path().filename();
   size_t end = folder.find(".mesonpy.libs");
   if (end == std::string::npos || !folder.starts_with("."))
     return "";
   std::string prefix = folder.substr(1, end - 1) + "-";
   const std::string suffix = ".dist-info";
-  std::error_code error;
   for (const auto &entry : fs::directory_iterator(library.parent_path().parent_path(), error)) {
     std::string name = entry.path().filename();
     if (name.starts_with(prefix) && name.ends_with(suffix))

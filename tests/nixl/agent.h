@@ -100,6 +100,7 @@ private:
   std::vector<Known> known_;
 };
 
+void fill(unsigned char *bytes, size_t length, int value);
 bool holds(const unsigned char *bytes, size_t length, unsigned char value);
 
 } // namespace test

@@ -98,17 +98,17 @@ static void test_transfers() {
   Pair pair(LARGE);
   CHECK(pair.a.backend->connect(pair.b.name) == SUCCESS);
   for (size_t length : {size_t(1), 4 * KIB, MIB, LARGE}) {
-    memset(pair.a.bytes(pair.local), 3, length);
-    memset(pair.b.bytes(pair.target), 4, length);
+    fill(pair.a.bytes(pair.local), length, 3);
+    fill(pair.b.bytes(pair.target), length, 4);
     auto write = pair.transfer(WRITE, length);
     CHECK(write->prepared == SUCCESS);
     CHECK(write->check() == NOT_POSTED);
     CHECK(write->run() == SUCCESS);
     CHECK(holds(pair.b.bytes(pair.target), length, 3));
-    memset(pair.a.bytes(pair.local), 5, length);
+    fill(pair.a.bytes(pair.local), length, 5);
     CHECK(write->run() == SUCCESS); /* posted again */
     CHECK(holds(pair.b.bytes(pair.target), length, 5));
-    memset(pair.b.bytes(pair.target), 6, length);
+    fill(pair.b.bytes(pair.target), length, 6);
     CHECK(pair.transfer(READ, length)->run() == SUCCESS);
     CHECK(holds(pair.a.bytes(pair.local), length, 6));
   }
@@ -132,7 +132,7 @@ static void test_segments() {
   MetaList local = {nullptr, DRAM, {}}, remote = {nullptr, DRAM, {}};
   for (size_t i = 0; i < COUNT; i++) {
     size_t to = i < COUNT / 2 ? i : COUNT / 2 + (COUNT - 1 - i); /* in order, then reversed */
-    memset(pair.a.bytes(pair.local) + i * STEP, static_cast<int>(i % 251), STEP);
+    fill(pair.a.bytes(pair.local) + i * STEP, STEP, static_cast<int>(i % 251));
     local.items.push_back(pair.a.here(i % 3 == 0 ? second : pair.local, i * STEP, STEP));
     remote.items.push_back(pair.a.there(pair.remote, to * STEP, STEP));
   }
@@ -213,7 +213,7 @@ static void test_notifications() {
   Pair pair(MIB);
   auto write = pair.transfer(WRITE, MIB);
   for (int round = 1; round < 100; round++) {
-    memset(pair.a.bytes(pair.local), round, MIB);
+    fill(pair.a.bytes(pair.local), MIB, round);
     std::string text = "round " + std::to_string(round) + std::string("\0end", 4);
     Status status = write->post(&text);
     CHECK(status >= 0);
@@ -259,14 +259,14 @@ static void test_cancel() {
   Pair pair(LARGE);
   std::string text = "canceled";
   for (int round = 0; round < 10; round++) {
-    memset(pair.a.bytes(pair.local), 10 + round, LARGE);
+    fill(pair.a.bytes(pair.local), LARGE, 10 + round);
     for (Operation operation : {WRITE, READ}) {
       auto transfer = pair.transfer(operation, LARGE);
       CHECK(transfer->post(round % 2 ? &text : nullptr) >= 0);
       CHECK(transfer->release() == SUCCESS);
       unsigned char *memory =
           operation == WRITE ? pair.b.bytes(pair.target) : pair.a.bytes(pair.local);
-      memset(memory, 1, LARGE);
+      fill(memory, LARGE, 1);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       CHECK(holds(memory, LARGE, 1));
     }
@@ -279,7 +279,7 @@ static void test_deregistered() {
   auto write = pair.transfer(WRITE, MIB);
   CHECK(write->run() == SUCCESS);
   pair.b.drop_memory(pair.target);
-  memset(pair.b.bytes(pair.target), 7, MIB);
+  fill(pair.b.bytes(pair.target), MIB, 7);
   CHECK(write->run() == NOT_FOUND);
   CHECK(holds(pair.b.bytes(pair.target), MIB, 7));
   size_t anew = pair.b.add_memory(MIB, 8);
