@@ -5,7 +5,7 @@
  *   nixl write SIZE DEPTH SECONDS     DEPTH writes of SIZE bytes in flight
  *   nixl segments COUNT SIZE SECONDS  writes of COUNT scattered segments each
  *   nixl first SIZE TIMES             a write to a new process: metadata, connection, SIZE bytes
- *   nixl latency SIZE TIMES           writes one after the other, from the post to the end
+ *   nixl latency SIZE TIMES           reads one after the other, from the post to the end
  *   nixl submit COUNT SIZE TIMES      the same writes of segments: only to make and post each
  * The first two print GB/s and CPU seconds a GB, `first` and `submit` the median in ms, `latency`
  * in us. */
@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { IN_PROGRESS = 1, DRAM = 0, WRITE = 1 };
+enum { IN_PROGRESS = 1, DRAM = 0, READ = 0, WRITE = 1 };
 
 struct agent_config {
   bool progress_thread, listen_thread;
@@ -221,9 +221,9 @@ static struct lists prepare(struct end *end, const struct target *target, uint64
   return lists;
 }
 
-static void *make(struct end *end, const struct lists *lists, uint64_t count) {
+static void *make(struct end *end, int operation, const struct lists *lists, uint64_t count) {
   void *request;
-  works(api.make_xfer_req(end->agent, WRITE, lists->local, lists->indices, count, lists->remote,
+  works(api.make_xfer_req(end->agent, operation, lists->local, lists->indices, count, lists->remote,
                           lists->scattered, count, &request, end->options),
         "request");
   return request;
@@ -260,7 +260,7 @@ static void by_write(struct end *end, const struct target *target, pid_t child, 
       await(end, ring[i]);
       moved += end->length;
     } else
-      ring[i] = make(end, &lists, 1);
+      ring[i] = make(end, WRITE, &lists, 1);
     post(end, ring[i]);
     now = now_ns();
     if (!stop && now > warm && moved > 0) {
@@ -279,7 +279,7 @@ static void by_segments(struct end *end, const struct target *target, pid_t chil
   int64_t stop = 0;
   struct lists lists = prepare(end, target, count, end->length / count);
   while (!stop || now_ns() < stop) {
-    void *request = make(end, &lists, count);
+    void *request = make(end, WRITE, &lists, count);
     post(end, request);
     await(end, request);
     drop(end, request);
@@ -299,7 +299,7 @@ static double first(struct end *end, int argc, char **argv) {
   int64_t began = now_ns();
   struct target target = meet(end, port);
   struct lists lists = prepare(end, &target, 1, end->length);
-  void *request = make(end, &lists, 1);
+  void *request = make(end, WRITE, &lists, 1);
   post(end, request);
   await(end, request);
   double took = (double)(now_ns() - began) / 1e6;
@@ -321,7 +321,7 @@ static void by_latency(struct end *end, const struct target *target, size_t time
   double *took = calloc(times, sizeof *took);
   need(took != NULL, "memory");
   struct lists lists = prepare(end, target, 1, end->length);
-  void *request = make(end, &lists, 1);
+  void *request = make(end, READ, &lists, 1);
   for (size_t i = 0; i < 2 * times; i++) { /* the first half warms up */
     int64_t began = now_ns();
     post(end, request);
@@ -337,7 +337,7 @@ static void by_submit(struct end *end, const struct target *target, uint64_t cou
   struct lists lists = prepare(end, target, count, end->length / count);
   for (size_t i = 0; i <= times; i++) { /* the first one connects */
     int64_t began = now_ns();
-    void *request = make(end, &lists, count);
+    void *request = make(end, WRITE, &lists, count);
     post(end, request);
     took[i % times] = (double)(now_ns() - began) / 1e6;
     await(end, request);
