@@ -47,6 +47,6 @@ install(FILES packaging/systemd/haul.sysusers DESTINATION lib/sysusers.d RENAME 
 file(GLOB HAUL_CALL_PAGES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/man/*.3)
 install(FILES ${HAUL_CALL_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
 install(FILES ${CMAKE_SOURCE_DIR}/man/haul.conf.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
-install(FILES ${CMAKE_SOURCE_DIR}/man/haul.7 ${CMAKE_SOURCE_DIR}/man/haul-cudahook.7 ${CMAKE_SOURCE_DIR}/man/haul-nccl.7 ${CMAKE_SOURCE_DIR}/man/haul-ucx.7
+install(FILES ${CMAKE_SOURCE_DIR}/man/haul.7 ${CMAKE_SOURCE_DIR}/man/haul-cudahook.7 ${CMAKE_SOURCE_DIR}/man/haul-nccl.7 ${CMAKE_SOURCE_DIR}/man/haul-nixl.7 ${CMAKE_SOURCE_DIR}/man/haul-ucx.7
   ${CMAKE_SOURCE_DIR}/man/haul-usrbio.7
   DESTINATION ${CMAKE_INSTALL_MANDIR}/man7)

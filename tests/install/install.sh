@@ -43,7 +43,7 @@ library=$(find "$prefix" -name libhaul.so)
 libdir=$(dirname "$library")
 for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/world.h include/haul/directory.h include/haul/stats.h include/haul/log.h include/haul/cudahook.h share/man/man1/haul.1 \
   share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 share/man/man7/haul-usrbio.7 \
-  share/man/man7/haul-nccl.7 share/man/man7/haul-ucx.7 \
+  share/man/man7/haul-nccl.7 share/man/man7/haul-nixl.7 share/man/man7/haul-ucx.7 \
   include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h include/hf3fs/hf3fs_usrbio.h include/hf3fs/hf3fs_usrbio_gdr.h \
   share/bash-completion/completions/haul; do
   holds "$file is there" test -s "$prefix/$file"
@@ -123,6 +123,20 @@ holds "it needs libc and libhaul at most" is_empty \
 holds "it exports NCCL's tables alone" is_same \
   "$(nm -D --defined-only "$plugin" | awk '{print $3}' | sort | tr '\n' ' ')" \
   "ncclNetPlugin_v10 ncclNetPlugin_v11 ncclNetPlugin_v12 ncclNetPlugin_v8 ncclNetPlugin_v9 "
+
+echo "-- the plugin for NIXL"
+plugin=$libdir/haul/nixl/libplugin_HAUL.so
+if [[ -e $plugin ]]; then
+  holds "it needs libhaul and the C++ library at most" is_empty \
+    "$(readelf -dW "$plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+      grep -v -E '^(lib(c|m|haul|stdc\+\+|gcc_s|c\+\+|c\+\+abi)\.so|ld-linux)')"
+  holds "it finds the library from where it was moved to" is_empty \
+    "$(LD_LIBRARY_PATH='' ldd "$plugin" | grep 'libhaul.*not found')"
+  holds "it exports what NIXL looks up alone" is_same "nixl_plugin_fini nixl_plugin_init " \
+    "$(nm -D --defined-only "$plugin" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | sort | tr '\n' ' ')"
+else
+  echo "skipped the plugin for NIXL: it was built without a C++20 compiler"
+fi
 
 echo "-- the library for 3FS's programs"
 usrbio=$libdir/libhf3fs_api_shared.so

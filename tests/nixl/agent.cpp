@@ -54,12 +54,16 @@ Agent::~Agent() {
 }
 
 size_t Agent::add_memory(size_t length, unsigned char value) {
-  memories_.push_back(std::make_unique<std::vector<unsigned char>>(length, value));
-  BlobDescriptor descriptor = {{reinterpret_cast<uintptr_t>(memories_.back()->data()), length, 0},
-                               ""};
+  allocated_.push_back(std::make_unique<std::vector<unsigned char>>(length, value));
+  return add_memory(reinterpret_cast<uintptr_t>(allocated_.back()->data()), length, DRAM);
+}
+
+size_t Agent::add_memory(uintptr_t address, size_t length, MemoryKind kind) {
+  Descriptor memory = {address, length, 0};
   Metadata *registered = nullptr, *own = nullptr;
-  CHECK(backend->register_memory(descriptor, DRAM, registered) == SUCCESS && registered);
+  CHECK(backend->register_memory({memory, ""}, kind, registered) == SUCCESS && registered);
   CHECK(backend->load_local_metadata(registered, own) == SUCCESS && own);
+  memories_.push_back(memory);
   registered_.push_back(registered);
   own_.push_back(own);
   return registered_.size() - 1;
@@ -74,8 +78,7 @@ void Agent::drop_memory(size_t number) {
 }
 
 Card Agent::card(size_t number) const {
-  const auto &memory = *memories_[number];
-  Card card = {reinterpret_cast<uintptr_t>(memory.data()), memory.size(), ""};
+  Card card = {memories_[number].address, memories_[number].length, ""};
   CHECK(backend->public_data(registered_[number], card.blob) == SUCCESS);
   return card;
 }
@@ -106,14 +109,12 @@ void Agent::forget(const std::string &agent) {
 }
 
 MetaDescriptor Agent::here(size_t number, size_t offset, size_t length) const {
-  return {{reinterpret_cast<uintptr_t>(memories_[number]->data()) + offset, length, 0},
-          registered_[number]};
+  return {{memories_[number].address + offset, length, 0}, registered_[number]};
 }
 
 MetaDescriptor Agent::there(size_t number, size_t offset, size_t length) const {
   if (number >= known_.size()) /* its own */
-    return {{reinterpret_cast<uintptr_t>(memories_[number - 1000]->data()) + offset, length, 0},
-            own_[number - 1000]};
+    return {{memories_[number - 1000].address + offset, length, 0}, own_[number - 1000]};
   return {{known_[number].card.address + offset, length, 0}, known_[number].metadata};
 }
 

@@ -64,9 +64,11 @@ public:
 
   /* `length` bytes of registered memory with this value; the number of the registration. */
   size_t add_memory(size_t length, unsigned char value = 0);
+  /* The same with memory that the caller has. */
+  size_t add_memory(uintptr_t address, size_t length, MemoryKind kind);
   void drop_memory(size_t number);
   unsigned char *bytes(size_t number) {
-    return memories_[number]->data();
+    return reinterpret_cast<unsigned char *>(memories_[number].address);
   }
   Card card(size_t number) const;
   std::string info() const;
@@ -95,7 +97,8 @@ private:
   };
 
   Notifications unread_;
-  std::vector<std::unique_ptr<std::vector<unsigned char>>> memories_;
+  std::vector<std::unique_ptr<std::vector<unsigned char>>> allocated_;
+  std::vector<Descriptor> memories_;
   std::vector<Metadata *> registered_, own_;
   std::vector<Known> known_;
 };

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Each call of the plugin, without NIXL. `conformance PATHS` */
+ * Each call of the plugin, without NIXL.
+ *   conformance PATHS [TEST] */
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <dlfcn.h>
 #include <fstream>
 #include <haul/access.h>
 #include <haul/haul.h>
@@ -507,7 +509,44 @@ static void test_check_time() {
   CHECK(write->wait() == SUCCESS);
 }
 
-static void run_all() {
+/* Memory as of cudaMalloc, in the primary context; 0 without a GPU. It ends with the process. */
+static uintptr_t gpu_alloc(size_t size) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW), *context = nullptr;
+  unsigned long long address = 0;
+  auto call = [driver](const char *name, auto *type) {
+    return reinterpret_cast<decltype(type)>(dlsym(driver, name));
+  };
+  if (!driver || call("cuInit", static_cast<int (*)(unsigned)>(nullptr))(0) != 0 ||
+      call("cuDevicePrimaryCtxRetain", static_cast<int (*)(void **, int)>(nullptr))(&context, 0) ||
+      call("cuCtxPushCurrent_v2", static_cast<int (*)(void *)>(nullptr))(context) != 0 ||
+      call("cuMemAlloc_v2", static_cast<int (*)(unsigned long long *, size_t)>(nullptr))(&address,
+                                                                                         size) != 0)
+    return 0;
+  return address;
+}
+
+/* From host memory to a GPU of the other agent, on to its own GPU, and back. */
+static void test_gpu() {
+  Pair pair(MIB);
+  uintptr_t here = gpu_alloc(MIB), there = gpu_alloc(MIB);
+  if (!here || !there) {
+    puts("skipped GPU memory: no GPU");
+    return;
+  }
+  size_t own = pair.a.add_memory(here, MIB, VRAM);
+  size_t target = pair.b.add_memory(there, MIB, VRAM);
+  size_t remote = pair.a.meet(pair.b.name, pair.b.info(), {pair.b.card(target)});
+  std::string text = "there";
+  fill(pair.a.bytes(pair.local), MIB, 77);
+  CHECK(pair.a.transfer(WRITE, pair.b.name, pair.local, remote, MIB)->run(&text) == SUCCESS);
+  CHECK(pair.b.receive().second == text);
+  CHECK(pair.a.transfer(READ, pair.b.name, own, remote, MIB)->run() == SUCCESS);
+  size_t back = pair.a.meet(pair.b.name, pair.b.info(), {pair.b.card(pair.target)});
+  CHECK(pair.a.transfer(WRITE, pair.b.name, own, back, MIB)->run() == SUCCESS);
+  CHECK(holds(pair.b.bytes(pair.target), MIB, 77));
+}
+
+static void run_all(const char *only) {
   struct {
     const char *name;
     void (*run)();
@@ -531,8 +570,11 @@ static void run_all() {
                {"fork", test_fork},
                {"keys", test_keys},
                {"threads", test_threads},
+               {"gpu", test_gpu},
                {"check time", test_check_time}};
   for (const auto &test : tests) {
+    if (only && strcmp(only, test.name) != 0)
+      continue;
     printf("%s\n", test.name);
     fflush(stdout);
     test.run();
@@ -546,5 +588,5 @@ int main(int argc, char **argv) {
   test::paths = argc > 1 ? argv[1] : "";
   if (argc > 3 && strcmp(argv[2], "peer") == 0)
     test::be_peer(strtoul(argv[3], nullptr, 10));
-  test::run_all();
+  test::run_all(argc > 2 ? argv[2] : nullptr);
 }
