@@ -1,5 +1,10 @@
 # Is the plugin for NIXL built (integrations/nixl)? It and its tests alone are C++.
+# Its compiler is that of the C code, as sanitizers and fuzzers need.
 include(CheckLanguage)
+string(REGEX REPLACE "clang([^/]*)$" "clang++\\1" compiler "${CMAKE_C_COMPILER}")
+if(CMAKE_C_COMPILER_ID STREQUAL "Clang" AND NOT CMAKE_CXX_COMPILER AND EXISTS ${compiler})
+  set(CMAKE_CXX_COMPILER ${compiler})
+endif()
 check_language(CXX)
 if(CMAKE_CXX_COMPILER)
   enable_language(CXX)

@@ -463,7 +463,7 @@ static void test_threads() {
   Pair pair(THREADS * STEP);
   std::atomic<int> received = 0;
   std::vector<std::thread> threads;
-  for (int number = 0; number < THREADS; number++)
+  for (size_t number = 0; number < THREADS; number++)
     threads.emplace_back([&pair, number] {
       MetaList here = {nullptr, DRAM, {pair.a.here(pair.local, number * STEP, STEP)}};
       MetaList there = {nullptr, DRAM, {pair.a.there(pair.remote, number * STEP, STEP)}};
