@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 #include "log.h"
 
+#include <cctype>
 #include <cstdio>
 #include <haul/haul.h>
 #include <unistd.h>
 
 namespace haul_nixl {
 
+/* Names of agents may contain anything. */
 void say(const std::string &text) {
-  fprintf(stderr, "haul-nixl %d: %s\n", static_cast<int>(getpid()), text.c_str());
+  std::string line = text;
+  for (char &each : line)
+    if (iscntrl(static_cast<unsigned char>(each)))
+      each = '?';
+  fprintf(stderr, "haul-nixl %d: %s\n", static_cast<int>(getpid()), line.c_str());
 }
 
 Status status_of(int code) {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * Each call of the plugin, without NIXL.
  *   conformance PATHS [TEST] */
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fstream>
 #include <haul/access.h>
 #include <haul/haul.h>
@@ -209,6 +211,32 @@ static void test_local() {
   CHECK(agent.backend->disconnect(agent.name) == SUCCESS);
 }
 
+/* HAUL_NIXL_REPORT: a line for each agent and operation, not for each transfer. */
+static void test_report() {
+  std::string file = "/tmp/haul-nixl-report-" + std::to_string(getpid());
+  int old = dup(STDERR_FILENO),
+      fd = open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  CHECK(old >= 0 && fd >= 0);
+  setenv("HAUL_NIXL_REPORT", "1", 1);
+  dup2(fd, STDERR_FILENO);
+  {
+    Pair pair(MIB);
+    for (Operation operation : {WRITE, WRITE, READ, READ})
+      CHECK(pair.transfer(operation, MIB)->run() == SUCCESS);
+  }
+  dup2(old, STDERR_FILENO);
+  unsetenv("HAUL_NIXL_REPORT");
+  char text[8192] = "";
+  CHECK(pread(fd, text, sizeof text - 1, 0) > 0);
+  std::string all = text;
+  CHECK(std::count(all.begin(), all.end(), '\n') == 2); /* no line break of a name */
+  CHECK(all.find("write to zweite") != all.npos && all.find("read from zweite") != all.npos);
+  CHECK(all.find("host to host: ") != all.npos && all.find("; not rdma: ") != all.npos);
+  close(fd);
+  close(old);
+  unlink(file.c_str());
+}
+
 /* ---- Notifications ------------------------------------------------------------------------ */
 
 static void test_notifications() {
@@ -369,6 +397,27 @@ static void test_death(int number) {
   CHECK(agent.backend->connect("peer") == REMOTE_DISCONNECT);
   transfers.clear();
   agent.forget("peer");
+  unsetenv("HAUL_LIVENESS");
+}
+
+/* A peer that does not respond: an error after the deadline, of a write once it is fenced. Map
+ * reads and writes a stopped process. */
+static void test_deadline() {
+  setenv("HAUL_LIVENESS", "2s", 1);
+  Process process(LARGE);
+  Parameters parameters = with_paths();
+  parameters["deadline"] = "0.2";
+  Agent agent("agent", parameters);
+  size_t local = agent.add_memory(LARGE, 1);
+  size_t remote = agent.meet("peer", process.info, {process.card});
+  auto read = agent.transfer(READ, "peer", local, remote, LARGE);
+  auto write = agent.transfer(WRITE, "peer", local, remote, LARGE);
+  process.signal(SIGSTOP);
+  for (auto *transfer : {read.get(), write.get()}) {
+    Status status = transfer->run();
+    CHECK(status == BACKEND_ERROR || status == REMOTE_DISCONNECT ||
+          (status == SUCCESS && paths != "tcp"));
+  }
   unsetenv("HAUL_LIVENESS");
 }
 
@@ -559,6 +608,7 @@ static void run_all(const char *only) {
                {"refused", test_refused},
                {"estimate", test_estimate},
                {"local", test_local},
+               {"report", test_report},
                {"notifications", test_notifications},
                {"many notifications", test_many_notifications},
                {"last words", test_last_words},
@@ -566,6 +616,7 @@ static void run_all(const char *only) {
                {"deregistered", test_deregistered},
                {"killed", [] { test_death(SIGKILL); }},
                {"stopped", [] { test_death(SIGSTOP); }},
+               {"deadline", test_deadline},
                {"restart", test_restart},
                {"fork", test_fork},
                {"keys", test_keys},
