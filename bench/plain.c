@@ -4,9 +4,10 @@
  *       one process, two buffers of SIZE bytes
  *   plain sendrecv SIZE SECONDS
  *       send and recv over loopback, 1 MiB per call, buffers of SIZE bytes
- *   plain sockets SIZE COUNT SECONDS
- *       messages of SIZE bytes, in parts of 64 KiB or more on COUNT connections with a thread each,
- *       after its size: a stand-in for NCCL's socket transport
+ *   plain sockets SIZE IN_FLIGHT COUNT SECONDS
+ *       a stand-in for NCCL's socket transport: messages of SIZE bytes between IN_FLIGHT buffers
+ *       a side, each after its size, in parts of 64 KiB or more on COUNT connections with a thread
+ *       each
  *   plain read SIZE FILE SECONDS
  *       pread of SIZE bytes a call, again and again through the file
  */
@@ -112,6 +113,7 @@ static void by_sendrecv(uint64_t size, double seconds) {
 
 static struct {
   uint64_t part;
+  unsigned in_flight;
   int fds[SOCKETS][2];
   _Atomic uint64_t moved;
 } sockets;
@@ -119,12 +121,12 @@ static struct {
 static void *send_parts(void *argument) {
   const int *fds = argument;
   const uint64_t size = sockets.part;
-  char *from = buffer(size, 2);
+  char *from = buffer(size * sockets.in_flight, 2);
   ssize_t put = 1;
-  while (put > 0) {
+  for (unsigned i = 0; put > 0; i = (i + 1) % sockets.in_flight) {
     need(fds != sockets.fds[0] || send(fds[0], &size, sizeof size, 0) == sizeof size, "send");
     for (uint64_t at = 0; at < size && put > 0; at += (uint64_t)put)
-      put = send(fds[0], from + at, size - at, MSG_NOSIGNAL);
+      put = send(fds[0], from + i * size + at, size - at, MSG_NOSIGNAL);
     sockets.moved += size;
   }
   return NULL;
@@ -132,12 +134,13 @@ static void *send_parts(void *argument) {
 
 static void *receive_parts(void *argument) {
   const int *fds = argument;
-  char *to = buffer(sockets.part, 1);
-  for (uint64_t size;;) {
+  char *to = buffer(sockets.part * sockets.in_flight, 1);
+  uint64_t size;
+  for (unsigned i = 0;; i = (i + 1) % sockets.in_flight) {
     if (fds == sockets.fds[0] && recv(fds[1], &size, sizeof size, MSG_WAITALL) != sizeof size)
       _exit(0);
     for (uint64_t at = 0; at < sockets.part;) {
-      ssize_t got = recv(fds[1], to + at, sockets.part - at, 0);
+      ssize_t got = recv(fds[1], to + i * sockets.part + at, sockets.part - at, 0);
       if (got <= 0)
         _exit(0);
       at += (uint64_t)got;
@@ -166,10 +169,11 @@ static void start_threads(void *(*run)(void *), unsigned count) {
     need(pthread_create(&thread, NULL, run, sockets.fds[i]) == 0, "a thread");
 }
 
-static void by_sockets(uint64_t size, unsigned most, double seconds) {
+static void by_sockets(uint64_t size, unsigned in_flight, unsigned most, double seconds) {
   unsigned count = size / PART < most ? (unsigned)(size / PART) : most;
   count = count > SOCKETS ? SOCKETS : count > 0 ? count : 1;
   sockets.part = size / count;
+  sockets.in_flight = in_flight;
   for (unsigned i = 0; i < count; i++)
     connect_pair(sockets.fds[i]);
   pid_t child = fork();
@@ -188,15 +192,16 @@ static void by_sockets(uint64_t size, unsigned most, double seconds) {
 int main(int argc, char **argv) {
   if (argc < 4) {
     fprintf(stderr, "usage: plain memcpy|sendrecv SIZE SECONDS, plain read SIZE FILE SECONDS, "
-                    "plain sockets SIZE COUNT SECONDS\n");
+                    "plain sockets SIZE IN_FLIGHT COUNT SECONDS\n");
     return 2;
   }
   if (strcmp(argv[1], "memcpy") == 0)
     by_memcpy(parse_size(argv[2]), atof(argv[3]));
   else if (strcmp(argv[1], "read") == 0 && argc > 4)
     by_read(parse_size(argv[2]), argv[3], atof(argv[4]));
-  else if (strcmp(argv[1], "sockets") == 0 && argc > 4)
-    by_sockets(parse_size(argv[2]), (unsigned)atoi(argv[3]), atof(argv[4]));
+  else if (strcmp(argv[1], "sockets") == 0 && argc > 5)
+    by_sockets(parse_size(argv[2]), (unsigned)atoi(argv[3]), (unsigned)atoi(argv[4]),
+               atof(argv[5]));
   else
     by_sendrecv(parse_size(argv[2]), atof(argv[3]));
   return 0;
