@@ -103,7 +103,12 @@ static int map_new(const char *path, size_t length, char **address) {
   *address = sys_ops.mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   int system = errno;
   close(fd);
-  return *address == MAP_FAILED ? error_system(system, path, "mmap") : 0;
+  if (*address != MAP_FAILED)
+    return 0;
+  if (system != ENOMEM)
+    return error_system(system, path, "mmap");
+  return error_set(HAUL_ENOMEM, system, path, "release regions, or ask for less",
+                   "the device has no %zu bytes free in one piece", length);
 }
 
 static int p2p_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {

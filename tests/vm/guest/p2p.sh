@@ -37,6 +37,10 @@ expect 0 "is refused by the kernel, and haul says so" storage_p2p /srv/file refu
 holds "nothing was moved" test "$(moved_by_disk)" = "$before"
 
 section "peers"
+ip link set lo up
+limit=190
+expect 0 "the suite of transports over tcp, in brief" \
+  env HAUL_TEST_SLOW=1 HAUL_TEST_DEVICE=p2p:0 conformance_transport tcp tcp://127.0.0.1:0 brief
 random_file "$work/file" 3000001
 "$HAUL" serve --listen "unix://$work/socket" --region "m=p2p:0:8M" >"$work/serve" 2>&1 &
 processes+=($!)
