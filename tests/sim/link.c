@@ -19,8 +19,8 @@
 #define PROMPT        (2 * S)
 
 const char *const operation_names[OPERATIONS] = {
-    "writes", "reads",   "additions", "messages",       "ordered",  "canceled", "drops",
-    "lists",  "batches", "scattered", "canceled reads", "releases", "silences", "shared"};
+    "writes",  "reads",     "additions",      "messages", "ordered",  "canceled", "drops", "lists",
+    "batches", "scattered", "canceled reads", "releases", "silences", "shared",   "offers"};
 
 /* The source of writes, the destination of reads, a result, and the segments of scattered writes.
  */
@@ -651,7 +651,7 @@ static void use_connection(struct link *link) {
       [LIST] = do_list,       [BATCH] = do_batch,
       [SCATTER] = do_scatter, [CANCEL_READ] = do_cancel_read,
       [RELEASE] = do_release, [SILENT] = do_silent,
-      [SHARE] = do_share};
+      [SHARE] = do_share,     [OFFER] = do_offer};
   link->pathless = link->stale = false;
   while (goes_on(link) && !link->pathless && haul_peer_status(link->peer) == 0) {
     enum operation operation = link->stale ? LOOKUP : draw_operation(link);

@@ -30,6 +30,7 @@ enum operation {
   RELEASE,     /* of the local region of reads in flight */
   SILENT,      /* a connection that says nothing */
   SHARE,       /* atomics on words that all use */
+  OFFER,       /* a message with a part of the local region as its payload */
   OPERATIONS
 };
 enum fault {
@@ -135,8 +136,9 @@ struct program {
   struct event restart;
   char addresses[2][64]; /* TCP, Unix */
   bool serves, ended;
-  int64_t undriven; /* ns in calm without its receiver, which drives a node of its caller */
-  bool leaves;      /* closes its node amid the others' work, and opens another */
+  int64_t undriven;  /* ns in calm without its receiver, which drives a node of its caller */
+  unsigned offering; /* calls of its clients */
+  bool leaves;       /* closes its node amid the others' work, and opens another */
   haul_node *node;
   haul_region *region;
   uint8_t *memory;
@@ -189,6 +191,8 @@ void loosen_lanes(struct program *target, unsigned writer);
 void program_start(struct program *program);
 void *program_main(void *program);
 void *link_main(void *link);
+/* Reads the payload of an offer to the program, or not. */
+void on_offer(struct program *program, const struct haul_message *message);
 
 /* The processor's address of a region's bytes, also of the emulated accelerator's. */
 uint8_t *region_bytes(haul_region *region);

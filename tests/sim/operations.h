@@ -43,6 +43,9 @@ void do_scatter(struct link *link);
 void do_cancel_read(struct link *link);
 void do_release(struct link *link);
 void do_silent(struct link *link);
+/* offer.c */
+void do_offer(struct link *link);
+
 #define BATCH_MOST   LANES
 #define SCATTER_MOST 700 /* segments; a slice has up to 256 */
 

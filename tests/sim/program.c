@@ -336,8 +336,11 @@ static void receive_messages(struct program *program) {
     int code = haul_message_receive(program->node, &message, until);
     limit_end(&limit);
     if (code == 0) {
-      on_message(program, &message);
-      if (haul_peer_status(message.peer) == 0 && sim_chance(REPLIES))
+      if (message.kind == HAUL_MESSAGE_OFFER)
+        on_offer(program, &message);
+      else
+        on_message(program, &message);
+      if (message.bytes && haul_peer_status(message.peer) == 0 && sim_chance(REPLIES))
         reply_to(program, &message);
       haul_message_release(&message);
     } else if (code != HAUL_ETIMEDOUT) {
@@ -366,6 +369,7 @@ static int open_node(struct program *program) {
   config.message_window = plan.message_window;
   config.tcp_zero_copy = plan.zero_copy;
   program->written = program->read = program->seen_out = program->seen_in = 0;
+  program->offering = 0;
   watch_log(program);
   return haul_node_open(&config, &program->node);
 }
