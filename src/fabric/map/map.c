@@ -77,6 +77,8 @@ static int verify_part(struct map_endpoint *endpoint, struct map_binding *bindin
     code = memory_checksum(&binding->memory, part->remote, part->length, &there);
   if (code || here == there)
     return code;
+  if (!map_alive(endpoint, binding->handle)) /* the memory may have other contents already */
+    return map_stale();
   return error_set(HAUL_ECHECKSUM, 0, NULL, "do not change the source during a transfer",
                    "the copy differs from its source");
 }
