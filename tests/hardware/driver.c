@@ -494,10 +494,11 @@ static const struct {
              CALL(map, false, false),       CALL(unmap, false, false),
              CALL(async, false, false),     CALL(stream, false, false)};
 
-static _Atomic bool returned, finish;
+static _Atomic bool began, returned, finish;
 
 static void wait_for_finish(void *unused) {
   (void)unused;
+  began = true;
   while (!finish)
     usleep(200);
 }
@@ -514,8 +515,10 @@ static void *run(void *argument) {
 
 static void compare_call(size_t number, bool waits, CUstream busy) {
   pthread_t thread;
-  returned = finish = false;
+  began = returned = finish = false;
   assert_cuda(driver->launch_host(busy, wait_for_finish, NULL));
+  while (!began)
+    usleep(100);
   assert_int_equal(pthread_create(&thread, NULL, run, &number), 0);
   for (unsigned i = 0; i < (waits ? 20 : 5000) && !returned; i++)
     usleep(1000);
