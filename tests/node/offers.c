@@ -436,7 +436,8 @@ static void a_killed_sender_ends_the_read(void **state) {
     for (unsigned i = 0; i < reads || code == 0; i++) {
       if (i == reads)
         kill(child, SIGKILL);
-      code = haul_message_receive(t.receiver, &message, haul_deadline_in(i < reads ? BOUND : 200 * MS));
+      code = haul_message_receive(t.receiver, &message,
+                                  haul_deadline_in(i < reads ? BOUND : 200 * MS));
       if (code)
         break; /* it died before it sent another */
       assert_int_equal(message.kind, HAUL_MESSAGE_OFFER);
