@@ -4,7 +4,11 @@
  * ROUNDS: a copy within GPU memory: from an import of another process's region, or by the driver
  * between two allocations of one process. gpu inside haul SIZE ROUNDS: a copy between two regions
  * of one GPU. gpu pieces driver SIZE ROUNDS: the driver's copies of PIECES scattered pieces of SIZE
- * bytes each between two allocations. Prints the median in GB/s. */
+ * bytes each between two allocations. Prints the median in GB/s.
+ *
+ * gpu own|wrapped haul SIZE ROUNDS: a copy between two regions of one GPU that haul allocated, or
+ * that wrap the driver's allocations; the median in us. gpu fill haul|driver SIZE ROUNDS: the
+ * number of allocations of SIZE bytes until the GPU's memory is full. */
 #include "common.h"
 
 #include <signal.h>
@@ -20,6 +24,9 @@
 #define GPU    "cuda:0"
 #define PIECES 256
 
+#define TIME  0u         /* the median of a round */
+#define COUNT UINT32_MAX /* of allocations */
+
 /* Ends of the copies; each program uses some. */
 static struct {
   size_t length;
@@ -29,6 +36,7 @@ static struct {
   CUstream stream;
   void *pinned;
   CUdeviceptr from, to;
+  unsigned count; /* of allocations */
 } at;
 
 static void drive(CUresult result, const char *what) {
@@ -107,6 +115,42 @@ static void prepare_inside_regions(void) {
   at.device = make_region(at.node, GPU, at.length, 2, 0);
 }
 
+static haul_region *wrap(CUdeviceptr address) {
+  haul_region *region;
+  must(haul_region_wrap(at.node, (void *)(uintptr_t)address, at.length, &region), "wrap");
+  return region;
+}
+
+static void prepare_wrapped(void) {
+  prepare_inside();
+  at.node = open_node(1, 0);
+  at.imported = wrap(at.from);
+  at.device = wrap(at.to);
+}
+
+static void prepare_fill(void) {
+  at.node = open_node(1, 0);
+}
+
+/* All stay until the process ends. */
+static void fill(void) {
+  struct haul_place place;
+  haul_region *region;
+  must(haul_place_parse(GPU, &place), GPU);
+  while (haul_region_alloc(at.node, place, at.length, 0, &region) == 0)
+    at.count++;
+}
+
+static void prepare_fill_by_driver(void) {
+  start_driver();
+  drive(at.driver->free(at.to), "cuMemFree");
+}
+
+static void fill_by_driver(void) {
+  while (at.driver->alloc(&at.to, at.length) == CUDA_SUCCESS)
+    at.count++;
+}
+
 static void send_ticket(int channel, const struct haul_ticket *ticket, int descriptor) {
   char control[CMSG_SPACE(sizeof descriptor)] __attribute__((aligned(sizeof(size_t)))) = {0};
   struct iovec span = {(void *)(uintptr_t)ticket, sizeof *ticket};
@@ -167,7 +211,7 @@ static const struct {
   const char *what, *who;
   void (*prepare)(void);
   void (*round)(void);
-  unsigned times; /* copies of the length per round */
+  unsigned times; /* copies of the length per round; or what is printed instead of the speed: */
 } programs[] = {
     {"staged", "haul", prepare_staged, copy_staged, 2},
     {"staged", "driver", prepare_pinned, copy_pinned, 2},
@@ -175,6 +219,10 @@ static const struct {
     {"share", "driver", prepare_inside, copy_inside, 1},
     {"inside", "haul", prepare_inside_regions, copy_shared, 1},
     {"pieces", "driver", prepare_pieces, copy_pieces, 1},
+    {"own", "haul", prepare_inside_regions, copy_shared, TIME},
+    {"wrapped", "haul", prepare_wrapped, copy_shared, TIME},
+    {"fill", "haul", prepare_fill, fill, COUNT},
+    {"fill", "driver", prepare_fill_by_driver, fill_by_driver, COUNT},
 };
 
 static int by_size(const void *one, const void *other) {
@@ -193,13 +241,17 @@ static int measure(size_t program, size_t rounds) {
     took[i] = now_ns() - began;
   }
   qsort(took, rounds, sizeof *took, by_size);
-  printf("%.4f\n", (double)at.length * programs[program].times / (double)took[rounds / 2]);
+  unsigned times = programs[program].times;
+  double median = (double)took[rounds / 2];
+  printf("%.4f\n", times == COUNT  ? at.count
+                   : times == TIME ? median / 1e3
+                                   : (double)at.length * times / median);
   free(took);
   return 0;
 }
 
 int main(int argc, char **argv) {
-  need(argc == 5, "gpu staged|share|inside|pieces haul|driver SIZE ROUNDS");
+  need(argc == 5, "gpu staged|share|inside|pieces|own|wrapped|fill haul|driver SIZE ROUNDS");
   at.length = parse_size(argv[3]);
   for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
     if (strcmp(programs[i].what, argv[1]) == 0 && strcmp(programs[i].who, argv[2]) == 0)

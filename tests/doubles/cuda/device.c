@@ -49,6 +49,7 @@ static __attribute__((constructor)) void read_settings(void) {
   set(words, "copy=", &cuda_double.copy);
   set(words, "ordering=", &cuda_double.ordering);
   set(words, "attributes=", &cuda_double.attributes);
+  set(words, "ask=", &cuda_double.ask);
   set(words, "vmm=", &cuda_double.vmm);
   set(words, "hold=", &cuda_double.hold);
   set(words, "dmabuf=", &cuda_double.dmabuf);

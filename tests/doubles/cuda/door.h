@@ -20,6 +20,7 @@
  *   ordering=0        of GPUDirect writes: below 100 they need flushes
  *   vmm=1             0: no virtual-memory calls
  *   attributes=20     of addresses: newer ones are rejected
+ *   ask=0             nanoseconds of a call that asks for attributes
  *   capture=0         1: a capture in mode "global" is active: most calls of threads that are not
  *                     "relaxed" fail
  *   hold=0            1: copies wait until it is 0
@@ -38,7 +39,7 @@
 
 struct cuda_double {
   _Atomic unsigned long long devices, memory, bandwidth, latency, init, create, pin, copy, ordering,
-      vmm, attributes, hold, moves, kernel, strict, capture, dmabuf, bar1;
+      vmm, attributes, hold, moves, kernel, strict, capture, dmabuf, bar1, ask;
   /* Current counts. */
   _Atomic unsigned allocations, mappings, reservations, pinned, streams, events, retains;
   _Atomic unsigned flushes;   /* calls of cuFlushGPUDirectRDMAWrites */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What the driver tells of an address. */
+#include <time.h>
+
 #include "memory.h"
 
 /* RANGE_… of a mapping are its reservation's (cuda.h). */
@@ -69,6 +71,17 @@ static void write_attribute(int attribute, const struct range *range, const stru
   }
 }
 
+/* Takes its time as a call does: on the processor. */
+static void ask(void) {
+  struct timespec now;
+  if (cuda_double.ask == 0)
+    return;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  int64_t until = now.tv_sec * 1000000000 + now.tv_nsec + (int64_t)cuda_double.ask;
+  while (now.tv_sec * 1000000000 + now.tv_nsec < until)
+    clock_gettime(CLOCK_MONOTONIC, &now);
+}
+
 /* Unlike the call for one attribute, it succeeds for unknown addresses, too. */
 CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
                                 CUdeviceptr address) {
@@ -78,6 +91,7 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
     if (attributes[i] > (int)cuda_double.attributes)
       return CUDA_ERROR_INVALID_VALUE;
   atomic_fetch_add(&cuda_double.questions, count > 1);
+  ask();
   pthread_mutex_lock(&memory_lock);
   const struct range *range = find_range(KNOWN_KINDS, address, 1);
   const struct range *whole = range ? whole_of(range) : find_range(RESERVED, address, 1);
@@ -90,6 +104,7 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
 CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr address) {
   if (!initialised)
     return CUDA_ERROR_NOT_INITIALIZED;
+  ask();
   pthread_mutex_lock(&memory_lock);
   const struct range *range = find_range(KNOWN_KINDS, address, 1);
   bool good = range && attribute <= (int)cuda_double.attributes;
