@@ -7,7 +7,7 @@
 
 import atexit
 import ctypes
-import glob
+import importlib.util
 import os
 import re
 import shutil
@@ -32,17 +32,18 @@ def skip(why):
 def set_up():
     """NIXL's modules, with a folder of its plugins and ours."""
     sys.path[:0] = [path for path in [os.environ.get("HAUL_NIXL_WHEEL")] if path]
-    places = [place for path in sys.path
-              for place in glob.glob(os.path.join(path or ".", ".nixl*.mesonpy.libs", "plugins"))]
-    if not places:
+    module = os.path.join(os.path.dirname(__file__), "../../integrations/python/haul/nixl.py")
+    spec = importlib.util.spec_from_file_location("haul_nixl", module)
+    helper = importlib.util.module_from_spec(spec)  # without the package, which needs its extension
+    spec.loader.exec_module(helper)
+    wheels = helper.wheels()
+    if not wheels:
         skip("it is not installed (tools/deps --peers)")
-    package = re.search(r"\.(nixl\w*)\.mesonpy", places[0])[1]
+    (package, _), plugins = next(iter(wheels.items()))
     if len(sys.argv) < 4:  # the target has the initiator's environment
         folder = tempfile.mkdtemp(prefix="haul-nixl-")
         atexit.register(shutil.rmtree, folder)
-        for plugin in [*glob.glob(places[0] + "/*.so"), PLUGIN]:
-            os.symlink(plugin, os.path.join(folder, os.path.basename(plugin)))
-        os.environ["NIXL_PLUGIN_DIR"] = folder
+        os.environ["NIXL_PLUGIN_DIR"] = helper.make_folder(folder, plugins, PLUGIN)
     os.environ.setdefault("NIXL_LOG_LEVEL", "FATAL")  # failures are expected here
     try:
         import numpy  # noqa: F401
@@ -280,6 +281,7 @@ def check_deregistered(agent, peer):
 
 def main():
     agent = Agent("initiator")
+    assert agent.nixl.get_plugin_params("UCX")  # the wheel's own plugins load, too
     peer = Target("target")
     agent.nixl.add_remote_agent(peer.metadata)
     peer.ask("meet", agent.nixl.get_agent_metadata().hex())

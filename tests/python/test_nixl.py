@@ -25,6 +25,7 @@ class Folder(support.Case):
         (self.folder / "site" / f"{package}-{version}.dist-info").mkdir()
         for name in plugins:
             (plugin_folder / name).touch()
+        (plugin_folder.parent / "libnixl.so").touch()
         return plugin_folder
 
     def run_module(self, *options):
@@ -48,7 +49,11 @@ class Folder(support.Case):
             ended = self.run_module("--no-check")
             self.assertEqual(ended.returncode, 0, ended.stderr)
             folder = pathlib.Path(ended.stdout.strip())
-            self.assertEqual(folder, self.folder / "cache/haul/nixl/nixl_cu12-1.5.1")
+            root = self.folder / "cache/haul/nixl/nixl_cu12-1.5.1"
+            self.assertEqual(folder, root / ".nixl_cu12.mesonpy.libs/plugins")
+            library = folder.parent / "libnixl.so"
+            self.assertEqual(library.resolve(), (plugins.parent / "libnixl.so").resolve())
+            self.assertEqual((root / "nixl_cu12.libs").readlink().name, "nixl_cu12.libs")
             found = {link.name: link.resolve() for link in folder.iterdir()}
             self.assertEqual(
                 found,

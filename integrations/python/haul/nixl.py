@@ -66,16 +66,33 @@ def plugin():
 
 
 def link_all(folder, sources):
-    """A folder of these links alone."""
+    """A folder of these links alone, by name."""
     os.makedirs(folder, exist_ok=True)
-    for name in set(os.listdir(folder)) - {os.path.basename(source) for source in sources}:
-        os.unlink(os.path.join(folder, name))
-    for source in sources:
-        link = os.path.join(folder, os.path.basename(source))
+    for name in os.listdir(folder):
+        if name not in sources and os.path.islink(os.path.join(folder, name)):
+            os.unlink(os.path.join(folder, name))
+    for name, source in sources.items():
+        link = os.path.join(folder, name)
         if os.path.lexists(link) and os.readlink(link) == source:
             continue
         os.symlink(source, f"{link}.{os.getpid()}")
         os.replace(f"{link}.{os.getpid()}", link)
+
+
+def make_folder(root, plugins, ours):
+    """In `root`, as the wheel has it, since its plugins find their libraries relative to themselves."""
+    libraries = os.path.dirname(plugins)
+    site = os.path.dirname(libraries)
+    package = re.fullmatch(r"\.(\w+)\.mesonpy\.libs", os.path.basename(libraries))[1]
+    folder = os.path.join(root, os.path.basename(libraries), "plugins")
+
+    def inside(place):
+        return {os.path.basename(path): path for path in glob.glob(place + "/*.so*")}
+
+    link_all(root, {package + ".libs": os.path.join(site, package + ".libs")})
+    link_all(os.path.dirname(folder), inside(libraries))
+    link_all(folder, {**inside(plugins), PLUGIN: ours})
+    return folder
 
 
 def main():
@@ -97,9 +114,8 @@ def main():
         sys.exit(f"haul.nixl: no {plugin()} (hint: build haul with a C++20 compiler, make install)")
     (package, version), plugins = next(iter(found.items()))
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = os.path.join(cache, "haul", "nixl", f"{package}-{version}")
-    others = glob.glob(os.path.join(plugins, "*.so"))
-    link_all(folder, [other for other in others if os.path.basename(other) != PLUGIN] + [plugin()])
+    root = os.path.join(cache, "haul", "nixl", f"{package}-{version}")
+    folder = make_folder(root, plugins, plugin())
     if not options.no_check:
         environment = {"NIXL_LOG_LEVEL": "FATAL", **os.environ, "NIXL_PLUGIN_DIR": folder}
         done = subprocess.run(
