@@ -7,6 +7,7 @@
 #include <haul/access.h>
 #include <new>
 #include <stdexcept>
+#include <unistd.h>
 
 #include "log.h"
 #include "memory.h"
@@ -86,7 +87,8 @@ void Engine::listen() {
   contact_.addresses = reachable_addresses(node_);
 }
 
-Engine::Engine(const InitParameters &init) : Backend(init), options_(*init.parameters) {
+Engine::Engine(const InitParameters &init)
+    : Backend(init), options_(*init.parameters), owner_(getpid()) {
   open_node();
   try {
     listen();
@@ -103,6 +105,13 @@ Engine::~Engine() {
     peer->flush(until);
   haul_node_close(node_);
   threads_.wait();
+}
+
+bool Engine::leave_in_child() {
+  if (getpid() == owner_)
+    return false;
+  haul_node_close(node_);
+  return true;
 }
 
 std::shared_ptr<Peer> Engine::find(const std::string &agent) const {

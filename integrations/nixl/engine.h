@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <sys/types.h>
 
 #include "contact.h"
 #include "interface.h"
@@ -21,6 +22,10 @@ public:
   /* Throws std::exception with a sentence. */
   explicit Engine(const InitParameters &init);
   ~Engine() override;
+
+  /* In a forked child: closes the inherited node and leaves the rest, which has the parent's locks
+   * and threads. False: this is the process that made the engine. */
+  bool leave_in_child();
 
   bool supports_remote() const override {
     return true;
@@ -69,6 +74,7 @@ private:
   haul_transfer_options transfer_options() const;
 
   const Options options_;
+  const pid_t owner_;
   mutable Reports reports_;
   Threads threads_;
   haul_node *node_ = nullptr;

@@ -24,7 +24,7 @@ public:
   Region(const Region &) = delete;
   Region &operator=(const Region &) = delete;
 
-  /* Once it returns, nobody accesses the memory any more. */
+  /* Once it returns, no peer accesses the memory any more. */
   void end();
 
   /* Calls `use` with the region; without, it has ended. */

@@ -21,9 +21,15 @@ static Backend *create(const InitParameters *init) {
   }
 }
 
+static void destroy(Backend *backend) {
+  auto *engine = static_cast<Engine *>(backend);
+  if (!engine->leave_in_child())
+    delete engine;
+}
+
 static Plugin plugin = {API_VERSION,
                         create,
-                        [](Backend *backend) { delete backend; },
+                        destroy,
                         [] { return "HAUL"; },
                         haul_version,
                         Options::defaults,

@@ -450,9 +450,11 @@ static void test_restart() {
 }
 
 static void test_fork() {
-  Pair pair(MIB);
-  auto write = pair.transfer(WRITE, MIB);
-  CHECK(write->run() == SUCCESS);
+  Pair pair(LARGE);
+  auto write = pair.transfer(WRITE, LARGE);
+  CHECK(write->post() >= 0);
+  CHECK(pair.a.backend->notify(pair.b.name, "by a thread") == SUCCESS); /* after the write */
+  CHECK(write->wait() == SUCCESS && pair.b.receive().second == "by a thread");
   pid_t child = fork();
   if (child == 0) {
     std::string text = "child";
@@ -463,6 +465,7 @@ static void test_fork() {
         pair.a.backend->register_memory({{reinterpret_cast<uintptr_t>(&text), sizeof text, 0}, ""},
                                         DRAM, metadata) == NOT_ALLOWED);
     load()->destroy(pair.a.backend);
+    load()->destroy(pair.b.backend);
     _Exit(0);
   }
   int status;
