@@ -299,7 +299,8 @@ Status Engine::notifications(Notifications &out) {
   int code;
   while ((code = haul_message_receive(node_, &message, HAUL_NO_WAIT)) == 0) {
     std::string agent, text;
-    if (message.tag == NOTIFICATION && unpack(message.bytes, message.length, agent, text))
+    if (message.kind == HAUL_MESSAGE && message.tag == NOTIFICATION &&
+        unpack(message.bytes, message.length, agent, text))
       out.emplace_back(std::move(agent), std::move(text));
     haul_message_release(&message);
   }

@@ -95,8 +95,8 @@ void Flight::settle(int code) {
 }
 
 Status Flight::cancel() {
-  bool first = !finished_.exchange(true);
-  if (!first)
+  canceled_.store(true, std::memory_order_relaxed);
+  if (finished_.exchange(true))
     peer_->withdraw(this);
   for (auto *transfer : transfers_)
     haul_transfer_cancel(transfer);

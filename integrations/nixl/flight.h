@@ -60,6 +60,9 @@ public:
 
   /* Ends the flight, without its notification. Blocks until no byte can arrive any more. */
   Status cancel();
+  bool is_canceled() const {
+    return canceled_.load(std::memory_order_relaxed);
+  }
 
   /* The first transfer, or NULL. */
   haul_transfer *first() const {
@@ -82,7 +85,8 @@ private:
   std::atomic<size_t> pending_ = 1; /* transfers with on_done, and the call that posts */
   std::atomic<size_t> ended_ = 0;   /* the transfers before this one have ended */
   std::atomic<bool> finished_ = false;
-  int refused_ = 0; /* the code of a transfer that did not start */
+  std::atomic<bool> canceled_ = false; /* written before the peer's lock is taken to withdraw */
+  int refused_ = 0;                    /* the code of a transfer that did not start */
   Status outcome_ = SUCCESS;
   std::atomic<Status> status_ = IN_PROGRESS;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <thread>
 
 #include "flight.h"
@@ -13,6 +14,8 @@ namespace haul_nixl {
 static constexpr int64_t SECOND = 1000000000;
 static constexpr int64_t DIAL = 5 * SECOND, LOOK_UP = 10 * SECOND, FENCING = 10 * SECOND;
 static constexpr auto IDLE = std::chrono::seconds(1);
+/* While a message waits for the other agent, until a look whether its transfer was canceled. */
+static constexpr int64_t SLICE = SECOND / 10;
 
 /* The length of the agent's name in 4 bytes, little-endian as all hosts of haul; the name; the
  * text. */
@@ -114,8 +117,8 @@ Status Peer::look_up(const std::string &name, haul_remote **remote) {
 Status Peer::send(Tag tag, std::string bytes, Flight *flight) {
   std::unique_lock lock(lock_);
   sent_ = true;
-  int code = HAUL_ETIMEDOUT;
-  if (queue_.empty())
+  int code = flight && flight->is_canceled() ? HAUL_ECANCELED : HAUL_ETIMEDOUT;
+  if (code == HAUL_ETIMEDOUT && queue_.empty())
     code = haul_message_send(peer_, tag, bytes.data(), bytes.size(), HAUL_NO_WAIT);
   if (code != HAUL_ETIMEDOUT) {
     lock.unlock();
@@ -127,17 +130,33 @@ Status Peer::send(Tag tag, std::string bytes, Flight *flight) {
     flight->retain();
   queue_.push_back({tag, std::move(bytes), flight});
   changed_.notify_all();
-  if (running_)
+  if (running_ || start_thread())
     return SUCCESS;
-  running_ = true;
+  queue_.pop_back(); /* the only one */
+  lock.unlock();
+  say("no thread can be started to send to agent " + agent_);
+  if (flight) {
+    flight->settle(HAUL_ELIMIT);
+    flight->release();
+  }
+  return status_of(HAUL_ELIMIT);
+}
+
+/* With the lock. */
+bool Peer::start_thread() {
   threads_.begin();
-  std::thread([self = shared_from_this()]() mutable {
-    Threads &threads = self->threads_;
-    self->run();
-    self.reset();
-    threads.end();
-  }).detach();
-  return SUCCESS;
+  try {
+    std::thread([self = shared_from_this()]() mutable {
+      Threads &threads = self->threads_;
+      self->run();
+      self.reset();
+      threads.end();
+    }).detach();
+    running_ = true;
+  } catch (const std::system_error &) {
+    threads_.end();
+  }
+  return running_;
 }
 
 /* A send waits for earlier writes to the peer, and so has a thread of its own. */
@@ -145,8 +164,12 @@ void Peer::send_first(std::unique_lock<std::mutex> &lock) {
   const Message &first = queue_.front();
   sending_ = true;
   lock.unlock();
-  int code =
-      haul_message_send(peer_, first.tag, first.bytes.data(), first.bytes.size(), HAUL_FOREVER);
+  auto canceled = [&first] { return first.flight && first.flight->is_canceled(); };
+  int code;
+  do
+    code = haul_message_send(peer_, first.tag, first.bytes.data(), first.bytes.size(),
+                             haul_deadline_in(SLICE));
+  while (code == HAUL_ETIMEDOUT && !canceled());
   lock.lock();
   Flight *flight = first.flight;
   queue_.pop_front();

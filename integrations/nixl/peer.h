@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <haul/haul.h>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -58,7 +58,8 @@ public:
   Status look_up(const std::string &name, haul_remote **remote);
 
   /* Sends a message after those before it, at once or from a thread, and then ends `flight`, which
-   * may be NULL. Never blocks. An error is that of a message that failed at once. */
+   * may be NULL. Never blocks. An error is that of a message that failed at once. Nothing is sent
+   * for a canceled flight. */
   Status send(Tag tag, std::string bytes, Flight *flight);
 
   /* Takes back what has not been sent for `flight`, and waits for what is being sent. */
@@ -79,6 +80,7 @@ private:
 
   Status dial();
   Status dial(const std::string &address);
+  bool start_thread();
   void run();
   void send_first(std::unique_lock<std::mutex> &lock);
 
@@ -92,7 +94,7 @@ private:
 
   std::mutex lock_;
   std::condition_variable changed_;
-  std::deque<Message> queue_; /* the first one is being sent if `sending_` */
+  std::list<Message> queue_; /* the first one is being sent if `sending_` */
   bool running_ = false, sending_ = false, sent_ = false;
 };
 

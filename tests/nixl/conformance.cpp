@@ -16,10 +16,12 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "contact.h"
 
 namespace test {
 
 static constexpr size_t KIB = 1024, MIB = 1024 * KIB, LARGE = 64 * MIB;
+static constexpr int64_t BOUND = 60000000000;
 static const char *program;
 static std::string paths;
 
@@ -269,6 +271,34 @@ static void test_many_notifications() {
           SUCCESS);
   for (int i = 0; i < COUNT; i++)
     CHECK(atoi(pair.b.receive().second.c_str()) == i);
+}
+
+/* Another program of haul: an offer has no bytes here, whatever its tag and length. */
+static void test_strangers() {
+  Agent a("a", with_paths());
+  Contact contact;
+  haul_node *node;
+  haul_peer *peer;
+  haul_region *region;
+  CHECK(contact.parse(a.info()));
+  CHECK(haul_node_open(nullptr, &node) == 0);
+  CHECK(haul_peer_connect(node, contact.addresses[0].c_str(), haul_deadline_in(BOUND), &peer) == 0);
+  CHECK(haul_region_alloc(node, {HAUL_HOST, 0}, 64, 0, &region) == 0);
+  CHECK(haul_message_send(peer, 1, "\xff\xff\xff\xff", 4, haul_deadline_in(BOUND)) == 0);
+  std::atomic<int> code = 1;
+  std::thread offers(
+      [&] { code = haul_message_offer(peer, 1, region, 0, 64, haul_deadline_in(BOUND)); });
+  while (code == 1) {
+    Notifications found;
+    CHECK(a.backend->notifications(found) == SUCCESS);
+    CHECK(found.empty());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  offers.join();
+  CHECK(code == HAUL_ECANCELED);
+  haul_region_release(region);
+  haul_peer_close(peer);
+  haul_node_close(node);
 }
 
 /* An agent that ends at once has sent its notifications. */
@@ -614,6 +644,7 @@ static void run_all(const char *only) {
                {"report", test_report},
                {"notifications", test_notifications},
                {"many notifications", test_many_notifications},
+               {"strangers", test_strangers},
                {"last words", test_last_words},
                {"cancel", test_cancel},
                {"deregistered", test_deregistered},
