@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/sys.h"
 #include "node/peer.h"
 
@@ -52,8 +53,9 @@ static void respond(struct incoming *message, int status) {
                  sizeof(int32_t));
 }
 
+/* In a forked child the connection and its locks are the parent's. */
 void offer_refuse(struct incoming *message) {
-  if (!atomic_exchange(&received_of(message)->claimed, true))
+  if (!fork_is_child() && !atomic_exchange(&received_of(message)->claimed, true))
     respond(message, HAUL_ECANCELED);
 }
 

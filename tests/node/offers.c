@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -254,6 +255,25 @@ static void a_release_without_a_read_refuses(void **state) {
   haul_message_release(&message);
   end(&offering, HAUL_ECANCELED, "the receiver did not read");
   check_nothing_lent();
+}
+
+/* The child has a copy of the message, and the parent's connection. */
+static void a_release_in_a_forked_child_refuses_nothing(void **state) {
+  struct offering offering;
+  int status = 0;
+  (void)state;
+  begin(&offering, t.from, 1, 0, LENGTH, soon());
+  struct haul_message message = receive(t.receiver, HAUL_MESSAGE_OFFER);
+  pid_t child = fork();
+  if (child == 0) {
+    haul_message_release(&message);
+    _exit(0);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  assert_works(haul_message_read(&message, t.to, 0, NULL, NULL));
+  haul_message_release(&message);
+  end(&offering, 0, "");
 }
 
 static void a_late_read_gets_nothing(void **state) {
@@ -588,6 +608,7 @@ int main(int argc, char **argv) {
       OVER_BOTH(both_sides_learn_that_a_region_is_too_short),
       OVER_BOTH(memory_that_is_read_only_takes_nothing),
       OVER_BOTH(a_release_without_a_read_refuses),
+      OVER_BOTH(a_release_in_a_forked_child_refuses_nothing),
       OVER_BOTH(a_late_read_gets_nothing),
       OVER_BOTH(no_name_leads_to_the_region),
       OVER_BOTH(offers_keep_their_place_among_messages),
