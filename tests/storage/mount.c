@@ -9,11 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "mounted.h"
+#include "storage/mount/mount.h"
 
 static struct mounted mounted;
 
@@ -103,6 +106,57 @@ static void a_mount_of_a_killed_process_is_replaced(void **state) {
   assert_int_equal(pread(fd, &byte, 1, 0), -1);
   assert_int_equal(errno, ENOTCONN);
   close(fd);
+}
+
+/* Another process may have replaced the dead mount that this one has seen. */
+static void a_live_mount_is_not_removed_as_dead(void **state) {
+  (void)state;
+  mounted_start(&mounted, NULL);
+  assert_int_equal(mount_remove_dead(mounted.point), 0);
+  assert_true(mounted_is(&mounted));
+  assert_int_equal(access(at_point(&mounted, "file"), R_OK), 0);
+}
+
+static void (*before_unmount)(void);
+
+/* Called instead of libc's. */
+int umount2(const char *path, int flags) {
+  if (before_unmount)
+    before_unmount();
+  before_unmount = NULL;
+  return (int)syscall(SYS_umount2, path, flags);
+}
+
+static const char *in_root(const char *name) {
+  return folder_path(mounted.root, name);
+}
+
+static void swap_parent(void) {
+  assert_int_equal(rename(in_root("parent"), in_root("moved")), 0);
+  assert_int_equal(symlink("other", in_root("parent")), 0);
+}
+
+/* A user who controls a folder above a dead mount cannot make root detach another mount. */
+static void a_path_that_changes_leads_to_no_other_mount(void **state) {
+  (void)state;
+  const char *const folders[] = {"parent", "parent/point", "other", "other/point"};
+  if (geteuid() != 0) {
+    print_message("fusermount3 works by paths: root alone\n");
+    skip();
+  }
+  for (size_t i = 0; i < COUNT(folders); i++)
+    assert_int_equal(mkdir(in_root(folders[i]), 0755), 0);
+  snprintf(mounted.point, sizeof mounted.point, "%s", in_root("parent/point"));
+  mounted_start(&mounted, NULL);
+  kill(mounted.daemon, SIGKILL);
+  assert_int_equal(mounted_wait(&mounted), 128 + SIGKILL);
+  assert_int_equal(mount("other", in_root("other/point"), "tmpfs", 0, NULL), 0);
+  folder_put(in_root("other/point"), "file", "");
+  before_unmount = swap_parent;
+  assert_int_equal(mount_remove_dead(mounted.point), 0);
+  assert_int_equal(access(at_point(&mounted, "file"), F_OK), 0); /* by the symlink */
+  assert_int_equal(access(in_root("moved/point"), F_OK), 0);
+  assert_int_equal(umount2(in_root("other/point"), MNT_DETACH), 0);
 }
 
 static void the_command_ends_when_the_mount_is_ready(void **state) {
@@ -249,6 +303,8 @@ int main(void) {
       TEST(the_source_must_be_a_folder),
       TEST(a_remote_tree_must_be_reachable),
       TEST(a_mount_of_a_killed_process_is_replaced),
+      TEST(a_live_mount_is_not_removed_as_dead),
+      TEST(a_path_that_changes_leads_to_no_other_mount),
       TEST(the_command_ends_when_the_mount_is_ready),
       TEST(inherited_descriptors_are_closed),
       TEST(paths_may_be_relative),

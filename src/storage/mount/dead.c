@@ -38,13 +38,23 @@ static bool is_ours(int number) {
   return found;
 }
 
-/* Lazily: programs that have files of the mount open keep it busy. */
-static int detach(const char *path) {
+/* FORCE_SYNC: cached attributes outlive the daemon. */
+static bool is_dead(int fd) {
+  struct statx info;
+  return statx(fd, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_TYPE, &info) != 0 &&
+         (errno == ENOTCONN || errno == ECONNABORTED);
+}
+
+/* By its path alone, so another mount of this user may take its place meanwhile. */
+static int detach_as_user(const char *self) {
+  char path[PATH_MAX];
   const char *const line[] = {"fusermount3", "-u", "-q", "-z", "--", path, NULL};
   pid_t child;
   int status = 0;
-  if (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
-    return 0;
+  ssize_t length = readlink(self, path, sizeof path - 1);
+  if (length < 0)
+    return -errno;
+  path[length] = '\0';
   int code = posix_spawnp(&child, line[0], NULL, NULL, (char *const *)(uintptr_t)line, environ);
   if (code)
     return -code;
@@ -54,17 +64,24 @@ static int detach(const char *path) {
   return status == 0 ? 0 : -EPERM;
 }
 
+/* Lazily: programs that have files of the mount open keep it busy. Names the mount by its
+ * descriptor: its path may lead to another one by now. EINVAL: it is gone. */
+static int detach(int fd) {
+  char self[48];
+  snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+  if (umount2(self, MNT_DETACH) == 0 || errno == EINVAL)
+    return 0;
+  return errno == EPERM && geteuid() != 0 ? detach_as_user(self) : -errno;
+}
+
 int mount_remove_dead(const char *path) {
-  char self[48], whole[PATH_MAX];
-  int fd = open(path, O_PATH | O_CLOEXEC);
+  int status = 0, fd = open(path, O_PATH | O_CLOEXEC);
   if (fd < 0)
     return -errno;
-  bool ours = is_ours(mount_number(fd));
-  snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-  ssize_t length = readlink(self, whole, sizeof whole - 1);
+  if (!is_ours(mount_number(fd)))
+    status = -ENOTCONN;
+  else if (is_dead(fd))
+    status = detach(fd);
   close(fd);
-  if (!ours || length < 0)
-    return -ENOTCONN;
-  whole[length] = '\0';
-  return detach(whole);
+  return status;
 }

@@ -65,7 +65,8 @@ static inline struct handle *handle_of(const struct fuse_file_info *info) {
 int mount_check(struct mount *mount, struct haul_storage_error *error);
 
 /* dead.c. Unmounts the file system of this type at a path whose daemon has died, even if programs
- * have files of it open, which fail. ENOTCONN: it is of another type; EPERM: of another user. */
+ * have files of it open, which fail. 0 also if another process has removed or replaced it.
+ * ENOTCONN: it is of another type; EPERM: of another user. */
 int mount_remove_dead(const char *path);
 
 /* reply.c: callers, handles and replies */
