@@ -10,6 +10,7 @@
 #ifndef HAUL_USRBIO_H
 #define HAUL_USRBIO_H
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -42,6 +43,18 @@ static inline const char *ring_semaphore_link(enum ring_priority priority) {
   static const char *const links[RING_PRIORITIES] = {"submit-ios.ph", "submit-ios",
                                                      "submit-ios.pl"};
   return links[priority];
+}
+
+/* Ends the name of the file beside a semaphore that the daemon has locked for as long as it lives.
+ * It belongs to the semaphore's owner, and others cannot write to it, so they cannot lock it
+ * likewise. A 3FS daemon has none. */
+#define SEMAPHORE_LOCK ".lock"
+
+/* Whether a process has locked it for writing. Takes no lock. True after an error, which is no sign
+ * of a dead daemon. */
+static inline bool semaphore_is_locked(int fd) {
+  struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+  return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 /* Flags of a ring: those of hf3fs_iorcreate4. */

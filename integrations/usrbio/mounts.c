@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -13,15 +12,16 @@ struct held {
   int fd;
   dev_t device;
   ino_t inode;
+  uid_t owner;
 };
 
 struct mount {
   struct mount *next;
   char path[MOUNT_ROOM];
   struct held folder; /* its iovs */
-  struct held lock;   /* the daemon's semaphore, which it has locked for as long as it lives */
+  struct held lock;   /* the file that the daemon has locked, or its semaphore */
   uint64_t id;
-  bool locks;    /* false: another daemon than haul's, which counts as alive */
+  bool locks;    /* false: another daemon than haul's, which locks none, and counts as alive */
   pid_t process; /* a forked child is another client of the daemon */
   unsigned references;
 };
@@ -87,6 +87,7 @@ static int open_held(const char *path, int flags, off_t least, struct held *held
     close(held->fd);
   held->device = found.st_dev;
   held->inode = found.st_ino;
+  held->owner = found.st_uid;
   return status;
 }
 
@@ -103,14 +104,6 @@ int mount_semaphore(const char *path, enum ring_priority priority, char target[P
   return (size_t)length > prefix && (size_t)length < prefix + NAME_MAX ? 0 : -EIO;
 }
 
-/* Whether another process has locked the file. */
-static bool is_locked(int fd) {
-  if (flock(fd, LOCK_SH | LOCK_NB) != 0)
-    return true;
-  flock(fd, LOCK_UN);
-  return false;
-}
-
 uint64_t mount_id_of(int fd) {
   struct ioctl_mount mount = {0};
   struct stat found;
@@ -121,20 +114,33 @@ uint64_t mount_id_of(int fd) {
   return found.st_dev; /* another daemon than haul's */
 }
 
+/* Others than the daemon's user may make a file for a daemon that has none. */
+static int open_lock(const char *path, struct mount *mount) {
+  char name[PATH_MAX + sizeof SEMAPHORE_LOCK];
+  struct stat found;
+  int status = mount_semaphore(path, RING_NORMAL, name);
+  if (status == 0)
+    status = open_held(name, 0, sizeof(sem_t), &mount->lock);
+  if (status != 0)
+    return status;
+  memcpy(name + strlen(name), SEMAPHORE_LOCK, sizeof SEMAPHORE_LOCK);
+  mount->locks = lstat(name, &found) == 0 && found.st_uid == mount->lock.owner;
+  if (!mount->locks)
+    return 0;
+  close(mount->lock.fd);
+  return open_held(name, 0, 0, &mount->lock);
+}
+
 /* Opens the folder and the lock. */
 static int open_mount(const char *path, struct mount *mount) {
-  char folder[MOUNT_ROOM + sizeof "/" CONTROL_IOVS], semaphore[PATH_MAX];
+  char folder[MOUNT_ROOM + sizeof "/" CONTROL_IOVS];
   snprintf(folder, sizeof folder, "%s/" CONTROL_IOVS, path);
   int status = open_held(folder, O_DIRECTORY, 0, &mount->folder);
   if (status != 0)
     return status;
-  status = mount_semaphore(path, RING_NORMAL, semaphore);
-  if (status == 0)
-    status = open_held(semaphore, 0, sizeof(sem_t), &mount->lock);
+  status = open_lock(path, mount);
   if (status != 0)
     close(mount->folder.fd);
-  else
-    mount->locks = is_locked(mount->lock.fd);
   mount->id = status == 0 ? mount_id_of(mount->folder.fd) : 0;
   return status;
 }
@@ -203,5 +209,5 @@ static bool is_open(const struct held *held) {
 bool mount_is_alive(const struct mount *mount) {
   if (!is_open(&mount->folder) || !is_open(&mount->lock))
     return false;
-  return !mount->locks || is_locked(mount->lock.fd);
+  return !mount->locks || semaphore_is_locked(mount->lock.fd);
 }

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -11,7 +10,9 @@
 #include "core/thread.h"
 #include "storage/worker_internal.h"
 
-#define PREFIX "sem.haul-submit-" /* of the files in /dev/shm */
+/* Of the files in /dev/shm. Daemons of older builds remove files sem.haul-submit-* that nobody has
+ * locked with flock, so these have another name. */
+#define PREFIX "sem.haul-wake-"
 
 /* A client may clear the waiter's bit in the semaphore. Then posts do not wake the thread, which
  * checks once a second. */
@@ -22,10 +23,10 @@ static const struct timespec recheck = {1, 0};
 struct submit_semaphore {
   struct workers *workers;
   struct sigbus_watch watch; /* over the semaphore */
-  int fd;                    /* of its file, locked as long as the daemon lives */
+  int lock;                  /* of the file beside it, locked as long as the daemon lives */
   _Atomic bool stopping;
   pthread_t thread;
-  char path[96];
+  char path[96], lock_path[sizeof SEMAPHORE_LOCK + 96];
 };
 
 /* Takes all posts; false: there was none. Acquire: pairs with the release of the post. */
@@ -66,60 +67,92 @@ static void *wake_workers(void *argument) {
   return NULL;
 }
 
-/* Removes the file of a dead daemon of this user: its lock is free. */
-static void remove_dead(int folder, const char *name) {
+/* Removes the files of a dead daemon of this user: its lock is free. The lock last, so that no
+ * semaphore stays without one. */
+static void remove_dead(int folder, const char *lock, const char *semaphore) {
   struct stat stat;
-  int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  int fd = openat(folder, lock, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0)
     return;
   if (fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_uid == geteuid() &&
-      flock(fd, LOCK_EX | LOCK_NB) == 0)
-    unlinkat(folder, name, 0);
+      !semaphore_is_locked(fd)) {
+    unlinkat(folder, semaphore, 0);
+    unlinkat(folder, lock, 0);
+  }
   close(fd);
+}
+
+/* The name of a semaphore, by that of its lock; false: of another file. */
+static bool find_semaphore(const char *lock, char name[NAME_MAX + 1]) {
+  size_t length = strlen(lock), end = sizeof SEMAPHORE_LOCK - 1;
+  if (strncmp(lock, PREFIX, sizeof PREFIX - 1) != 0 || strcmp(lock + length - end, SEMAPHORE_LOCK))
+    return false;
+  snprintf(name, NAME_MAX + 1, "%.*s", (int)(length - end), lock);
+  return true;
 }
 
 void submit_semaphore_sweep(void) {
   DIR *folder = opendir(SHM_DIR);
+  char name[NAME_MAX + 1];
   if (!folder)
     return;
   for (struct dirent *entry; (entry = readdir(folder));)
-    if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0)
-      remove_dead(dirfd(folder), entry->d_name);
+    if (find_semaphore(entry->d_name, name))
+      remove_dead(dirfd(folder), entry->d_name, name);
   closedir(folder);
 }
 
-/* The file gets its name last, when it is locked: no sweep finds it unlocked. */
-static int make_file(struct submit_semaphore *semaphore, bool others) {
+/* The file gets its name last, when it is locked: no sweep finds it unlocked. Returns its
+ * descriptor, which holds the lock; that of a semaphore's own file has no meaning. */
+static int make_file(const char *path, mode_t mode) {
   char self[40];
-  semaphore->fd = open(SHM_DIR, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (semaphore->fd < 0)
+  struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+  int fd = open(SHM_DIR, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (fd < 0)
     return -errno;
-  snprintf(self, sizeof self, "/proc/self/fd/%d", semaphore->fd);
-  if (flock(semaphore->fd, LOCK_EX | LOCK_NB) == 0 &&
-      fchmod(semaphore->fd, others ? 0666 : 0600) == 0 &&
-      ftruncate(semaphore->fd, sizeof(sem_t)) == 0 &&
-      linkat(AT_FDCWD, self, AT_FDCWD, semaphore->path, AT_SYMLINK_FOLLOW) == 0)
-    return 0;
+  snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+  if (fcntl(fd, F_OFD_SETLK, &whole) == 0 && fchmod(fd, mode) == 0 &&
+      ftruncate(fd, sizeof(sem_t)) == 0 &&
+      linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
+    return fd;
   int code = -errno;
-  close(semaphore->fd);
+  close(fd);
+  return code;
+}
+
+static void remove_lock(const struct submit_semaphore *semaphore) {
+  unlink(semaphore->lock_path);
+  close(semaphore->lock);
+}
+
+static int map_file(const char *path, mode_t mode, void **memory) {
+  int fd = make_file(path, mode), code = 0;
+  if (fd < 0)
+    return fd;
+  *memory = mmap(NULL, sizeof(sem_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (*memory == MAP_FAILED) {
+    code = -errno;
+    unlink(path);
+  }
+  close(fd);
   return code;
 }
 
 static int make_semaphore(struct submit_semaphore *semaphore, enum ring_priority priority,
                           bool others) {
   uint64_t random;
+  void *memory;
   if (getrandom(&random, sizeof random, 0) != sizeof random)
     return -errno;
   snprintf(semaphore->path, sizeof semaphore->path, SHM_DIR PREFIX "%016" PRIx64 ".%d", random,
            (int)priority);
-  int code = make_file(semaphore, others);
-  if (code)
-    return code;
-  void *memory = mmap(NULL, sizeof(sem_t), PROT_READ | PROT_WRITE, MAP_SHARED, semaphore->fd, 0);
-  if (memory == MAP_FAILED) {
-    code = -errno;
-    unlink(semaphore->path);
-    close(semaphore->fd);
+  snprintf(semaphore->lock_path, sizeof semaphore->lock_path, "%s" SEMAPHORE_LOCK, semaphore->path);
+  semaphore->lock = make_file(semaphore->lock_path, others ? 0644 : 0600);
+  if (semaphore->lock < 0)
+    return semaphore->lock;
+  int code = map_file(semaphore->path, others ? 0666 : 0600, &memory);
+  if (code) {
+    remove_lock(semaphore);
     return code;
   }
   sigbus_watch(&semaphore->watch, memory, (size_t)sysconf(_SC_PAGESIZE));
@@ -131,7 +164,7 @@ static void remove_semaphore(struct submit_semaphore *semaphore) {
   unlink(semaphore->path);
   sigbus_unwatch(&semaphore->watch);
   munmap(semaphore->watch.start, sizeof(sem_t));
-  close(semaphore->fd);
+  remove_lock(semaphore);
   free(semaphore);
 }
 

@@ -6,10 +6,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/usrbio.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -289,6 +291,30 @@ static void a_killed_daemon_is_reported_and_replaced(void **state) {
   user_end(&user);
 }
 
+/* Other users may lock the semaphore's file, and lock the daemon's lock for reading. */
+static void locks_of_others_keep_no_daemon_alive(void **state) {
+  (void)state;
+  struct user user;
+  char bell[256] = "", lock[264];
+  struct flock whole = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+  user_begin(&user, &mounted, "file", O_RDONLY, 0);
+  assert_true(readlink(at_point(&mounted, "3fs-virt/iovs/submit-ios"), bell, sizeof bell - 1) > 0);
+  snprintf(lock, sizeof lock, "%s" SEMAPHORE_LOCK, bell);
+  int fds[] = {open(bell, O_RDONLY | O_CLOEXEC), open(lock, O_RDONLY | O_CLOEXEC)};
+  kill(mounted.daemon, SIGKILL);
+  assert_int_equal(mounted_wait(&mounted), 128 + SIGKILL);
+  assert_int_equal(flock(fds[0], LOCK_EX | LOCK_NB), 0);
+  int locked = fcntl(fds[1], F_OFD_SETLK, &whole);
+  assert_int_equal(user_do(&user, 0, 100), -ENOTCONN);
+  assert_int_equal(locked, 0);
+  mounted_start(&mounted, NULL);
+  assert_int_equal(access(bell, F_OK), -1);
+  assert_int_equal(access(lock, F_OK), -1);
+  close(fds[0]);
+  close(fds[1]);
+  user_end(&user);
+}
+
 /* A file may get the inode number of one that was deleted. */
 static void a_new_daemon_rejects_files_of_the_old_one(void **state) {
   (void)state;
@@ -344,6 +370,7 @@ int main(int argc, char **argv) {
       TEST(killed_clients_leave_nothing_behind),
       TEST(deadlines_pass_while_the_daemon_is_stopped),
       TEST(a_killed_daemon_is_reported_and_replaced),
+      TEST(locks_of_others_keep_no_daemon_alive),
       TEST(a_new_daemon_rejects_files_of_the_old_one),
       TEST(a_ring_rejects_files_of_another_mount),
   };

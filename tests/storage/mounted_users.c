@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <haul/usrbio.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,6 +285,29 @@ static void modes_are_enforced_without_acls(void **state) {
   assert_int_equal(by(ALICE, 0, read_shared), EACCES);
 }
 
+static int open_lock(int flags) {
+  char path[256] = "";
+  ssize_t length = readlink(at_point(&mounted, "3fs-virt/iovs/submit-ios"), path, sizeof path - 8);
+  assert_true(length > 0);
+  memcpy(path + length, SEMAPHORE_LOCK, sizeof SEMAPHORE_LOCK);
+  return error_of(open(path, flags | O_CLOEXEC));
+}
+
+static int read_lock(void) {
+  return open_lock(O_RDONLY);
+}
+
+static int write_lock(void) {
+  return open_lock(O_RDWR);
+}
+
+/* Who can write to it could lock it, so that a dead daemon seems alive. */
+static void others_only_read_the_daemons_lock(void **state) {
+  (void)state;
+  assert_int_equal(by(ALICE, 0, read_lock), 0);
+  assert_int_equal(by(ALICE, 0, write_lock), EACCES);
+}
+
 /* Each lookup would send a request to the same mount, which would wait for itself. */
 static void a_mount_bound_into_its_source_does_not_recurse(void **state) {
   (void)state;
@@ -310,6 +334,7 @@ int main(void) {
       TEST(acls_are_enforced),
       cmocka_unit_test_setup_teardown(modes_are_enforced_without_acls, set_up_without_acls,
                                       mounted_tear_down),
+      TEST(others_only_read_the_daemons_lock),
       TEST(a_mount_bound_into_its_source_does_not_recurse),
   };
   mounted_need_fuse();

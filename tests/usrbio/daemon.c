@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -35,7 +34,7 @@ static struct {
   char mount[PATH_MAX], iovs[PATH_MAX + 32];
   bool made;
   sem_t *semaphores[RING_PRIORITIES];
-  int locks[RING_PRIORITIES]; /* on their files; -1: the daemon is dead */
+  int lock; /* -1: the daemon is dead */
   pthread_t threads[RING_PRIORITIES];
   struct registered registered[REGISTERED];
   char last_name[IOV_NAME_ROOM], last_target[TARGET];
@@ -253,7 +252,7 @@ static const char *mount_folder(void) {
 MOCK int symlink(const char *target, const char *path);
 MOCK int unlink(const char *path);
 MOCK int ioctl(int fd, unsigned long request, ...);
-MOCK int flock(int fd, int operation);
+MOCK int fcntl(int fd, int command, ...);
 MOCK int statx(int folder, const char *restrict path, int flags, unsigned mask,
                struct statx *restrict found);
 
@@ -272,10 +271,14 @@ int unlink(const char *path) {
   return status == 0 ? unlinkat(AT_FDCWD, path, 0) : fail(status);
 }
 
-int flock(int fd, int operation) {
-  int error = operation & LOCK_SH ? liveness_error : 0;
-  liveness_checks += (operation & LOCK_SH) != 0;
-  return error ? fail(-error) : (int)syscall(SYS_flock, fd, operation);
+int fcntl(int fd, int command, ...) {
+  va_list rest;
+  va_start(rest, command);
+  void *argument = va_arg(rest, void *);
+  va_end(rest);
+  int error = command == F_OFD_GETLK ? liveness_error : 0;
+  liveness_checks += command == F_OFD_GETLK;
+  return error ? fail(-error) : (int)syscall(SYS_fcntl, fd, command, argument);
 }
 
 int statx(int folder, const char *restrict path, int flags, unsigned mask,
@@ -334,20 +337,23 @@ static void semaphore_path(int priority, char path[96]) {
   snprintf(path, 96, "/dev/shm/sem.haul-test-%d-%d", (int)getpid(), priority);
 }
 
-static void lock_semaphores(void) {
-  for (int i = 0; i < RING_PRIORITIES; i++) {
-    char path[96];
-    semaphore_path(i, path);
-    state.locks[i] = open(path, O_RDWR | O_CLOEXEC);
-    must(state.locks[i] >= 0 && flock(state.locks[i], LOCK_EX | LOCK_NB) == 0, path);
-  }
+static void lock_path(char path[96]) {
+  semaphore_path(RING_NORMAL, path);
+  strcat(path, SEMAPHORE_LOCK);
 }
 
-static void unlock_semaphores(void) {
-  for (int i = 0; i < RING_PRIORITIES; i++)
-    if (state.locks[i] >= 0)
-      close(state.locks[i]);
-  memset(state.locks, -1, sizeof state.locks);
+static void take_lock(void) {
+  char path[96];
+  struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+  lock_path(path);
+  state.lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  must(state.lock >= 0 && fcntl(state.lock, F_OFD_SETLK, &whole) == 0, path);
+}
+
+static void drop_lock(void) {
+  if (state.lock >= 0)
+    close(state.lock);
+  state.lock = -1;
 }
 
 static void link_semaphore(enum ring_priority priority) {
@@ -387,7 +393,7 @@ const char *daemon_start(const char *folder) {
     link_semaphore((enum ring_priority)i);
     must(pthread_create(&state.threads[i], NULL, work, (void *)i) == 0, "a thread");
   }
-  lock_semaphores();
+  take_lock();
   return state.mount;
 }
 
@@ -427,9 +433,12 @@ static void forget_all(void) {
 }
 
 void daemon_stop(void) {
+  char path[96];
   daemon_hold(false);
   running = false;
-  unlock_semaphores();
+  drop_lock();
+  lock_path(path);
+  unlink(path);
   for (int i = 0; i < RING_PRIORITIES; i++) {
     char name[64];
     sem_post(state.semaphores[i]);
@@ -452,7 +461,7 @@ void daemon_fail_liveness(int error) {
 
 void daemon_die(void) {
   dead = true;
-  unlock_semaphores();
+  drop_lock();
 }
 
 void daemon_restart(void) {
@@ -472,8 +481,8 @@ void daemon_restart(void) {
   }
   empty(old);
   must(rmdir(old) == 0, old);
-  unlock_semaphores();
-  lock_semaphores();
+  drop_lock();
+  take_lock();
   state.id++;
   dead = false;
   pthread_mutex_unlock(&lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * A mock of the mount and its daemon, in the test's process. A temporary folder is the mount, and
- * symlink, unlink, ioctl, statx and flock are mocked. A thread per priority serves the rings. One
+ * symlink, unlink, ioctl, statx and fcntl are mocked. A thread per priority serves the rings. One
  * at a time; its errors abort the process. */
 #ifndef HAUL_TESTS_USRBIO_DAEMON_H
 #define HAUL_TESTS_USRBIO_DAEMON_H

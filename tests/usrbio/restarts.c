@@ -162,6 +162,27 @@ static void a_busy_ring_checks_no_liveness(void **state) {
   hf3fs_iordestroy(&ior);
 }
 
+/* As of 3FS. Nor does it count as dead by a file that another user has put there. */
+static void a_daemon_without_a_lock_counts_as_alive(void **state) {
+  struct world *world = *state;
+  char lock[64];
+  snprintf(lock, sizeof lock, "/dev/shm/sem.haul-test-%d-1" SEMAPHORE_LOCK, (int)getpid());
+  for (int of_other = 0; of_other <= (geteuid() == 0); of_other++) {
+    struct hf3fs_cqe cqe;
+    daemon_restart();
+    assert_int_equal(of_other ? chown(lock, 12001, 12001) : unlinkat(AT_FDCWD, lock, 0), 0);
+    struct hf3fs_ior ior = ring(world);
+    register_again(world);
+    daemon_hold(true);
+    assert_true(prepare(world, &ior) >= 0);
+    daemon_die();
+    struct timespec deadline = world_in(1200);
+    assert_int_equal(hf3fs_wait_for_ios(&ior, &cqe, 1, 1, &deadline), 0);
+    daemon_hold(false);
+    hf3fs_iordestroy(&ior);
+  }
+}
+
 static void nothing_is_created_without_a_daemon(void **state) {
   struct world *world = *state;
   struct hf3fs_ior ior;
@@ -319,6 +340,7 @@ int main(void) {
       world_test(a_slow_daemon_is_not_dead),
       world_test(a_failed_liveness_check_is_not_death),
       world_test(a_busy_ring_checks_no_liveness),
+      world_test(a_daemon_without_a_lock_counts_as_alive),
       world_test(nothing_is_created_without_a_daemon),
       world_test(files_of_a_dead_daemon_are_rejected),
       world_test(a_new_daemon_is_used),
