@@ -293,6 +293,24 @@ static void regions_are_checked(void **state) {
                    -ENXIO);
 }
 
+/* As requests of several threads overtake each other. */
+static void an_ended_number_names_no_later_region(void **state) {
+  (void)state;
+  struct protocol_fields response;
+  assert_int_equal(greet(SERVED_EXPORT), 0);
+  uint64_t file = open_it();
+  uint32_t earlier = introduce("open");
+  for (unsigned i = 0; i < 300; i++) {
+    assert_int_equal(CALL(PROTOCOL_UNREGION, &response, .region = earlier), 0);
+    uint32_t later = introduce("open");
+    assert_int_equal(CALL(PROTOCOL_READ, &response, .file = file, .length = 5, .region = earlier),
+                     -ENXIO);
+    assert_int_equal(CALL(PROTOCOL_UNREGION, &response, .region = earlier), -ENXIO);
+    assert_int_equal(CALL(PROTOCOL_READ, &response, .file = file, .length = 5, .region = later), 0);
+    earlier = later;
+  }
+}
+
 static void a_clients_handles_are_bounded_and_freed(void **state) {
   (void)state;
   struct protocol_fields response;
@@ -377,6 +395,7 @@ int main(int argc, char **argv) {
       TEST(a_read_only_tree_rejects_changes),
       TEST(the_servers_rights_are_not_passed_on),
       TEST(regions_are_checked),
+      TEST(an_ended_number_names_no_later_region),
       TEST(a_clients_handles_are_bounded_and_freed),
       TEST(a_client_that_does_not_receive_blocks_itself_alone),
       TEST(clients_may_be_killed_at_any_time),

@@ -313,6 +313,40 @@ static void a_read_that_timed_out_changes_no_device_memory(void **state) {
   haul_region_release(host);
 }
 
+/* The server's number of a buffer that another thread has withdrawn, after a third registered its
+ * own. */
+static void an_ended_number_moves_no_other_buffers_bytes(void **state) {
+  (void)state;
+  const struct source_move move = {.length = MIB};
+  struct source_memory *first, *second;
+  haul_region *regions[2], *host;
+  haul_node *node = ops->node(source);
+  assert_works(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, MIB, 0, &host));
+  for (unsigned i = 0; i < COUNT(regions); i++)
+    assert_works(haul_region_alloc(node, (struct haul_place){HAUL_SIM, 0}, MIB, 0, &regions[i]));
+  assert_int_equal(ops->attach(source, regions[0], &first), 0);
+  assert_int_equal(ops->attach(source, regions[1], &second), 0);
+  assert_true(moves(first, &move));
+  struct protocol_request end = {.operation = PROTOCOL_UNREGION,
+                                 .fields = {.region = first->buffer.number}};
+  struct protocol_fields response;
+  uint64_t generation = first->buffer.generation;
+  assert_int_equal(rpc_call(remote_of(source)->rpc, &generation, &end, &response, NULL, NULL), 0);
+  assert_true(moves(second, &move));
+  fill_region(regions[0], host, 0x55);
+  fill_region(regions[1], host, 0x55);
+  assert_true(moves(first, &move)); /* staged, as the server refuses the number */
+  assert_memory_equal(bytes_of(regions[0], host), expected, MIB);
+  const char *others = bytes_of(regions[1], host);
+  for (size_t i = 0; i < MIB; i++)
+    assert_int_equal(others[i], 0x55);
+  ops->detach(source, first);
+  ops->detach(source, second);
+  for (unsigned i = 0; i < COUNT(regions); i++)
+    haul_region_release(regions[i]);
+  haul_region_release(host);
+}
+
 static void an_unresponsive_server_times_out(void **state) {
   (void)state;
   struct source_entry entry;
@@ -371,6 +405,7 @@ int main(void) {
       TEST(a_file_is_read_into_a_device),
       TEST(the_client_reconnects_to_a_new_server),
       TEST(a_read_that_timed_out_changes_no_device_memory),
+      TEST(an_ended_number_moves_no_other_buffers_bytes),
       TEST(an_unresponsive_server_times_out),
       TEST(servers_may_be_killed_at_any_time),
   };

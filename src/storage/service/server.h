@@ -73,8 +73,8 @@ struct service {
 
 /* An entry of a session's table. A release takes effect after the last use. */
 struct session_handle {
-  void *object; /* struct source_file, or haul_remote; NULL: free */
-  uint32_t generation;
+  void *object;        /* struct source_file, or haul_remote; NULL: free */
+  uint32_t generation; /* counts the uses of the entry; a part of the client's number */
   unsigned users;
   bool released;
 };
@@ -136,8 +136,10 @@ int session_add_temporary(struct session *session, uint64_t folder, const char *
 void session_drop_temporary(struct session *session, uint64_t folder, const char *name);
 /* Blocks for the client's response. -ENFILE: the table is full. */
 int session_add_region(struct session *session, const char *name, uint32_t *number);
+/* NULL: no such region, or it was released. Each get needs a put. */
 haul_remote *session_get_region(struct session *session, uint32_t number);
 void session_put_region(struct session *session, uint32_t number);
+/* -ENXIO. */
 int session_release_region(struct session *session, uint32_t number);
 
 /* Fills job->response; returns the status. */

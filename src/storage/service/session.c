@@ -9,6 +9,9 @@
 #include "storage/credentials.h"
 #include "storage/service/server.h"
 
+#define REGION_BITS 9 /* of a region's number, for its entry */
+_Static_assert(SERVICE_REGIONS < 1u << REGION_BITS, "an entry's number has too few bits");
+
 struct task {
   struct list link;
   struct haul_message message;
@@ -91,6 +94,23 @@ int session_release_file(struct session *session, uint64_t handle) {
   return found ? 0 : -ESTALE;
 }
 
+/* A region's number is its entry's, with the generation above it. */
+static uint32_t region_number(const struct session *session, const struct session_handle *region) {
+  return region->generation << REGION_BITS | (uint32_t)(region - session->regions + 1);
+}
+
+/* The entry of a number that session_get_region has found. */
+static struct session_handle *region_entry(struct session *session, uint32_t number) {
+  return &session->regions[number % (1u << REGION_BITS) - 1];
+}
+
+/* With the lock. */
+static struct session_handle *find_region(struct session *session, uint32_t number) {
+  struct session_handle *found =
+      find_handle(session->regions, SERVICE_REGIONS, number % (1u << REGION_BITS));
+  return found && region_number(session, found) == number ? found : NULL;
+}
+
 int session_add_region(struct session *session, const char *name, uint32_t *number) {
   haul_remote *remote;
   int code = haul_peer_lookup(session->peer, name, haul_deadline_in(SERVICE_WAIT_NS), &remote);
@@ -99,8 +119,8 @@ int session_add_region(struct session *session, const char *name, uint32_t *numb
   pthread_mutex_lock(&session->lock);
   struct session_handle *slot = free_handle(session->regions, SERVICE_REGIONS);
   if (slot) {
-    *slot = (struct session_handle){.object = remote};
-    *number = (uint32_t)(slot - session->regions + 1);
+    *slot = (struct session_handle){.object = remote, .generation = slot->generation + 1};
+    *number = region_number(session, slot);
   }
   pthread_mutex_unlock(&session->lock);
   if (slot)
@@ -111,7 +131,7 @@ int session_add_region(struct session *session, const char *name, uint32_t *numb
 
 haul_remote *session_get_region(struct session *session, uint32_t number) {
   pthread_mutex_lock(&session->lock);
-  struct session_handle *found = find_handle(session->regions, SERVICE_REGIONS, number);
+  struct session_handle *found = find_region(session, number);
   if (found)
     found->users++;
   pthread_mutex_unlock(&session->lock);
@@ -119,7 +139,7 @@ haul_remote *session_get_region(struct session *session, uint32_t number) {
 }
 
 void session_put_region(struct session *session, uint32_t number) {
-  struct session_handle *used = &session->regions[number - 1];
+  struct session_handle *used = region_entry(session, number);
   pthread_mutex_lock(&session->lock);
   used->users--;
   haul_remote_release(unlock_and_reap(session, used));
@@ -127,7 +147,7 @@ void session_put_region(struct session *session, uint32_t number) {
 
 int session_release_region(struct session *session, uint32_t number) {
   pthread_mutex_lock(&session->lock);
-  struct session_handle *found = find_handle(session->regions, SERVICE_REGIONS, number);
+  struct session_handle *found = find_region(session, number);
   if (found)
     found->released = true;
   haul_remote_release(unlock_and_reap(session, found));
