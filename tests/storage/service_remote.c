@@ -347,6 +347,49 @@ static void an_ended_number_moves_no_other_buffers_bytes(void **state) {
   haul_region_release(host);
 }
 
+#define BUFFERS  250u /* all together more than half of the server's table */
+#define REQUESTS 64u  /* as many as the server accepts */
+
+static void announce_all(struct client_buffer *buffers, haul_region *region, uint64_t generation) {
+  for (unsigned i = 0; i < BUFFERS; i++) {
+    client_buffer_open(&buffers[i], remote_of(source)->rpc, region, HAUL_WRITE);
+    assert_true(eventually(client_buffer_announce(&buffers[i], generation) == 0));
+  }
+}
+
+static void close_all(struct client_buffer *buffers) {
+  for (unsigned i = 0; i < BUFFERS; i++)
+    client_buffer_close(&buffers[i]);
+}
+
+static void buffers_withdrawn_during_many_requests_are_freed(void **state) {
+  (void)state;
+  struct rpc *rpc = remote_of(source)->rpc;
+  struct client_buffer *buffers = calloc(BUFFERS, sizeof *buffers);
+  struct protocol_request request = {.operation = PROTOCOL_STATFS};
+  struct protocol_fields response;
+  struct rpc_call *calls[REQUESTS];
+  haul_region *region;
+  uint64_t generation = 0;
+  assert_int_equal(rpc_call(rpc, &generation, &request, &response, NULL, NULL), 0);
+  assert_works(
+      haul_region_alloc(rpc_node(rpc), (struct haul_place){HAUL_HOST, 0}, 4096, 0, &region));
+  announce_all(buffers, region, generation);
+  child_stop(server);
+  for (unsigned i = 0; i < REQUESTS; i++)
+    assert_int_equal(rpc_start(rpc, &generation, &request, &calls[i]), 0);
+  close_all(buffers);
+  kill(server, SIGCONT);
+  for (unsigned i = 0; i < REQUESTS; i++) {
+    assert_int_equal(rpc_wait(rpc, &calls[i], &response, NULL, NULL), 0);
+    rpc_end(calls[i]);
+  }
+  announce_all(buffers, region, generation);
+  close_all(buffers);
+  haul_region_release(region);
+  free(buffers);
+}
+
 static void an_unresponsive_server_times_out(void **state) {
   (void)state;
   struct source_entry entry;
@@ -406,6 +449,7 @@ int main(void) {
       TEST(the_client_reconnects_to_a_new_server),
       TEST(a_read_that_timed_out_changes_no_device_memory),
       TEST(an_ended_number_moves_no_other_buffers_bytes),
+      TEST(buffers_withdrawn_during_many_requests_are_freed),
       TEST(an_unresponsive_server_times_out),
       TEST(servers_may_be_killed_at_any_time),
   };

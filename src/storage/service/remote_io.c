@@ -68,10 +68,8 @@ static void withdraw(struct client_buffer *buffer) {
 
 void client_buffer_withdraw(struct client_buffer *buffer) {
   pthread_mutex_lock(&buffer->lock);
-  struct protocol_request request = {.operation = PROTOCOL_UNREGION,
-                                     .fields = {.region = buffer->number}};
   if (buffer->generation)
-    rpc_send(buffer->rpc, buffer->generation, &request);
+    rpc_unregion(buffer->rpc, buffer->generation, buffer->number);
   withdraw(buffer);
   pthread_mutex_unlock(&buffer->lock);
 }

@@ -13,6 +13,13 @@
 
 #define RETRY_NS   INT64_C(1000000000)
 #define TIMEOUT_NS INT64_C(30000000000) /* the default */
+#define ENDS_MAX   256
+
+/* A handle that the server may free: of a file, or a region's number. */
+struct end {
+  uint16_t operation; /* PROTOCOL_RELEASE or PROTOCOL_UNREGION */
+  uint64_t handle;
+};
 
 enum state { DOWN, CONNECTING, UP };
 
@@ -45,6 +52,8 @@ struct rpc {
   struct list calls;
   struct protocol_forget *forgets; /* of this generation */
   size_t forget_count, forget_room;
+  struct end ends[ENDS_MAX]; /* of this generation; not yet sent */
+  size_t end_count;
 };
 
 haul_node *rpc_node(const struct rpc *rpc) {
@@ -159,16 +168,54 @@ static int post_call(struct rpc *rpc, struct protocol_request *request, int64_t 
   return status;
 }
 
-void rpc_send(struct rpc *rpc, uint64_t generation, struct protocol_request *request) {
-  struct rpc_call *call = NULL;
+/* With the lock, which it releases to send. Sends a request whose response is ignored; false: it
+ * cannot be sent at once. */
+static bool post_ignored(struct rpc *rpc, struct protocol_request *request) {
+  struct rpc_call *call;
+  if (rpc->state != UP || rpc->under_way >= rpc->depth ||
+      post_call(rpc, request, HAUL_NO_WAIT, &call))
+    return false;
+  call->abandoned = !call->ended;
+  if (call->ended)
+    rpc_end(call);
+  return true;
+}
+
+/* With the lock. If the list is full, the server keeps the handle until the connection ends. */
+static void add_end(struct rpc *rpc, struct end end) {
+  if (rpc->end_count < ENDS_MAX)
+    rpc->ends[rpc->end_count++] = end;
+}
+
+/* With the lock, which it releases to send. Sends as many ends as can be sent at once. */
+static void post_ends(struct rpc *rpc) {
+  bool sent = true;
+  while (sent && rpc->end_count > 0) {
+    uint64_t generation = rpc->generation;
+    struct end end = rpc->ends[--rpc->end_count];
+    struct protocol_request request = {.operation = end.operation};
+    if (end.operation == PROTOCOL_UNREGION)
+      request.fields.region = (uint32_t)end.handle;
+    else
+      request.fields.file = end.handle;
+    sent = post_ignored(rpc, &request);
+    if (!sent && rpc->generation == generation)
+      add_end(rpc, end);
+  }
+}
+
+/* RELEASE or UNREGION of a handle of this connection. */
+static void end_handle(struct rpc *rpc, uint64_t generation, uint16_t operation, uint64_t handle) {
   pthread_mutex_lock(&rpc->lock);
-  if (rpc->state == UP && rpc->generation == generation && rpc->under_way < rpc->depth &&
-      post_call(rpc, request, HAUL_NO_WAIT, &call) == 0 && !call->ended) {
-    call->abandoned = true;
-    call = NULL;
+  if (rpc->state == UP && rpc->generation == generation) {
+    add_end(rpc, (struct end){operation, handle});
+    post_ends(rpc);
   }
   pthread_mutex_unlock(&rpc->lock);
-  rpc_end(call);
+}
+
+void rpc_unregion(struct rpc *rpc, uint64_t generation, uint32_t region) {
+  end_handle(rpc, generation, PROTOCOL_UNREGION, region);
 }
 
 /* With the lock. */
@@ -183,18 +230,16 @@ static struct rpc_call *find_call(struct rpc *rpc, uint64_t tag) {
 
 /* Releases the handles in the response of an abandoned call. */
 static void release_handles(struct rpc *rpc, const struct rpc_call *call) {
-  struct protocol_request request = {.operation = PROTOCOL_RELEASE};
   struct protocol_fields response;
   bool opens = call->operation == PROTOCOL_OPEN || call->operation == PROTOCOL_CREATE ||
                call->operation == PROTOCOL_OPENDIR;
   if (protocol_get_response(call->response.bytes, call->response.length, call->operation,
                             &response))
     return;
-  request.fields.file = response.file;
   if (response.node > SOURCE_ROOT)
     rpc_forget(rpc, call->generation, response.node, 1);
   if (opens)
-    rpc_send(rpc, call->generation, &request);
+    end_handle(rpc, call->generation, PROTOCOL_RELEASE, response.file);
 }
 
 static void take_response(struct rpc *rpc, struct haul_message *message) {
@@ -204,6 +249,7 @@ static void take_response(struct rpc *rpc, struct haul_message *message) {
   if (call) {
     call->response = *message;
     orphan = end_call(rpc, call);
+    post_ends(rpc);
   }
   pthread_mutex_unlock(&rpc->lock);
   if (!call)
@@ -231,7 +277,7 @@ static void disconnect(struct rpc *rpc, const haul_peer *peer) {
   if (rpc->peer && peer == rpc->peer) {
     gone = rpc->peer;
     rpc->peer = NULL;
-    rpc->forget_count = 0;
+    rpc->forget_count = rpc->end_count = 0;
     if (rpc->state == UP)
       rpc->state = DOWN;
     lose_calls(rpc, &orphans);
@@ -321,7 +367,7 @@ static int connect_now(struct rpc *rpc, int64_t until) {
   if (!status) {
     rpc->peer = peer;
     rpc->generation++;
-    rpc->forget_count = 0;
+    rpc->forget_count = rpc->end_count = 0;
     status = send_greet(rpc, until);
     peer = rpc->peer;
   }
@@ -371,6 +417,7 @@ int rpc_start(struct rpc *rpc, uint64_t *generation, struct protocol_request *re
               struct rpc_call **call) {
   int64_t until = haul_deadline_in(rpc->timeout_ns);
   pthread_mutex_lock(&rpc->lock);
+  post_ends(rpc);
   int status = ensure_ready(rpc, generation, until);
   if (!status)
     status = post_call(rpc, request, until, call);
@@ -394,15 +441,13 @@ int rpc_call(struct rpc *rpc, uint64_t *generation, struct protocol_request *req
 
 void rpc_forget(struct rpc *rpc, uint64_t generation, uint64_t node, uint64_t count) {
   struct protocol_request request = {.operation = PROTOCOL_FORGET};
-  bool full = false;
   pthread_mutex_lock(&rpc->lock);
   if (rpc->state == UP && rpc->generation == generation) {
     add_forget(rpc, node, count);
-    full = rpc->forget_count >= PROTOCOL_FORGETS_MAX;
+    if (rpc->forget_count >= PROTOCOL_FORGETS_MAX)
+      post_ignored(rpc, &request);
   }
   pthread_mutex_unlock(&rpc->lock);
-  if (full)
-    rpc_send(rpc, generation, &request);
 }
 
 static int open_client_node(struct rpc *rpc, struct haul_storage_error *error) {

@@ -46,9 +46,10 @@ int rpc_call(struct rpc *rpc, uint64_t *generation, struct protocol_request *req
              struct protocol_fields *response,
              int (*take)(void *user, const struct protocol_fields *response), void *user);
 
-/* Sends a request of this connection whose response is ignored. If it cannot be sent at once it is
- * dropped: the end of the connection has the same effect. */
-void rpc_send(struct rpc *rpc, uint64_t generation, struct protocol_request *request);
+/* Sends UNREGION, whose response is ignored. If it cannot be sent at once, it is sent after the
+ * next response or before the next request. Does not block. The end of the connection has the same
+ * effect. */
+void rpc_unregion(struct rpc *rpc, uint64_t generation, uint32_t region);
 
 /* Whether this connection is up. */
 bool rpc_is_up(struct rpc *rpc, uint64_t generation);
