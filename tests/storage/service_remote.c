@@ -347,13 +347,14 @@ static void an_ended_number_moves_no_other_buffers_bytes(void **state) {
   haul_region_release(host);
 }
 
-#define BUFFERS  250u /* all together more than half of the server's table */
-#define REQUESTS 64u  /* as many as the server accepts */
+#define BUFFERS    250u /* more than half of the server's table of 256 */
+#define GENERATION 1u   /* of the source's first connection */
+#define REQUESTS   64u  /* as many as the server accepts */
 
-static void announce_all(struct client_buffer *buffers, haul_region *region, uint64_t generation) {
+static void announce_all(struct client_buffer *buffers, haul_region *region) {
   for (unsigned i = 0; i < BUFFERS; i++) {
     client_buffer_open(&buffers[i], remote_of(source)->rpc, region, HAUL_WRITE);
-    assert_true(eventually(client_buffer_announce(&buffers[i], generation) == 0));
+    assert_true(eventually(client_buffer_announce(&buffers[i], GENERATION) == 0));
   }
 }
 
@@ -370,11 +371,10 @@ static void buffers_withdrawn_during_many_requests_are_freed(void **state) {
   struct protocol_fields response;
   struct rpc_call *calls[REQUESTS];
   haul_region *region;
-  uint64_t generation = 0;
-  assert_int_equal(rpc_call(rpc, &generation, &request, &response, NULL, NULL), 0);
+  uint64_t generation = GENERATION;
   assert_works(
       haul_region_alloc(rpc_node(rpc), (struct haul_place){HAUL_HOST, 0}, 4096, 0, &region));
-  announce_all(buffers, region, generation);
+  announce_all(buffers, region);
   child_stop(server);
   for (unsigned i = 0; i < REQUESTS; i++)
     assert_int_equal(rpc_start(rpc, &generation, &request, &calls[i]), 0);
@@ -384,8 +384,51 @@ static void buffers_withdrawn_during_many_requests_are_freed(void **state) {
     assert_int_equal(rpc_wait(rpc, &calls[i], &response, NULL, NULL), 0);
     rpc_end(calls[i]);
   }
-  announce_all(buffers, region, generation);
+  announce_all(buffers, region);
   close_all(buffers);
+  haul_region_release(region);
+  free(buffers);
+}
+
+static void *announce_in_vain(void *buffer) {
+  return client_buffer_announce(buffer, GENERATION) == -ETIMEDOUT ? buffer : NULL;
+}
+
+/* While the server is stopped; then waits for its late responses. */
+static void announce_too_late(struct client_buffer *buffers, unsigned count) {
+  pthread_t threads[REQUESTS];
+  struct stat stat;
+  void *timed_out;
+  child_stop(server);
+  for (unsigned i = 0; i < count; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, announce_in_vain, &buffers[i]), 0);
+  for (unsigned i = 0; i < count; i++) {
+    pthread_join(threads[i], &timed_out);
+    assert_non_null(timed_out);
+  }
+  kill(server, SIGCONT);
+  assert_true(eventually(ops->getattr(source, SOURCE_ROOT, NULL, &stat) == 0));
+}
+
+static void buffers_announced_too_late_are_freed(void **state) {
+  (void)state;
+  const unsigned turns = 5, each = 60; /* more than the table has room for */
+  struct client_buffer *buffers = calloc(turns * each, sizeof *buffers), last;
+  haul_region *region;
+  ops->close(source);
+  connect_to_it(S);
+  struct rpc *rpc = remote_of(source)->rpc;
+  assert_works(
+      haul_region_alloc(rpc_node(rpc), (struct haul_place){HAUL_HOST, 0}, 4096, 0, &region));
+  for (unsigned i = 0; i < turns * each; i++)
+    client_buffer_open(&buffers[i], rpc, region, HAUL_WRITE);
+  for (unsigned i = 0; i < turns; i++)
+    announce_too_late(buffers + i * each, each);
+  client_buffer_open(&last, rpc, region, HAUL_WRITE);
+  assert_true(eventually(client_buffer_announce(&last, GENERATION) == 0));
+  client_buffer_close(&last);
+  for (unsigned i = 0; i < turns * each; i++)
+    client_buffer_close(&buffers[i]);
   haul_region_release(region);
   free(buffers);
 }
@@ -450,6 +493,7 @@ int main(void) {
       TEST(a_read_that_timed_out_changes_no_device_memory),
       TEST(an_ended_number_moves_no_other_buffers_bytes),
       TEST(buffers_withdrawn_during_many_requests_are_freed),
+      TEST(buffers_announced_too_late_are_freed),
       TEST(an_unresponsive_server_times_out),
       TEST(servers_may_be_killed_at_any_time),
   };

@@ -240,6 +240,8 @@ static void release_handles(struct rpc *rpc, const struct rpc_call *call) {
     rpc_forget(rpc, call->generation, response.node, 1);
   if (opens)
     end_handle(rpc, call->generation, PROTOCOL_RELEASE, response.file);
+  if (call->operation == PROTOCOL_REGION)
+    rpc_unregion(rpc, call->generation, response.region);
 }
 
 static void take_response(struct rpc *rpc, struct haul_message *message) {
