@@ -14,7 +14,7 @@ namespace haul_nixl {
 static constexpr int64_t SECOND = 1000000000;
 static constexpr int64_t DIAL = 5 * SECOND, LOOK_UP = 10 * SECOND, FENCING = 10 * SECOND;
 static constexpr auto IDLE = std::chrono::seconds(1);
-/* While a message waits for the other agent, until a look whether its transfer was canceled. */
+/* A message that waits for the other agent ends this late after a cancel of its transfer. */
 static constexpr int64_t SLICE = SECOND / 10;
 
 /* The length of the agent's name in 4 bytes, little-endian as all hosts of haul; the name; the

@@ -10,8 +10,8 @@
 #include "core/thread.h"
 #include "storage/worker_internal.h"
 
-/* Of the files in /dev/shm. Daemons of older builds remove files sem.haul-submit-* that nobody has
- * locked with flock, so these have another name. */
+/* Of the files in /dev/shm. Daemons of older builds remove files sem.haul-submit-* without a lock
+ * of flock, so these have another name. */
 #define PREFIX "sem.haul-wake-"
 
 /* A client may clear the waiter's bit in the semaphore. Then posts do not wake the thread, which
