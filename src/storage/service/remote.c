@@ -47,6 +47,7 @@ static void close_source(struct source *source) {
   struct remote_source *remote = remote_of(source);
   remote_close_bounce(remote);
   rpc_close(remote->rpc);
+  remote_free_bounce(remote);
   pthread_mutex_destroy(&remote->note_lock);
   free(remote);
 }

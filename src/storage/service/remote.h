@@ -139,7 +139,9 @@ ssize_t remote_move(struct source *source, struct source_file *file, struct sour
 
 /* remote_io.c: bounce buffers, and reads and writes through them. */
 int remote_open_bounce(struct remote_source *remote);
+/* Slots of requests without a response stay taken until rpc_close. */
 void remote_close_bounce(struct remote_source *remote);
+void remote_free_bounce(struct remote_source *remote); /* after rpc_close */
 ssize_t remote_read(struct source *source, struct source_file *file, void *bytes, size_t length,
                     off_t offset);
 ssize_t remote_write(struct source *source, struct source_file *file, const void *bytes,

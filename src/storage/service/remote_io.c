@@ -179,6 +179,9 @@ static int open_area(struct remote_source *remote, struct bounce_area *area, uns
 static void close_area(struct bounce_area *area) {
   client_buffer_close(&area->buffer);
   haul_region_release(area->buffer.region);
+}
+
+static void free_area(struct bounce_area *area) {
   pthread_cond_destroy(&area->freed);
   pthread_mutex_destroy(&area->lock);
 }
@@ -188,14 +191,21 @@ int remote_open_bounce(struct remote_source *remote) {
   if (status)
     return status;
   status = open_area(remote, &remote->out, HAUL_READ);
-  if (status)
+  if (status) {
     close_area(&remote->in);
+    free_area(&remote->in);
+  }
   return status;
 }
 
 void remote_close_bounce(struct remote_source *remote) {
   close_area(&remote->in);
   close_area(&remote->out);
+}
+
+void remote_free_bounce(struct remote_source *remote) {
+  free_area(&remote->in);
+  free_area(&remote->out);
 }
 
 /* -ENOMEM, or -ETIMEDOUT: all are taken. */
