@@ -85,7 +85,8 @@ static void remove_dead(int folder, const char *lock, const char *semaphore) {
 /* The name of a semaphore, by that of its lock; false: of another file. */
 static bool find_semaphore(const char *lock, char name[NAME_MAX + 1]) {
   size_t length = strlen(lock), end = sizeof SEMAPHORE_LOCK - 1;
-  if (strncmp(lock, PREFIX, sizeof PREFIX - 1) != 0 || strcmp(lock + length - end, SEMAPHORE_LOCK))
+  if (strncmp(lock, PREFIX, sizeof PREFIX - 1) != 0 ||
+      strcmp(lock + length - end, SEMAPHORE_LOCK) != 0)
     return false;
   snprintf(name, NAME_MAX + 1, "%.*s", (int)(length - end), lock);
   return true;

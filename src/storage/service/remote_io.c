@@ -266,12 +266,12 @@ static int copy_device(const struct slot *slot, const struct side *side, uint64_
 
 static int copy_slot(const struct slot *slot, const struct side *side, uint64_t done,
                      uint64_t length, bool read) {
-  if (side->region)
-    return copy_device(slot, side, done, length, read);
-  if (read)
+  if (read && side->in)
     copy_shared(side->in + done, slot_bytes(slot), length);
-  else
+  else if (!read && side->out)
     memcpy(slot_bytes(slot), side->out + done, length);
+  else
+    return copy_device(slot, side, done, length, read);
   return 0;
 }
 
