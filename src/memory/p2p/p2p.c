@@ -112,7 +112,7 @@ static int map_new(const char *path, size_t length, char **address) {
 }
 
 static int p2p_alloc(unsigned device, size_t length, unsigned flags, struct memory *memory) {
-  char path[PATH_ROOM], *address;
+  char path[PATH_ROOM], *address = NULL;
   size_t mapped;
   (void)flags;
   if (!page_round(length, &mapped))
