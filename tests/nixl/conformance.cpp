@@ -400,15 +400,17 @@ private:
 /* Each request ends with an error: of a killed peer at once, of a stopped one by liveness. */
 static void test_death(int number) {
   setenv("HAUL_LIVENESS", "1s", 1);
-  Process process(LARGE);
+  constexpr size_t LENGTH = LARGE / 4;
+  Process process(LENGTH);
   Agent agent("survivor", with_paths());
-  size_t local = agent.add_memory(LARGE, 1);
+  size_t local = agent.add_memory(LENGTH, 1);
   size_t remote = agent.meet("peer", process.info, {process.card});
   std::vector<std::unique_ptr<Transfer>> transfers;
   std::string text = "text";
-  CHECK(agent.transfer(WRITE, "peer", local, remote, LARGE)->run() == SUCCESS);
-  for (int i = 0; i < 12; i++) {
-    transfers.push_back(agent.transfer(i % 2 ? WRITE : READ, "peer", local, remote, LARGE));
+  CHECK(agent.transfer(WRITE, "peer", local, remote, LENGTH)->run() == SUCCESS);
+  for (int i = 0; i < 12; i++) { /* each read has its own memory: threads of haul write to it */
+    size_t here = i % 2 ? local : agent.add_memory(LENGTH);
+    transfers.push_back(agent.transfer(i % 2 ? WRITE : READ, "peer", here, remote, LENGTH));
     CHECK(transfers.back()->post(i % 3 ? &text : nullptr) >= 0);
   }
   process.signal(number);
@@ -419,7 +421,7 @@ static void test_death(int number) {
     disconnected = disconnected || status == REMOTE_DISCONNECT;
   }
   while (!disconnected) { /* map copies what the stopped process has shared, until it is dropped */
-    auto last = agent.transfer(WRITE, "peer", local, remote, LARGE);
+    auto last = agent.transfer(WRITE, "peer", local, remote, LENGTH);
     disconnected = last->prepared != SUCCESS || last->run() == REMOTE_DISCONNECT;
   }
   while (agent.backend->notify("peer", "text") != REMOTE_DISCONNECT)
