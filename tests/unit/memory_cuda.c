@@ -1057,25 +1057,6 @@ static void waiting_takes_no_processor_time(void **state) {
   memory_free(&other);
 }
 
-/* As much as a GPU of 2024 moves within its memory, here without the bytes. */
-static void copies_within_a_gpu_exceed_2_terabytes_a_second(void **state) {
-  enum { ROUNDS = 32, TRIES = 20 };
-  int64_t best = INT64_MAX;
-  (void)state;
-  struct memory memory = get(gpu0, 2048 * MIB, 0), other = get(gpu0, 2048 * MIB, 0);
-  door->moves = 0;
-  for (unsigned i = 0; i < TRIES && best > 32 * MS; i++) {
-    int64_t began = clock_now();
-    for (unsigned round = 0; round < ROUNDS; round++)
-      assert_works(copy_sync(NULL, &memory, 0, &other, 0, 2048 * MIB, HAUL_FOREVER));
-    best = clock_now() - began < best ? clock_now() - began : best;
-  }
-  print_message("64 GiB in %lld us\n", (long long)best / 1000);
-  assert_true(SANITIZED || best <= 32 * MS);
-  memory_free(&memory);
-  memory_free(&other);
-}
-
 /* The context is unusable until the application resets the device, as with the real driver. */
 static void an_error_in_the_middle_ends_the_copy(void **state) {
   (void)state;
@@ -1488,7 +1469,6 @@ int main(int count, char **arguments) {
       OVER(the_engine_calls_when_a_copy_can_go_on),
       OVER(the_end_of_a_failed_copy_is_noticed),
       OVER(waiting_takes_no_processor_time),
-      OVER(copies_within_a_gpu_exceed_2_terabytes_a_second),
       OVER(an_error_in_the_middle_ends_the_copy),
       OVER(a_reset_by_the_application_is_reported),
       OVER(a_reset_is_noticed_while_the_application_runs),
