@@ -131,6 +131,7 @@ struct endpoint {
   _Atomic int64_t interrupted_at; /* the last time; 0: never */
   char close_reason[192];
   _Atomic bool no_zero_copy;   /* unavailable here: large transfers are copied */
+  _Atomic bool copy_wins;      /* available, but copying them was measured to be faster */
   _Atomic bool lost;           /* closed after it was open; not logged yet (link_log_lost) */
   _Atomic unsigned rails_lost; /* connections that ended while others remain; not logged yet */
   struct endpoint_counters counters;

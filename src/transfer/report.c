@@ -24,8 +24,9 @@ static void add_slices(struct route *route, size_t i, uint64_t bytes,
 static enum send_mode mode_of(const struct haul_remote *remote, size_t i,
                               const struct estimate *estimate, uint64_t bytes, uint64_t pieces) {
   enum send_mode mode = lines_mode(estimate->lines, bytes);
-  bool as_small = bytes < pieces * estimate->small_piece ||
-                  atomic_load(&remote->link->endpoints[i]->no_zero_copy);
+  const struct endpoint *endpoint = remote->link->endpoints[i];
+  bool as_small = bytes < pieces * estimate->small_piece || atomic_load(&endpoint->no_zero_copy) ||
+                  atomic_load(&endpoint->copy_wins);
   return mode == SEND_ZERO_COPY && as_small && estimate->lines[SEND_BUFFERED].most ? SEND_BUFFERED
                                                                                    : mode;
 }
@@ -47,7 +48,9 @@ static void describe_path(const struct haul_remote *remote, size_t i, struct rou
   path->copies_kernel = estimate->copies_kernel + (again ? estimate->copies_kernel_buffered : 0);
   path->copies_dma = estimate->copies_dma;
   path->zero_copy = estimate->zero_copy;
-  snprintf(path->detail, sizeof path->detail, "%s", estimate->detail);
+  bool by_trial = again && atomic_load(&remote->link->endpoints[i]->copy_wins);
+  snprintf(path->detail, sizeof path->detail, "%s%s", estimate->detail,
+           by_trial ? ", copied: measured faster" : "");
   if (path->open) {
     snprintf(path->send, sizeof path->send, "%s", words[mode]);
     path->cost_ns = route_cost(route, i, bytes, &known);

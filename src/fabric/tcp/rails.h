@@ -42,6 +42,17 @@ struct tx_frame {
   struct frame_segment segments[]; /* of the source */
 };
 
+/* Whether to splice or to copy on one host, found by trials in turn (splice.c). */
+struct splice_trial {
+  bool copies;           /* in this trial; else it splices */
+  bool copy_wins;        /* by the trials until now */
+  double ns_per_byte[2]; /* by `copies`: mean that weighs the last trial by half; 0: none */
+  int64_t began;         /* this trial; 0: the next bytes begin it */
+  int64_t from;          /* when its measured part began */
+  uint64_t bytes;        /* since then */
+  unsigned ended;        /* trials of the faster way since one of the slower */
+};
+
 /* A rail's sending half; the endpoint's lock. */
 struct rail_tx {
   struct list queue;   /* tx_frames; the first is being sent */
@@ -54,6 +65,7 @@ struct rail_tx {
   int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;
   bool may_splice;
+  struct splice_trial trial;
   bool masked;   /* this pump blocked SIGPIPE */
   sigset_t mask; /* before that */
   bool calm;     /* no urgent frames: a larger `share`, and no limit of the socket's unsent bytes */
@@ -146,7 +158,8 @@ void rail_check_stall(struct tcp_rail *rail, int64_t now, int64_t bound);
 
 /* send.c: with the endpoint's lock unless stated otherwise */
 
-/* Whether pages of the memory may be spliced (send.c says why): haul allocated them, or a file. */
+/* Whether pages of the memory may be spliced (splice.c says why): haul allocated them, or a file.
+ */
 static inline bool tcp_may_splice(const struct memory *memory) {
   return memory->view && !memory->wrapped && !memory->imported && !memory->provider->recycles;
 }
@@ -189,6 +202,27 @@ void tx_respond(struct tcp_rail *rail, struct tx_frame *frame);
  * follows. Only tcp_advance calls it. */
 void rail_pump(struct tcp_rail *rail);
 void rail_uncork(struct tcp_rail *rail);
+
+/* The payload's next bytes are passed by reference. */
+static inline bool tx_is_spliced(const struct tx_frame *frame) {
+  const struct rail_tx *tx = &frame->rail->tx;
+  return frame->splice && tx->may_splice && !tx->trial.copies;
+}
+
+static inline uint64_t tx_payload_end(const struct tx_frame *frame) {
+  return frame->head_length + frame->payload.length;
+}
+
+/* The kernel took these bytes of the payload. */
+void tx_move_cursor(struct tx_frame *frame, uint64_t bytes);
+
+/* splice.c: with the endpoint's lock unless stated otherwise */
+
+/* Splices payload of the first frame, and what the pipe still holds, to the socket; returns as
+ * splice(2). EINTR: none of either; the rest is copied. */
+ssize_t tx_send_pages(struct tcp_rail *rail, struct tx_frame *frame);
+/* The socket took these bytes at `now`, while the rail was never without work in this trial. */
+void splice_trial_count(struct splice_trial *trial, uint64_t bytes, int64_t now);
 /* Whether the system splices pages here: 0, or the errno. Without the lock. */
 int tcp_probe_splice(void);
 

@@ -1,23 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Sending. One sendmsg takes the heads, small payloads and trailers of as many frames as fit. A
- * large payload of a WRITE is spliced: vmsplice(2) puts its pages into a pipe, splice(2) moves them
- * to the socket, and the sender copies nothing. The pages must keep their content until the peer
- * has read them. A WRITE ends with the peer's ACK, so they do; DATA has no such response and is
- * copied.
- *
- * On one host (loopback or Unix socket), pages of a WRITE that ended before its ACK stay queued in
- * the peer's socket. No close, not even a reset, removes them: the peer reads the bytes that the
- * pages hold by then. So haul
- * splices only pages whose content it controls after the region's release:
- *  - memory that haul allocated; after such an end it returns to the system instead of the pool,
- *    and the kernel keeps the pages while a socket refers to them;
- *  - files, whose pages hold the file's content.
- * Wrapped or imported memory changes without haul's knowledge, and is copied. */
+ * large payload of a WRITE is spliced (splice.c). */
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -133,8 +119,10 @@ struct tx_frame *tx_atomic_data(uint64_t request) {
 
 void tx_enqueue(struct tx_frame *frame) {
   struct rail_tx *tx = &frame->rail->tx;
-  if (list_empty(&tx->queue))
+  if (list_empty(&tx->queue)) {
     tx->moved = clock_now();
+    tx->trial.began = 0; /* the application was slower than the rail */
+  }
   list_append(&tx->queue, &frame->link);
   frame->queued = tx->used = true;
   tx->queued += frame->payload.length;
@@ -174,10 +162,6 @@ static uint64_t max64(uint64_t a, uint64_t b) {
   return a > b ? a : b;
 }
 
-static uint64_t payload_end(const struct tx_frame *frame) {
-  return frame->head_length + frame->payload.length;
-}
-
 static void release_source(struct tx_frame *frame) {
   payload_put_bounce(&frame->payload, &frame->rail->endpoint->tx_staging);
   if (frame->type == FRAME_DATA)
@@ -202,11 +186,11 @@ __attribute__((cold)) bool tx_abort(struct tx_frame *frame, int32_t status) {
   }
   frame->splice = frame->summed = false;
   release_source(frame);
-  if (frame->sent < payload_end(frame)) {
+  if (frame->sent < tx_payload_end(frame)) {
     uint64_t handed = max64(frame->sent, frame->head_length) + frame->rail->tx.in_pipe;
     frame->payload.view = zeros;
     frame->payload.segment = &zero_segment;
-    frame->payload.at = sizeof zeros - (payload_end(frame) - handed);
+    frame->payload.at = sizeof zeros - (tx_payload_end(frame) - handed);
     frame_pack_trailer(&(struct frame_trailer){0, status}, frame->trailer);
   }
   return false;
@@ -232,7 +216,7 @@ void tx_fail(struct tx_frame *frame, int code) {
 /* Appends the unsent rest of the frame. False: it does not fit, its payload is spliced, or its
  * checksum is known only after the payload is sent. */
 static bool frame_spans(struct tx_frame *frame, struct iovec *spans, int *count) {
-  uint64_t end = payload_end(frame);
+  uint64_t end = tx_payload_end(frame);
   if (*count >= SPANS_MAX - 2)
     return false;
   if (frame->sent < frame->head_length)
@@ -240,7 +224,7 @@ static bool frame_spans(struct tx_frame *frame, struct iovec *spans, int *count)
   if (frame->payload.length == 0)
     return true;
   if (frame->sent < end) {
-    if (frame->splice && frame->rail->tx.may_splice)
+    if (tx_is_spliced(frame))
       return false;
     uint64_t left = end - max64(frame->sent, frame->head_length);
     if (!payload_spans(&frame->payload, left, spans, count, SPANS_MAX - 1) || frame->summed)
@@ -251,8 +235,7 @@ static bool frame_spans(struct tx_frame *frame, struct iovec *spans, int *count)
   return true;
 }
 
-/* The kernel took these bytes of the payload. */
-static void move_cursor(struct tx_frame *frame, uint64_t bytes) {
+void tx_move_cursor(struct tx_frame *frame, uint64_t bytes) {
   struct payload *payload = &frame->payload;
   struct running_checksum *checksum = frame->summed ? &frame->rail->tx.checksum : NULL;
   if (checksum && payload->segment == payload->segments && payload->at == 0)
@@ -266,16 +249,16 @@ static void move_cursor(struct tx_frame *frame, uint64_t bytes) {
 static void retire_sent(struct tcp_rail *rail, uint64_t bytes) {
   while (!list_empty(&rail->tx.queue)) {
     struct tx_frame *frame = list_entry(rail->tx.queue.next, struct tx_frame, link);
-    uint64_t length = payload_end(frame) + (frame->payload.length ? FRAME_TRAILER : 0);
+    uint64_t length = tx_payload_end(frame) + (frame->payload.length ? FRAME_TRAILER : 0);
     uint64_t took = bytes < length - frame->sent ? bytes : length - frame->sent;
     uint64_t from = max64(frame->sent, frame->head_length);
     if (frame->sent == 0 && frame->payload.bounce)
       frame->payload.since = clock_now();
     frame->sent += took;
     bytes -= took;
-    uint64_t to = frame->sent < payload_end(frame) ? frame->sent : payload_end(frame);
+    uint64_t to = frame->sent < tx_payload_end(frame) ? frame->sent : tx_payload_end(frame);
     if (to > from)
-      move_cursor(frame, to - from);
+      tx_move_cursor(frame, to - from);
     if (frame->sent < length)
       return;
     rail->outstanding -= tx_is_response(frame);
@@ -305,103 +288,6 @@ static ssize_t send_spans(struct tcp_rail *rail, bool alone) {
     retire_sent(rail, (uint64_t)put);
   }
   return put;
-}
-
-/* This rail copies from now on; reports show it. */
-static void stop_splicing(struct tcp_rail *rail) {
-  rail->tx.may_splice = false;
-  atomic_store(&rail->endpoint->base.no_zero_copy, true);
-}
-
-/* Puts more pages of the frame into the pipe. A frame whose mapping refuses it is copied. */
-static void fill_pipe(struct tcp_rail *rail, struct tx_frame *frame) {
-  struct iovec spans[SPANS_MAX];
-  int count = 0;
-  uint64_t left = payload_end(frame) - frame->sent - rail->tx.in_pipe;
-  if (left == 0)
-    return;
-  payload_spans(&frame->payload, left, spans, &count, SPANS_MAX);
-  spans_cut(spans, &count, rail->tx.share);
-  ssize_t put = vmsplice(rail->tx.pipe[1], spans, (size_t)count, SPLICE_F_NONBLOCK);
-  if (put > 0) {
-    rail->tx.in_pipe += (size_t)put;
-    frame->slot->spliced = true;
-    move_cursor(frame, (uint64_t)put);
-  } else if (put < 0 && errno == EFAULT) {
-    frame->splice = false;
-  } else if (put < 0 && errno != EAGAIN && errno != EINTR) {
-    stop_splicing(rail);
-  }
-}
-
-/* A larger pipe is no faster. */
-static __attribute__((cold)) void open_pipe(struct tcp_rail *rail) {
-  if (rail->tx.pipe[0] >= 0)
-    return;
-  if (pipe2(rail->tx.pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
-    rail->tx.pipe[0] = rail->tx.pipe[1] = -1;
-    stop_splicing(rail);
-    return;
-  }
-  fcntl(rail->tx.pipe[1], F_SETPIPE_SZ,
-        262144); /* over the user's limit of pipe pages the default size stays */
-}
-
-/* splice(2) to a socket that the peer closed raises SIGPIPE and has no MSG_NOSIGNAL. So this thread
- * blocks the signal until the end of the pump, and consumes it unless the application blocks it
- * itself. */
-static ssize_t splice_quietly(struct tcp_rail *rail) {
-  struct rail_tx *tx = &rail->tx;
-  size_t bytes = tx->in_pipe < tx->share ? tx->in_pipe : tx->share;
-  sigset_t broken;
-  sigemptyset(&broken);
-  sigaddset(&broken, SIGPIPE);
-  if (!tx->masked)
-    pthread_sigmask(SIG_BLOCK, &broken, &tx->mask);
-  tx->masked = true;
-  ssize_t put =
-      splice(tx->pipe[0], NULL, rail->stream.fd, NULL, bytes, SPLICE_F_NONBLOCK | SPLICE_F_MORE);
-  int system = errno;
-  /* The connection may end in the middle of a splice. */
-  if (put < (ssize_t)bytes && !sigismember(&tx->mask, SIGPIPE))
-    sigtimedwait(&broken, NULL, &(struct timespec){0, 0});
-  errno = system;
-  return put;
-}
-
-static ssize_t send_pages(struct tcp_rail *rail, struct tx_frame *frame) {
-  open_pipe(rail);
-  if (frame->splice && rail->tx.may_splice)
-    fill_pipe(rail, frame);
-  if (rail->tx.in_pipe == 0) {
-    /* EINTR makes pump_once retry, and then copy. */
-    errno = frame->splice && rail->tx.may_splice ? EAGAIN : EINTR;
-    return -1;
-  }
-  ssize_t put = splice_quietly(rail);
-  if (put > 0) {
-    rail->tx.in_pipe -= (size_t)put;
-    frame->sent += (uint64_t)put;
-    rail->tx.corked = true;
-  }
-  return put;
-}
-
-__attribute__((cold)) int tcp_probe_splice(void) {
-  int pipe[2] = {-1, -1}, sockets[2];
-  struct iovec span = {zeros, 1};
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
-    return errno;
-  bool works = pipe2(pipe, O_CLOEXEC) == 0 && vmsplice(pipe[1], &span, 1, SPLICE_F_NONBLOCK) == 1 &&
-               splice(pipe[0], NULL, sockets[0], NULL, 1, SPLICE_F_NONBLOCK) == 1;
-  int system = works ? 0 : errno;
-  if (pipe[0] >= 0) {
-    close(pipe[0]);
-    close(pipe[1]);
-  }
-  close(sockets[0]);
-  close(sockets[1]);
-  return system;
 }
 
 /* Bytes that the socket holds back may keep it from being writable. TCP_NODELAY flushes each time
@@ -441,12 +327,28 @@ static void break_off(struct tcp_rail *rail) {
   shutdown(rail->stream.fd, SHUT_RDWR);
 }
 
+/* On one host, where no setting says which payloads are spliced. */
+static bool tries_splicing(const struct tcp_rail *rail) {
+  const struct link *link = rail->endpoint->base.link;
+  return (link->loopback || link->local) && link->fabric->config->tcp_zero_copy == 0;
+}
+
+static void count_trial(struct tcp_rail *rail, uint64_t bytes) {
+  struct splice_trial *trial = &rail->tx.trial;
+  bool before = trial->copy_wins;
+  splice_trial_count(trial, bytes, rail->tx.moved);
+  if (trial->copy_wins != before) /* reports show it */
+    atomic_store(&rail->endpoint->base.copy_wins, trial->copy_wins);
+}
+
 /* One call of send, starting with the first queued frame; true to continue with the queue. */
 static bool pump_once(struct tcp_rail *rail, bool *alone) {
   struct tx_frame *frame = list_entry(rail->tx.queue.next, struct tx_frame, link);
-  bool pages = frame->splice && rail->tx.may_splice && frame->sent >= frame->head_length &&
-               frame->sent < payload_end(frame);
-  ssize_t put = pages || rail->tx.in_pipe > 0 ? send_pages(rail, frame) : send_spans(rail, *alone);
+  bool pages = tx_is_spliced(frame) && frame->sent >= frame->head_length &&
+               frame->sent < tx_payload_end(frame);
+  bool tries = frame->splice && rail->tx.may_splice && tries_splicing(rail);
+  ssize_t put =
+      pages || rail->tx.in_pipe > 0 ? tx_send_pages(rail, frame) : send_spans(rail, *alone);
   int system = put < 0 ? errno : 0;
   if (system == EINTR)
     return true;
@@ -464,6 +366,8 @@ static bool pump_once(struct tcp_rail *rail, bool *alone) {
   if (put > 0) {
     rail->tx.moved = clock_now();
     rail->tx.turn += (size_t)put;
+    if (tries)
+      count_trial(rail, (uint64_t)put);
   }
   return put > 0 || unreadable;
 }

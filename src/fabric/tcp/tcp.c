@@ -70,7 +70,7 @@ bool slot_complete(struct tcp_rail *rail, uint64_t request, bool data, struct wo
   return found;
 }
 
-/* The work ends before its response. Its spliced pages must keep their content (send.c), so the
+/* The work ends before its response. Its spliced pages must keep their content (splice.c), so the
  * region's memory is never pooled again. */
 static struct work *take_work(struct tcp_slot *slot) {
   struct work *work = slot->work;

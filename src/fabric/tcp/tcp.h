@@ -7,6 +7,7 @@
  *   payload.c   segments, checksums; bounce buffers for device memory, in both directions
  *   tcp.c       the transport's table; works, and the slots of outstanding requests
  *   send.c      frames to send, and the pump that sends them
+ *   splice.c    large payloads, sent by reference to their pages
  *   receive.c   the state machine that reads a rail, and the handlers of its frames
  *   rails.c     the life of a rail: opened, watched, polled, closed
  *   dial.c      when rails are opened, and by whom
@@ -65,7 +66,7 @@ struct tcp_slot {
   bool modifies;     /* changes the peer's memory: a WRITE or an atomic */
   bool abandoned;    /* it does, and its work ended after it was begun: it may still land */
   bool data_started; /* its DATA is arriving: no second response is accepted */
-  bool spliced;      /* pages of its source were spliced (send.c) */
+  bool spliced;      /* pages of its source were spliced (splice.c) */
 };
 
 /* The opening of rails; the loop's lock. */
