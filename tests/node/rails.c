@@ -236,6 +236,8 @@ static void the_peer_may_ask_for_them(void **state) {
     assert_true(raw_control(hand.control, CONTROL_DIAL, 0, body, sizeof body - wire_left(&wire)));
   int rail = raw_accept(hand.listener);
   assert_true(raw_welcome(rail, false, &hello) && hello.index == 0);
+  int second = raw_accept(hand.listener);
+  assert_true(raw_welcome(second, false, &hello) && hello.index == 1);
   int express = raw_accept(hand.listener);
   assert_true(raw_welcome(express, false, &hello) && hello.index == TCP_EXPRESS);
   struct haul_transfer *transfer = read_start(soon());
@@ -243,6 +245,7 @@ static void the_peer_may_ask_for_them(void **state) {
   assert_works(haul_transfer_wait(transfer, soon()));
   haul_transfer_release(transfer);
   close(rail);
+  close(second);
   close(express);
 }
 

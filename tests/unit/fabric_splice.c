@@ -23,10 +23,19 @@ static void it_splices_first_and_copies_on_trial(void **state) {
   (void)state;
   struct splice_trial trial = {0};
   int64_t now = MS;
-  assert_int_equal(run(&trial, &now, 90, 1000, 1000), 0);
+  assert_int_equal(run(&trial, &now, 190, 1000, 1000), 0);
   run(&trial, &now, 20, 1000, 1000);
   assert_true(trial.copies);
   assert_false(trial.copy_wins); /* nothing is known yet */
+}
+
+static void a_slow_start_does_not_decide(void **state) {
+  (void)state;
+  struct splice_trial trial = {0};
+  int64_t now = MS;
+  run(&trial, &now, 100, 300, 1000); /* memory that nobody has touched */
+  run(&trial, &now, 300, 1000, 1000);
+  assert_false(trial.copy_wins);
 }
 
 static void a_small_gain_is_not_worth_the_processor_time(void **state) {
@@ -72,13 +81,13 @@ static void the_first_half_of_a_trial_does_not_count(void **state) {
   assert_true(trial.copy_wins);
 }
 
-static void a_trial_begins_anew_when_the_rail_had_no_work(void **state) {
+static void a_trial_begins_anew_when_there_was_no_work(void **state) {
   (void)state;
   struct splice_trial trial = {0};
   int64_t now = MS;
   for (int i = 0; i < 100; i++) {
     run(&trial, &now, 90, 1000, 1500);
-    trial.began = 0; /* as a frame for an empty queue does */
+    trial.began = 0; /* as a request does when no other is unanswered */
     now += 1000 * MS;
   }
   assert_false(trial.copies);
@@ -87,11 +96,12 @@ static void a_trial_begins_anew_when_the_rail_had_no_work(void **state) {
 int main(void) {
   static const struct CMUnitTest tests[] = {
       cmocka_unit_test(it_splices_first_and_copies_on_trial),
+      cmocka_unit_test(a_slow_start_does_not_decide),
       cmocka_unit_test(a_small_gain_is_not_worth_the_processor_time),
       cmocka_unit_test(copies_win_where_they_are_faster),
       cmocka_unit_test(a_change_of_load_is_noticed),
       cmocka_unit_test(the_first_half_of_a_trial_does_not_count),
-      cmocka_unit_test(a_trial_begins_anew_when_the_rail_had_no_work),
+      cmocka_unit_test(a_trial_begins_anew_when_there_was_no_work),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,12 +13,13 @@
 
 #define PAUSE_NS      10000000LL /* before the first attempt after a failed one; it doubles */
 #define PAUSE_MOST_NS 1000000000LL
+#define RAILS         2 /* by default: bench/run tcp-write */
 #define CHECKS        8 /* of the acceptor, one every quarter of the liveness timeout */
 
 static unsigned wanted_rails(const struct link *link) {
   unsigned wanted = link->fabric->config->tcp_rails;
   if (wanted == 0)
-    wanted = link->loopback ? 1 : 2;
+    wanted = RAILS;
   return wanted < TCP_RAILS_MAX ? wanted : TCP_RAILS_MAX;
 }
 

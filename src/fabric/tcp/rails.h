@@ -42,17 +42,6 @@ struct tx_frame {
   struct frame_segment segments[]; /* of the source */
 };
 
-/* Whether to splice or to copy on one host, found by trials in turn (splice.c). */
-struct splice_trial {
-  bool copies;           /* in this trial; else it splices */
-  bool copy_wins;        /* by the trials until now */
-  double ns_per_byte[2]; /* by `copies`: mean that weighs the last trial by half; 0: none */
-  int64_t began;         /* this trial; 0: the next bytes begin it */
-  int64_t from;          /* when its measured part began */
-  uint64_t bytes;        /* since then */
-  unsigned ended;        /* trials of the faster way since one of the slower */
-};
-
 /* A rail's sending half; the endpoint's lock. */
 struct rail_tx {
   struct list queue;   /* tx_frames; the first is being sent */
@@ -65,7 +54,6 @@ struct rail_tx {
   int pipe[2];         /* for splicing; -1: none */
   size_t in_pipe;
   bool may_splice;
-  struct splice_trial trial;
   bool masked;   /* this pump blocked SIGPIPE */
   sigset_t mask; /* before that */
   bool calm;     /* no urgent frames: a larger `share`, and no limit of the socket's unsent bytes */
@@ -107,6 +95,7 @@ struct tcp_rail {
   _Atomic bool broken;       /* the socket failed; the loop will close the rail */
   enum rail_parking parking; /* both locks to change */
   uint32_t outstanding;      /* requests of the peer; the endpoint's lock */
+  uint64_t expected;         /* payload bytes of unanswered READs; the endpoint's lock */
   struct watch watch;
   struct rail_tx tx;
   struct rail_rx rx;
@@ -206,7 +195,7 @@ void rail_uncork(struct tcp_rail *rail);
 /* The payload's next bytes are passed by reference. */
 static inline bool tx_is_spliced(const struct tx_frame *frame) {
   const struct rail_tx *tx = &frame->rail->tx;
-  return frame->splice && tx->may_splice && !tx->trial.copies;
+  return frame->splice && tx->may_splice && !frame->rail->endpoint->trial.copies;
 }
 
 static inline uint64_t tx_payload_end(const struct tx_frame *frame) {
@@ -221,7 +210,7 @@ void tx_move_cursor(struct tx_frame *frame, uint64_t bytes);
 /* Splices payload of the first frame, and what the pipe still holds, to the socket; returns as
  * splice(2). EINTR: none of either; the rest is copied. */
 ssize_t tx_send_pages(struct tcp_rail *rail, struct tx_frame *frame);
-/* The socket took these bytes at `now`, while the rail was never without work in this trial. */
+/* Sockets took these bytes at `now`; requests were unanswered all the time since `began`. */
 void splice_trial_count(struct splice_trial *trial, uint64_t bytes, int64_t now);
 /* Whether the system splices pages here: 0, or the errno. Without the lock. */
 int tcp_probe_splice(void);

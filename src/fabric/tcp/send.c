@@ -119,10 +119,8 @@ struct tx_frame *tx_atomic_data(uint64_t request) {
 
 void tx_enqueue(struct tx_frame *frame) {
   struct rail_tx *tx = &frame->rail->tx;
-  if (list_empty(&tx->queue)) {
+  if (list_empty(&tx->queue))
     tx->moved = clock_now();
-    tx->trial.began = 0; /* the application was slower than the rail */
-  }
   list_append(&tx->queue, &frame->link);
   frame->queued = tx->used = true;
   tx->queued += frame->payload.length;
@@ -327,14 +325,14 @@ static void break_off(struct tcp_rail *rail) {
   shutdown(rail->stream.fd, SHUT_RDWR);
 }
 
-/* On one host, where no setting says which payloads are spliced. */
+/* Within one host, where no setting says which payloads are spliced. */
 static bool tries_splicing(const struct tcp_rail *rail) {
   const struct link *link = rail->endpoint->base.link;
   return (link->loopback || link->local) && link->fabric->config->tcp_zero_copy == 0;
 }
 
 static void count_trial(struct tcp_rail *rail, uint64_t bytes) {
-  struct splice_trial *trial = &rail->tx.trial;
+  struct splice_trial *trial = &rail->endpoint->trial;
   bool before = trial->copy_wins;
   splice_trial_count(trial, bytes, rail->tx.moved);
   if (trial->copy_wins != before) /* reports show it */

@@ -15,7 +15,7 @@
  *
  * There the peer's CPU then reads the source alone. Where the source is not in a cache and a CPU is
  * idle, two copies by two CPUs are up to half faster, for the same CPU time; on busy CPUs splicing
- * takes a third less (docs/measured.md). So a busy rail of one host tries both now and then. */
+ * takes a third less (docs/measured.md). So a busy path tries both now and then. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -27,24 +27,32 @@
 
 #define SPANS_MAX 256
 
-/* The second half of a trial is measured: the socket still holds bytes of the other way at first,
+/* The second half of a trial is measured: the sockets still hold bytes of the other way at first,
  * and the scheduler takes some 50 ms to give a sender that copies another CPU than the receiver's.
- * The slower way is tried again after TRIALS of the faster one. */
-#define TRIAL_NS INT64_C(100000000)
-#define TRIALS   32u
+ * The slower way is tried again after PATIENCE trials of the faster one, later after more. */
+#define TRIAL_NS      INT64_C(100000000)
+#define PATIENCE      8u
+#define PATIENCE_MOST 32u
 /* Copying takes more CPU time where the source is in a cache, so it must be this much faster. */
 #define COPY_GAIN 1.1
 
 static void end_trial(struct splice_trial *trial, double ns_per_byte) {
   double *ns = &trial->ns_per_byte[trial->copies];
-  *ns = *ns > 0 ? (*ns + ns_per_byte) / 2 : ns_per_byte;
+  bool warm = *ns > 0 && trial->ns_per_byte[true] > 0; /* the first trial may fault pages in */
+  *ns = warm ? (*ns + ns_per_byte) / 2 : ns_per_byte;
   double copied = trial->ns_per_byte[true], spliced = trial->ns_per_byte[false];
+  bool before = trial->copy_wins;
   trial->copy_wins = copied > 0 && copied * COPY_GAIN < spliced;
+  if (trial->copy_wins != before)
+    trial->patience = PATIENCE;
   if (copied > 0 && trial->copies != trial->copy_wins) {
     trial->copies = trial->copy_wins;
-  } else if (copied == 0 || ++trial->ended >= TRIALS) {
+  } else if (trial->ended++ > trial->patience) { /* at first the second one */
     trial->copies = !trial->copies;
     trial->ended = 0;
+    trial->patience = trial->patience < PATIENCE            ? PATIENCE
+                      : trial->patience < PATIENCE_MOST / 2 ? 2 * trial->patience
+                                                            : PATIENCE_MOST;
   }
 }
 

@@ -21,6 +21,8 @@ static struct tcp_slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *reques
   while (endpoint->slots[endpoint->next_slot].busy)
     endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
   struct tcp_slot *slot = &endpoint->slots[endpoint->next_slot];
+  if (endpoint->busy_slots == 0)
+    endpoint->trial.began = 0; /* the application was slower than the path */
   slot->generation++;
   slot->busy = true;
   *request = (uint64_t)slot->generation << 32 | endpoint->next_slot;
@@ -32,6 +34,8 @@ static struct tcp_slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *reques
 static void slot_free(struct tcp_endpoint *endpoint, struct tcp_slot *slot) {
   if (slot->abandoned && --endpoint->abandoned == 0)
     endpoint_set_abandoned(&endpoint->base, false);
+  if (slot->rail)
+    slot->rail->expected -= slot->expected;
   *slot = (struct tcp_slot){.generation = slot->generation};
   count_busy(endpoint, -1);
 }
@@ -123,15 +127,22 @@ __attribute__((cold)) bool slots_drop(struct tcp_rail *rail, struct list *works)
 
 /* Works; with the endpoint's lock */
 
+/* Payload bytes that are queued, or that the peer was asked for. */
+static uint64_t load_of(const struct tcp_rail *rail) {
+  return rail->tx.queued + rail->expected;
+}
+
 /* The best rank takes the express rail, where no other works are queued; others take the rail with
- * the least payload queued. NULL: none is open. */
+ * the least load. Small ones stay on the first rail while that is not behind: there they share
+ * calls. NULL: none is open. */
 static struct tcp_rail *choose_rail(const struct tcp_endpoint *endpoint, const struct work *work) {
   struct tcp_rail *best = NULL, *express = endpoint->rails[TCP_EXPRESS];
+  uint64_t least = work->bytes < TCP_SPREAD ? TCP_BATCH_BYTES : 0; /* by which a rail is better */
   if (work->rank == 0 && express && rail_takes_works(express))
     return express;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct tcp_rail *rail = endpoint->rails[i];
-    if (rail_takes_works(rail) && (!best || rail->tx.queued < best->tx.queued))
+    if (rail_takes_works(rail) && (!best || load_of(rail) + least < load_of(best)))
       best = rail;
   }
   return best;
@@ -151,6 +162,8 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct 
   slot->work = work;
   slot->modifies = work->operation != HAUL_OP_READ;
   slot->rail = rail;
+  slot->expected = work->operation == HAUL_OP_READ ? work->bytes : 0;
+  rail->expected += slot->expected;
   slot->frame = frame;
   frame->slot = slot;
   frame->rail = rail;

@@ -48,9 +48,11 @@
 #define TCP_BATCH_BYTES 524288u
 /* Reads, and works of at most TCP_SHARED bytes, share a call while TCP_BUSY others are unanswered:
  * a work of 64 KiB alone would end with a segment of a few bytes. The receiver takes several frames
- * of at most TCP_SMALL bytes with one call. */
+ * of at most TCP_SMALL bytes with one call. Works of TCP_SPREAD bytes and more take the rail with
+ * the least load. */
 #define TCP_SHARED 131072u
 #define TCP_SMALL  8192u
+#define TCP_SPREAD 65536u
 #define TCP_BUSY   8u
 
 struct tcp_rail;
@@ -61,6 +63,7 @@ struct tcp_slot {
   struct work *work;      /* NULL: free (not `busy`), or the work has ended early */
   struct tcp_rail *rail;  /* that carries the request, and its response */
   struct tx_frame *frame; /* NULL once it was sent whole */
+  uint64_t expected;      /* payload bytes of a READ */
   uint32_t generation;    /* upper half of the request's number: no response matches a later use */
   bool busy;
   bool modifies;     /* changes the peer's memory: a WRITE or an atomic */
@@ -80,6 +83,18 @@ struct tcp_dial {
   unsigned checks; /* acceptor: since the peer was asked */
   struct timer timer;
   _Atomic bool due; /* works wait for the first rail; from any thread */
+};
+
+/* Whether to splice or to copy on one host, found by trials in turn (splice.c). */
+struct splice_trial {
+  bool copies;           /* in this trial; else it splices */
+  bool copy_wins;        /* by the trials until now */
+  double ns_per_byte[2]; /* by `copies`: mean, of which the last trial is half; 0: none */
+  int64_t began;         /* this trial; 0: the next bytes begin it */
+  int64_t from;          /* when its measured part began */
+  uint64_t bytes;        /* since then */
+  unsigned ended;        /* trials of the faster way since one of the slower */
+  unsigned patience;     /* as many, until the slower is tried again */
 };
 
 struct tcp_endpoint {
@@ -105,6 +120,7 @@ struct tcp_endpoint {
   /* Abandoned slots, and rails that ended with begun requests. Until it is 0 no work begins here,
    * nor a write over another path, as it could be overwritten. */
   uint32_t abandoned;
+  struct splice_trial trial;
   struct list staged_sends; /* tx_frames whose source waits for, or is copied to, a bounce buffer */
   struct staging_user tx_staging;
 
