@@ -13,9 +13,6 @@ static ucs_config_field_t config_table[] = {
      UCS_CONFIG_TYPE_TABLE(uct_md_config_table)},
     {"TIMEOUT", "30s", "Time limit of an operation, and of a connection to another process.",
      offsetof(struct gaudi_md_config, timeout), UCS_CONFIG_TYPE_TIME},
-    {"REG_CACHE_MAX", UCS_PP_MAKE_STRING(GAUDI_REGISTRATIONS),
-     "Size of the cache of host memory registrations. The first open domain sets it.",
-     offsetof(struct gaudi_md_config, registrations), UCS_CONFIG_TYPE_UINT},
     {"IMPORT_CACHE_MAX", UCS_PP_MAKE_STRING(GAUDI_IMPORTS),
      "Size of the cache of other processes' memory. The first open domain sets it.",
      offsetof(struct gaudi_md_config, imports), UCS_CONFIG_TYPE_UINT},
@@ -39,7 +36,7 @@ static ucs_status_t query_resources(uct_component_t *component, uct_md_resource_
                                     unsigned *count) {
   struct haul_device devices[GAUDI_DEVICES_MAX];
   size_t there = GAUDI_DEVICES_MAX;
-  bool opened = gaudi_open(GAUDI_REGISTRATIONS, GAUDI_IMPORTS); /* logs its failure */
+  bool opened = gaudi_open(GAUDI_IMPORTS); /* logs its failure */
   if (opened) {
     gaudi_devices(devices, &there);
     gaudi_close();
@@ -404,7 +401,7 @@ static ucs_status_t open_md(uct_component_t *component, const char *name,
   (void)name; /* there is only one */
   if (!md)
     return UCS_ERR_NO_MEMORY;
-  if (!gaudi_open(config->registrations, config->imports)) {
+  if (!gaudi_open(config->imports)) {
     free(md);
     return UCS_ERR_IO_ERROR;
   }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Memory of UCX's operations: blocks of device memory, and cached registrations. A registration of
- * host memory pins no page, as each copy pins the pages mapped at its time; so it stays valid when
- * the memory is mapped again. */
+ * Memory of UCX's operations: blocks of device memory, and registrations. haul keeps the pages of
+ * a registration pinned, and UCX reports no end of memory that it did not register. So such memory
+ * is registered for one operation. */
 #include "module.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,6 @@ static struct {
   pthread_rwlock_t lock;      /* guards the blocks */
   struct gaudi_block *blocks; /* by start; none touches another */
   size_t count, room;
-  struct cache registrations;
 } state = {.lock = PTHREAD_RWLOCK_INITIALIZER};
 
 /* The hook (hook.c), if preloaded */
@@ -65,26 +64,16 @@ static void update_memtype(uint64_t start, uint64_t end, bool mapped) {
 #endif
 }
 
-static void drop_region(void *value) {
-  haul_region_release(value);
-}
-
-void gaudi_memory_open(unsigned registrations) {
+void gaudi_memory_open(void) {
   state.count = 0;
-  cache_open(&state.registrations, registrations, drop_region);
   hook_watch(update_memtype);
 }
 
 void gaudi_memory_close(void) {
   hook_watch(NULL);
-  cache_close(&state.registrations);
   free(state.blocks);
   state.blocks = NULL;
   state.count = state.room = 0;
-}
-
-void gaudi_registrations_counters(struct cache_counters *counters) {
-  *counters = cache_counters_of(&state.registrations);
 }
 
 /* With the lock: the index of the first block that ends after the address. */
@@ -167,40 +156,15 @@ ucs_status_t gaudi_memory_find(const void *address, size_t length, struct gaudi_
   return UCS_ERR_INVALID_ADDR;
 }
 
-/* Caches only host memory, as device memory may be freed and reused at the same address, and a new
- * lookup costs no more than the cache. NULL with *status and a log line. */
-static struct cache_entry *registration_acquire(const void *address, size_t length,
-                                                ucs_log_level_t level, ucs_status_t *status) {
-  const struct cache_key key = {{(uintptr_t)address, length, 0}};
-  haul_region *region;
-  struct cache_entry *entry = cache_find(&state.registrations, key);
-  *status = UCS_OK;
-  if (entry)
-    return entry;
-  if (haul_region_wrap(gaudi_node(), (void *)(uintptr_t)address, length, &region)) {
-    *status = gaudi_failed("cannot register memory", level);
-    return NULL;
-  }
-  bool of_device = haul_region_place(region).kind == HAUL_GAUDI;
-  entry = cache_insert(&state.registrations, key, region);
-  if (entry && of_device)
-    cache_forget(&state.registrations, entry);
-  *status = entry ? UCS_OK : UCS_ERR_NO_MEMORY;
-  return entry;
-}
-
 ucs_status_t gaudi_memory_register(void *address, size_t length, ucs_log_level_t level,
                                    struct gaudi_memh **out) {
-  ucs_status_t status;
   struct gaudi_memh *memh = calloc(1, sizeof *memh);
   if (!memh)
     return UCS_ERR_NO_MEMORY;
-  memh->entry = registration_acquire(address, length, level, &status);
-  if (!memh->entry) {
+  if (haul_region_wrap(gaudi_node(), address, length, &memh->region)) {
     free(memh);
-    return status;
+    return gaudi_failed("cannot register memory", level);
   }
-  memh->region = memh->entry->value;
   memh->start = (uintptr_t)address;
   memh->length = length;
   memh->place = haul_region_place(memh->region);
@@ -228,6 +192,7 @@ ucs_status_t gaudi_memory_alloc(uint16_t device, size_t *length, void **address,
   memh->start = (uintptr_t)haul_region_address(memh->region);
   memh->length = *length = haul_region_length(memh->region);
   memh->place = place;
+  memh->allocated = true;
   if (!add_block((struct gaudi_block){memh->start, memh->start + memh->length, place.device,
                                       memh->region})) {
     haul_region_release(memh->region);
@@ -244,13 +209,11 @@ void gaudi_memory_free(struct gaudi_memh *memh) {
   char name[GAUDI_NAME_ROOM];
   if (memh->id)
     haul_region_unpublish(memh->region, gaudi_name_of(memh->id, name));
-  if (memh->entry) {
-    cache_release(&state.registrations, memh->entry);
-  } else {
+  if (memh->allocated) {
     update_memtype(memh->start, memh->start + memh->length, false);
     remove_block(memh->start);
-    haul_region_release(memh->region);
   }
+  haul_region_release(memh->region);
   free(memh);
 }
 
@@ -258,7 +221,6 @@ ucs_status_t gaudi_part_acquire(const void *address, size_t length, const struct
                                 struct gaudi_part *part) {
   uint64_t start = (uintptr_t)address;
   struct gaudi_block block;
-  ucs_status_t status = UCS_OK;
   *part = (struct gaudi_part){0};
   if (memh) {
     if (start < memh->start || length > memh->length ||
@@ -275,9 +237,10 @@ ucs_status_t gaudi_part_acquire(const void *address, size_t length, const struct
     part->offset = start - block.start;
     return UCS_OK;
   }
-  part->entry = registration_acquire(address, length, UCS_LOG_LEVEL_ERROR, &status);
-  part->region = part->entry ? part->entry->value : NULL;
-  return status;
+  if (haul_region_wrap(gaudi_node(), (void *)(uintptr_t)address, length, &part->own))
+    return gaudi_failed("cannot register memory", UCS_LOG_LEVEL_ERROR);
+  part->region = part->own;
+  return UCS_OK;
 }
 
 ucs_status_t gaudi_target_acquire(uint64_t address, uct_rkey_t rkey, size_t length,
@@ -291,7 +254,6 @@ ucs_status_t gaudi_target_acquire(uint64_t address, uct_rkey_t rkey, size_t leng
 }
 
 void gaudi_part_release(struct gaudi_part *part) {
-  if (part->entry)
-    cache_release(&state.registrations, part->entry);
+  haul_region_release(part->own);
   *part = (struct gaudi_part){0};
 }

@@ -58,16 +58,10 @@ __attribute__((constructor)) static void module_init(void) {
   uct_tl_register(&gaudi_ipc_component, &gaudi_ipc_tl);
 }
 
-static void log_cache(const char *name, struct cache_counters counters) {
-  ucs_info("gaudi: %s: %u entries, %lu hits, %lu misses, %lu evicted", name, counters.entries,
-           (unsigned long)counters.hits, (unsigned long)counters.misses,
-           (unsigned long)counters.dropped);
-}
-
 void gaudi_counters_log(void) {
   struct cache_counters counters;
-  gaudi_registrations_counters(&counters);
-  log_cache("registrations", counters);
   gaudi_imports_counters(&counters);
-  log_cache("imports", counters);
+  ucs_info("gaudi: imports: %u entries, %lu hits, %lu misses, %lu evicted", counters.entries,
+           (unsigned long)counters.hits, (unsigned long)counters.misses,
+           (unsigned long)counters.dropped);
 }

@@ -22,8 +22,8 @@
 #define GAUDI_REGISTRATIONS 1024
 #define GAUDI_IMPORTS       256
 
-/* The first call opens the node and the caches, whose sizes it sets; false with a log line. */
-bool gaudi_open(unsigned registrations, unsigned imports);
+/* The first call opens the node and the cache, whose size it sets; false with a log line. */
+bool gaudi_open(unsigned imports);
 /* The last call closes the node. */
 void gaudi_close(void);
 haul_node *gaudi_node(void);
@@ -60,21 +60,21 @@ struct gaudi_memh {
   haul_region *region;
   uint64_t start, length;
   struct haul_place place;
-  uint64_t id;               /* of its published name; 0: not published */
-  struct cache_entry *entry; /* in the registration cache; NULL: allocated */
+  uint64_t id;    /* of its published name; 0: not published */
+  bool allocated; /* a block; else registered */
 };
 
 /* A range of a region, with a reference to it. */
 struct gaudi_part {
   haul_region *region;
   uint64_t offset;
-  struct cache_entry *entry; /* NULL: the reference is held elsewhere */
+  haul_region *own; /* NULL: the reference is held elsewhere */
 };
 
 /* Sets HAUL_GAUDI_FD, unless set, to the device of the framework, before haul opens devices. */
 void hook_share_device(void);
 
-void gaudi_memory_open(unsigned registrations);
+void gaudi_memory_open(void);
 void gaudi_memory_close(void);
 
 ucs_status_t gaudi_memory_alloc(uint16_t device, size_t *length, void **address,
@@ -125,7 +125,6 @@ void gaudi_import_release(struct cache_entry *entry, bool invalid);
 /* Logs all counters. */
 void gaudi_counters_log(void);
 void gaudi_imports_counters(struct cache_counters *counters);
-void gaudi_registrations_counters(struct cache_counters *counters);
 
 struct gaudi_performance {
   double bandwidth, latency; /* bytes per second, seconds */
@@ -134,7 +133,7 @@ struct gaudi_performance {
 struct gaudi_md_config {
   uct_md_config_t super;
   double timeout;
-  unsigned registrations, imports;
+  unsigned imports;
   int measure;
   size_t device; /* to allocate on; UCS_ULUNITS_AUTO: the first available one */
 };

@@ -72,7 +72,7 @@ static uint64_t host_of(uint64_t process) {
   return text[0] ? sum : process; /* then no other process counts as of this host */
 }
 
-static bool open_all(unsigned registrations, unsigned imports) {
+static bool open_all(unsigned imports) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   hook_share_device();
   config.insecure = 1; /* it listens only on abstract Unix sockets */
@@ -88,16 +88,16 @@ static bool open_all(unsigned registrations, unsigned imports) {
   state.users = 0;
   state.listening = false;
   state.owner = getpid();
-  gaudi_memory_open(registrations);
+  gaudi_memory_open();
   gaudi_imports_open(imports);
   return true;
 }
 
-bool gaudi_open(unsigned registrations, unsigned imports) {
+bool gaudi_open(unsigned imports) {
   pthread_mutex_lock(&state.lock);
   bool opened = state.users > 0 && state.owner == getpid();
   if (!opened)
-    opened = open_all(registrations, imports);
+    opened = open_all(imports);
   state.users += opened;
   pthread_mutex_unlock(&state.lock);
   return opened;

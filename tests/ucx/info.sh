@@ -55,8 +55,8 @@ holds "GAUDI_MEASURE replaces estimates" \
   test "$(of gaudi_dma | grep -c 'bandwidth: 24414.06/ppn')" = 0
 holds "except for gaudi_ipc" grep -q 'bandwidth: 12207.03/ppn' <(of gaudi_ipc)
 "$with" "$info" -c -f >"$work/settings" 2>&1
-for name in GAUDI_TIMEOUT GAUDI_REG_CACHE_MAX GAUDI_IMPORT_CACHE_MAX GAUDI_MEASURE \
-  GAUDI_COPY_MAX_FAST GAUDI_DMA_MAX_ZCOPY GAUDI_IPC_BW; do
+for name in GAUDI_TIMEOUT GAUDI_IMPORT_CACHE_MAX GAUDI_MEASURE GAUDI_COPY_MAX_FAST \
+  GAUDI_DMA_MAX_ZCOPY GAUDI_IPC_BW; do
   holds "UCX_$name is a setting" grep -q "^#\? *UCX_$name=" "$work/settings"
 done
 

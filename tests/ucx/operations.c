@@ -167,6 +167,23 @@ static void read_only_memory_can_be_put(void **state) {
   munmap(page, 4096);
 }
 
+/* A device that kept the earlier pages would move their bytes, and its double aborts. */
+static void memory_can_be_mapped_again(void **state) {
+  void *where = NULL;
+  (void)state;
+  for (unsigned round = 0; round < 3; round++) {
+    uint8_t *pages = mmap(where, MIB, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | (where ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+    assert_ptr_not_equal(pages, MAP_FAILED);
+    pattern_fill(pages, MIB, 10 + round);
+    assert_ok(rig_put(&rig, pages, MIB, at(0), target.key.rkey));
+    assert_ok(rig_get(&rig, back, MIB, at(0), target.key.rkey));
+    pattern_check(back, MIB, 10 + round);
+    where = pages;
+    assert_int_equal(munmap(pages, MIB), 0);
+  }
+}
+
 static void ranges_outside_the_key_are_refused(void **state) {
   (void)state;
   rig_quiet(true);
@@ -368,6 +385,8 @@ int main(void) {
       DMA(memory_handles_are_used),
       COPY(read_only_memory_can_be_put),
       DMA(read_only_memory_can_be_put),
+      COPY(memory_can_be_mapped_again),
+      DMA(memory_can_be_mapped_again),
       COPY(ranges_outside_the_key_are_refused),
       DMA(ranges_outside_the_key_are_refused),
       COPY(unmapped_memory_is_refused),
