@@ -8,6 +8,12 @@
 
 #include "../../integrations/ucx/module.h"
 
+#if UCX_HAS_GAUDI
+#define INVALIDATE (UCT_MD_MKEY_PACK_FLAG_INVALIDATE_RMA | UCT_MD_MKEY_PACK_FLAG_INVALIDATE_AMO)
+#else
+#define INVALIDATE UCT_MD_MKEY_PACK_FLAG_INVALIDATE
+#endif
+
 static struct rig rig;
 
 static int open_copy(void **state) {
@@ -113,6 +119,42 @@ static void a_block_has_a_dma_buf(void **state) {
 
 #endif
 
+static ucs_status_t unpack(const struct gaudi_key *key) {
+  uct_rkey_bundle_t bundle;
+  ucs_status_t status = uct_rkey_unpack(rig.component, key, &bundle);
+  if (status == UCS_OK)
+    uct_rkey_release(rig.component, &bundle);
+  return status;
+}
+
+/* As in UCX's other domains, a key may be asked to be one that can be invalidated; the domain's
+ * flags say that it cannot be, and so does the deregistration. */
+static void keys_are_not_invalidated(void **state) {
+  const uct_md_mkey_pack_params_t flags = {.field_mask = UCT_MD_MKEY_PACK_FIELD_FLAGS,
+                                           .flags = INVALIDATE};
+  struct target block;
+  struct gaudi_key key;
+  uct_mem_h memh;
+  (void)state;
+  rig_alloc(&rig, 4096, &block);
+#if UCX_HAS_GAUDI
+  assert_ok(uct_md_mkey_pack_v2(rig.md, block.memh, block.address, 4096, &flags, &key));
+#else
+  assert_ok(uct_md_mkey_pack_v2(rig.md, block.memh, &flags, &key));
+#endif
+  assert_ok(unpack(&key));
+  assert_ok(uct_md_mem_reg(rig.md, block.address, 4096, UCT_MD_MEM_ACCESS_ALL, &memh));
+  const uct_md_mem_dereg_params_t end = {.field_mask = UCT_MD_MEM_DEREG_FIELD_MEMH |
+                                                       UCT_MD_MEM_DEREG_FIELD_FLAGS,
+                                         .flags = UCT_MD_MEM_DEREG_FLAG_INVALIDATE,
+                                         .memh = memh};
+  rig_quiet(true);
+  assert_true(UCS_STATUS_IS_ERR(uct_md_mem_dereg_v2(rig.md, &end)));
+  rig_quiet(false);
+  assert_ok(uct_md_mem_dereg(rig.md, memh));
+  rig_free(&rig, &block);
+}
+
 /* UCP aligns registrations to its cache lines. */
 static void blocks_are_whole_pages(void **state) {
   struct target block;
@@ -182,14 +224,6 @@ static void device_registrations_are_not_cached(void **state) {
   rig_free(&rig, &second);
 }
 
-static ucs_status_t unpack(const struct gaudi_key *key) {
-  uct_rkey_bundle_t bundle;
-  ucs_status_t status = uct_rkey_unpack(rig.component, key, &bundle);
-  if (status == UCS_OK)
-    uct_rkey_release(rig.component, &bundle);
-  return status;
-}
-
 /* The checksum of keys.c. */
 static void sum_up(struct gaudi_key *key) {
   key->check = UINT64_C(0xcbf29ce484222325);
@@ -255,6 +289,7 @@ int main(void) {
     cmocka_unit_test_setup_teardown(whole_blocks_are_found, open_copy, close_copy),
     cmocka_unit_test_setup_teardown(other_memory_is_not_found, open_copy, close_copy),
     cmocka_unit_test_setup_teardown(the_allocation_device_is_configurable, open_copy, close_copy),
+    cmocka_unit_test_setup_teardown(keys_are_not_invalidated, open_copy, close_copy),
     cmocka_unit_test_setup_teardown(blocks_are_whole_pages, open_copy, close_copy),
     cmocka_unit_test_setup_teardown(missing_devices_are_refused, open_copy, close_copy),
 #if UCX_HAS_GAUDI
