@@ -138,7 +138,7 @@ static ucs_status_t md_query(uct_md_h md, uct_md_attr_v2_t *attributes) {
         GAUDI_MEMORY_TYPES;
     attributes->reg_mem_types |= UCS_BIT(UCS_MEMORY_TYPE_HOST);
     attributes->access_mem_types |= UCS_BIT(UCS_MEMORY_TYPE_HOST);
-    attributes->max_alloc = SIZE_MAX;
+    attributes->max_alloc = of(md)->memory;
   }
   attributes->cache_mem_types = attributes->reg_mem_types;
   return UCS_OK;
@@ -239,7 +239,7 @@ static ucs_status_t md_query(uct_md_h md, uct_md_attr_t *attributes) {
   attributes->cap.flags =
       UCT_MD_FLAG_REG | (of(md)->ipc ? UCT_MD_FLAG_NEED_RKEY : UCT_MD_FLAG_ALLOC);
   attributes->cap.reg_mem_types = of(md)->ipc ? 0 : UCS_BIT(UCS_MEMORY_TYPE_HOST);
-  attributes->cap.max_alloc = of(md)->ipc ? 0 : SIZE_MAX;
+  attributes->cap.max_alloc = of(md)->ipc ? 0 : of(md)->memory;
   attributes->cap.max_reg = SIZE_MAX;
   attributes->reg_cost = ucs_linear_func_make(0, 0);
   attributes->rkey_packed_size = sizeof(struct gaudi_key);
@@ -384,6 +384,8 @@ static void init_devices(struct gaudi_md *md, size_t wanted) {
   gaudi_devices(devices, &md->count);
   atomic_store(&md->chosen, md->count);
   for (size_t i = 0; i < md->count; i++) {
+    uint64_t memory = devices[i].memory ? devices[i].memory : SIZE_MAX;
+    md->memory = memory > md->memory ? memory : md->memory;
     md->devices[i].number = devices[i].place.device;
     md->devices[i].system = system_device_of(devices[i].pci);
     if (wanted != UCS_ULUNITS_AUTO && wanted == devices[i].place.device)

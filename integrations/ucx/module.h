@@ -145,6 +145,7 @@ struct gaudi_md {
     uint16_t number;
     ucs_sys_device_t system;
   } devices[GAUDI_DEVICES_MAX];
+  uint64_t memory;       /* of the largest device, in bytes; SIZE_MAX: unknown */
   size_t count;
   _Atomic size_t chosen; /* index of the device to allocate on; `count`: not chosen yet */
   double timeout;

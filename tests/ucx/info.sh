@@ -30,7 +30,7 @@ of() { sed -n "/Transport: $1/,/error handling/p" "$work/devices"; }
 holds "there is a memory domain" grep -q 'Memory domain: gaudi$' "$work/devices"
 holds "it allocates and registers" \
   test "$(sed -n '/Memory domain: gaudi$/,/Transport/p' "$work/devices" |
-    grep -c -E 'allocate: unlimited|register: unlimited')" = 2
+    grep -c -E 'allocate: <= 960M$|register: unlimited')" = 2
 for line in 'put_short: <= 256$' 'put_bcopy: <= 32K' 'put_zcopy: <= 1G' 'get_short: <= 256$' \
   'get_bcopy: <= 32K' 'get_zcopy: <= 1G' 'latency: 5000 nsec' 'bandwidth: 24414.06/ppn'; do
   holds "gaudi_cpy: $line" grep -q "$line" <(of gaudi_cpy)
