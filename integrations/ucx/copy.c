@@ -11,8 +11,6 @@ static ucs_config_field_t config_table[] = {
      UCS_CONFIG_TYPE_TABLE(gaudi_iface_config_table)},
     {"MAX_FAST", "64", "The largest operation that is polled for, without sleeping.",
      offsetof(struct gaudi_copy_config, max_fast), UCS_CONFIG_TYPE_MEMUNITS},
-    {"MAX_SHORT", "256", "The largest short operation.",
-     offsetof(struct gaudi_copy_config, max_short), UCS_CONFIG_TYPE_MEMUNITS},
     {"MAX_BCOPY", "32k", "The largest buffered operation.",
      offsetof(struct gaudi_copy_config, max_bcopy), UCS_CONFIG_TYPE_MEMUNITS},
     {.name = NULL}};
@@ -75,14 +73,14 @@ static ucs_status_t copy_direct(const gaudi_iface_t *iface, bool put, const void
   return status;
 }
 
-/* UCP packs and unpacks device memory by short operations of any length, whatever the limit. Those
- * larger than the buffer are direct copies. */
+/* Short operations that are larger than the bounce buffer are direct copies. */
 static ucs_status_t put_short(uct_ep_h ep, const void *buffer, unsigned length, uint64_t address,
                               uct_rkey_t rkey) {
   const gaudi_iface_t *iface = iface_of(ep);
   if (length == 0)
     return UCS_OK;
-  if (length > iface->bounce_length)
+  gaudi_trace("put_short", buffer, length, address);
+  if (length > iface->max_bcopy)
     return copy_direct(iface, true, buffer, NULL, length, address, rkey);
   memcpy(haul_region_address(iface->bounce), buffer, length);
   return bounce(iface, true, address, rkey, length);
@@ -93,7 +91,8 @@ static ucs_status_t get_short(uct_ep_h ep, void *buffer, unsigned length, uint64
   const gaudi_iface_t *iface = iface_of(ep);
   if (length == 0)
     return UCS_OK;
-  if (length > iface->bounce_length)
+  gaudi_trace("get_short", buffer, length, address);
+  if (length > iface->max_bcopy)
     return copy_direct(iface, false, buffer, NULL, length, address, rkey);
   ucs_status_t status = bounce(iface, false, address, rkey, length);
   if (status == UCS_OK)
@@ -108,6 +107,7 @@ static ssize_t put_bcopy(uct_ep_h ep, uct_pack_callback_t pack, void *argument, 
   const gaudi_iface_t *iface = iface_of(ep);
   size_t length = pack(haul_region_address(iface->bounce), argument);
   ucs_status_t status = gaudi_check_length("put_bcopy", length, iface->max_bcopy);
+  gaudi_trace("put_bcopy", argument, length, address);
   if (status == UCS_OK && length > 0)
     status = bounce(iface, true, address, rkey, length);
   return status == UCS_OK ? (ssize_t)length : status;
@@ -119,6 +119,7 @@ static ucs_status_t get_bcopy(uct_ep_h ep, uct_unpack_callback_t unpack, void *a
   const gaudi_iface_t *iface = iface_of(ep);
   ucs_status_t status = gaudi_check_length("get_bcopy", length, iface->max_bcopy);
   (void)completion; /* the operation is synchronous */
+  gaudi_trace("get_bcopy", argument, length, address);
   if (status == UCS_OK && length > 0)
     status = bounce(iface, false, address, rkey, length);
   if (status == UCS_OK)
@@ -133,6 +134,7 @@ static ucs_status_t zcopy(uct_ep_h ep, bool put, const uct_iov_t *iov, size_t co
   ucs_status_t status = gaudi_check_iov(iface, iov, count, &length);
   if (status != UCS_OK || length == 0)
     return status;
+  gaudi_trace(put ? "put_zcopy" : "get_zcopy", iov->buffer, length, address);
   return copy_direct(iface, put, iov->buffer, iov->memh, length, address, rkey);
 }
 
@@ -152,10 +154,8 @@ static uct_iface_ops_t ops;
 
 static ucs_status_t alloc_bounce(gaudi_iface_t *iface) {
   const struct haul_place host = {HAUL_HOST, 0};
-  size_t most = iface->max_bcopy > iface->max_short ? iface->max_bcopy : iface->max_short;
-  iface->bounce_length = most;
-  if (haul_region_alloc(gaudi_node(), host, most ? most : 1, HAUL_REGION_PINNED, &iface->bounce) ==
-      0)
+  size_t most = iface->max_bcopy ? iface->max_bcopy : 1;
+  if (haul_region_alloc(gaudi_node(), host, most, HAUL_REGION_PINNED, &iface->bounce) == 0)
     return UCS_OK;
   return gaudi_failed("cannot allocate the bounce buffer", UCS_LOG_LEVEL_ERROR);
 }
@@ -168,7 +168,6 @@ static ucs_status_t open_iface(uct_md_h md, uct_worker_h worker, const uct_iface
     return status;
   gaudi_iface_t *iface = (gaudi_iface_t *)*out;
   iface->max_fast = config->max_fast;
-  iface->max_short = config->max_short < UINT_MAX ? config->max_short : UINT_MAX;
   iface->max_bcopy = config->max_bcopy;
   status = alloc_bounce(iface);
   if (status != UCS_OK)

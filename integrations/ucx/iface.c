@@ -44,6 +44,10 @@ ucs_status_t gaudi_check_iov(const gaudi_iface_t *iface, const uct_iov_t *iov, s
   return gaudi_check_length("zcopy", *length, iface->max_zcopy);
 }
 
+void gaudi_trace(const char *what, const void *buffer, size_t length, uint64_t address) {
+  ucs_trace_data("gaudi: %s [%p+%zu] at 0x%lx", what, buffer, length, (unsigned long)address);
+}
+
 ucs_status_t gaudi_query_devices(uct_md_h md, uct_tl_device_resource_t **devices, unsigned *count) {
   const struct gaudi_md *own = (const struct gaudi_md *)md;
   uct_tl_device_resource_t *device = calloc(1, sizeof *device); /* UCX frees it */
@@ -72,7 +76,8 @@ static ucs_status_t query(uct_iface_h base, uct_iface_attr_t *attributes) {
       flags[iface->kind] | UCT_IFACE_FLAG_CONNECT_TO_IFACE | UCT_IFACE_FLAG_PENDING;
   if (iface->kind == GAUDI_DMA)
     attributes->cap.event_flags = UCT_IFACE_FLAG_EVENT_SEND_COMP | UCT_IFACE_FLAG_EVENT_FD;
-  attributes->cap.put.max_short = attributes->cap.get.max_short = iface->max_short;
+  if (iface->kind == GAUDI_COPY) /* UCP uses short operations of any length, whatever the limit */
+    attributes->cap.put.max_short = attributes->cap.get.max_short = UINT_MAX;
   attributes->cap.put.max_bcopy = attributes->cap.get.max_bcopy = iface->max_bcopy;
   attributes->cap.put.max_zcopy = attributes->cap.get.max_zcopy = iface->max_zcopy;
   attributes->cap.put.opt_zcopy_align = attributes->cap.get.opt_zcopy_align = 1;
@@ -114,7 +119,7 @@ static ucs_status_t estimate(uct_iface_h base, uct_perf_attr_t *attributes) {
 }
 
 static ucs_status_t get_address(uct_iface_h base, uct_iface_addr_t *out) {
-  struct gaudi_iface_address address = {.host = gaudi_host(), .process = gaudi_process()};
+  const struct gaudi_iface_address address = {gaudi_host(), gaudi_process(), of(base)->number};
   ucs_status_t status = UCS_OK;
   if (of(base)->kind == GAUDI_IPC)
     status = gaudi_node_listen();
@@ -122,14 +127,18 @@ static ucs_status_t get_address(uct_iface_h base, uct_iface_addr_t *out) {
   return status;
 }
 
-/* gaudi_copy and gaudi_dma reach memory of this process, gaudi_ipc that of other processes. */
-static int reaches(const gaudi_iface_t *iface, const void *iface_address) {
+/* gaudi_copy and gaudi_dma reach memory of this process, gaudi_ipc that of other processes. NULL if
+ * the address is reachable, else why not. */
+static const char *unreachable(const gaudi_iface_t *iface, const void *iface_address) {
   struct gaudi_iface_address address;
   if (!iface_address)
-    return 0;
+    return "no interface address";
   memcpy(&address, iface_address, sizeof address);
-  bool own = address.process == gaudi_process();
-  return address.host == gaudi_host() && own == (iface->kind != GAUDI_IPC);
+  if (address.host != gaudi_host())
+    return "another host";
+  if (address.process != gaudi_process())
+    return iface->kind == GAUDI_IPC ? NULL : "another process";
+  return iface->kind == GAUDI_IPC ? "same process" : NULL;
 }
 
 #if UCX_HAS_GAUDI
@@ -137,13 +146,18 @@ static int reaches(const gaudi_iface_t *iface, const void *iface_address) {
 static int is_reachable(uct_iface_h iface, const uct_iface_is_reachable_params_t *params) {
   if (!uct_iface_is_reachable_params_addrs_valid(params))
     return 0;
-  if (!reaches(of(iface), params->iface_addr)) {
-    uct_iface_fill_info_str_buf(params, of(iface)->kind == GAUDI_IPC
-                                            ? "not another process of this host"
-                                            : "not this process");
-    return 0;
-  }
-  return uct_iface_scope_is_reachable(iface, params);
+  const char *why = unreachable(of(iface), params->iface_addr);
+  if (!why)
+    return uct_iface_scope_is_reachable(iface, params);
+  uct_iface_fill_info_str_buf(params, "%s", why);
+  return 0;
+}
+
+/* To the very interface, as UCX asks which of its endpoints leads there. */
+static int is_connected(uct_ep_h ep, const uct_ep_is_connected_params_t *params) {
+  const struct gaudi_iface_address *remote = &((const gaudi_ep_t *)ep)->remote;
+  return (params->field_mask & UCT_EP_IS_CONNECTED_FIELD_IFACE_ADDR) &&
+         memcmp(params->iface_addr, remote, sizeof *remote) == 0;
 }
 
 static uct_iface_internal_ops_t internal_ops = {
@@ -154,7 +168,7 @@ static uct_iface_internal_ops_t internal_ops = {
     .ep_invalidate = (uct_ep_invalidate_func_t)ucs_empty_function_return_unsupported,
     .ep_connect_to_ep_v2 = (uct_ep_connect_to_ep_v2_func_t)ucs_empty_function_return_unsupported,
     .iface_is_reachable_v2 = is_reachable,
-    .ep_is_connected = uct_base_ep_is_connected,
+    .ep_is_connected = is_connected,
     .ep_get_device_ep = (uct_ep_get_device_ep_func_t)ucs_empty_function_return_unsupported,
     .ep_put_sgl_zcopy = (uct_ep_put_sgl_zcopy_func_t)ucs_empty_function_return_unsupported,
 };
@@ -166,7 +180,7 @@ static uct_iface_internal_ops_t internal_ops = {
 static int is_reachable(const uct_iface_h iface, const uct_device_addr_t *device,
                         const uct_iface_addr_t *address) {
   (void)device;
-  return reaches(of(iface), address);
+  return unreachable(of(iface), address) == NULL;
 }
 
 static uct_iface_internal_ops_t internal_ops = {
@@ -257,13 +271,15 @@ static struct gaudi_performance performance_of(const gaudi_iface_t *iface,
 static UCS_CLASS_INIT_FUNC(gaudi_iface_t, enum gaudi_kind kind, const uct_iface_ops_t *ops,
                            uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
                            const struct gaudi_iface_config *config) {
+  static _Atomic uint64_t interfaces;
   UCS_CLASS_CALL_SUPER_INIT(
       uct_base_iface_t, (uct_iface_ops_t *)ops, &internal_ops, md, worker, params,
       &config->super UCS_STATS_ARG(params->stats_root) UCS_STATS_ARG("gaudi"));
   self->kind = kind;
   self->performance = performance_of(self, config);
   self->max_zcopy = config->max_zcopy;
-  self->max_fast = self->max_short = self->max_bcopy = self->bounce_length = 0;
+  self->number = ++interfaces;
+  self->max_fast = self->max_bcopy = 0;
   self->bounce = NULL;
   self->timer = -1;
   ucs_queue_head_init(&self->queue);
@@ -298,14 +314,10 @@ ucs_status_t gaudi_iface_new(enum gaudi_kind kind, const uct_iface_ops_t *ops, u
   return status;
 }
 
-static ucs_status_t connect_to(gaudi_ep_t *ep, const gaudi_iface_t *iface,
-                               const uct_iface_addr_t *at) {
+static ucs_status_t connect_to(gaudi_ep_t *ep, const gaudi_iface_t *iface) {
   static _Atomic uint64_t connections;
-  struct gaudi_iface_address address;
   char name[GAUDI_ADDRESS_ROOM];
-  memcpy(&address, at, sizeof address);
-  gaudi_node_address(address.process, name);
-  ep->process = address.process;
+  gaudi_node_address(ep->remote.process, name);
   ep->connection = ++connections;
   if (haul_peer_connect(gaudi_node(), name, gaudi_until(iface), &ep->peer))
     return gaudi_failed("cannot connect to another process", UCS_LOG_LEVEL_ERROR);
@@ -317,9 +329,12 @@ static UCS_CLASS_INIT_FUNC(gaudi_ep_t, const uct_ep_params_t *params) {
   UCT_EP_PARAMS_CHECK_DEV_IFACE_ADDRS(params);
   UCS_CLASS_CALL_SUPER_INIT(uct_base_ep_t, &iface->super);
   self->peer = NULL;
-  if (!reaches(iface, params->iface_addr))
+  memcpy(&self->remote, params->iface_addr, sizeof self->remote);
+  if (self->remote.host == gaudi_host() && self->remote.process == gaudi_process())
+    return UCS_OK; /* of gaudi_ipc, too: it copies within the process, like cuda_ipc */
+  if (unreachable(iface, params->iface_addr))
     return UCS_ERR_UNREACHABLE;
-  return iface->kind == GAUDI_IPC ? connect_to(self, iface, params->iface_addr) : UCS_OK;
+  return connect_to(self, iface);
 }
 
 static UCS_CLASS_CLEANUP_FUNC(gaudi_ep_t) {

@@ -234,7 +234,7 @@ static ucs_status_t check_key(const gaudi_ep_t *ep, const struct gaudi_key *key,
   const char *why = NULL;
   if (!key || (uct_rkey_t)key == UCT_INVALID_RKEY || key->id == 0)
     why = "no key of another process's device memory";
-  else if (key->process != ep->process)
+  else if (key->process != ep->remote.process)
     why = "the key is of another process";
   else if (!gaudi_key_covers(key, address, length))
     why = "the key does not cover the range";
@@ -249,13 +249,14 @@ static ucs_status_t zcopy(uct_ep_h base, bool put, const uct_iov_t *iov, size_t 
   const gaudi_ep_t *ep = (const gaudi_ep_t *)base;
   const struct gaudi_key *key = (const struct gaudi_key *)rkey;
   gaudi_iface_t *iface = (gaudi_iface_t *)base->iface;
-  bool ipc = iface->kind == GAUDI_IPC;
+  bool ipc = ep->peer != NULL;
   size_t length;
   ucs_status_t status = gaudi_check_iov(iface, iov, count, &length);
   if (status == UCS_OK && length > 0 && ipc)
     status = check_key(ep, key, address, length);
   if (status != UCS_OK || length == 0)
     return status;
+  gaudi_trace(put ? "put_zcopy" : "get_zcopy", iov->buffer, length, address);
   struct gaudi_job *job = calloc(1, sizeof *job);
   if (!job)
     return UCS_ERR_NO_MEMORY;

@@ -19,8 +19,7 @@
 
 /* node.c: the node of the process */
 
-#define GAUDI_REGISTRATIONS 1024
-#define GAUDI_IMPORTS       256
+#define GAUDI_IMPORTS 256
 
 /* The first call opens the node and the cache, whose size it sets; false with a log line. */
 bool gaudi_open(unsigned imports);
@@ -145,8 +144,8 @@ struct gaudi_md {
     uint16_t number;
     ucs_sys_device_t system;
   } devices[GAUDI_DEVICES_MAX];
-  uint64_t memory;       /* of the largest device, in bytes; SIZE_MAX: unknown */
   size_t count;
+  uint64_t memory;       /* of the largest device, in bytes; SIZE_MAX: unknown */
   _Atomic size_t chosen; /* index of the device to allocate on; `count`: not chosen yet */
   double timeout;
   bool ipc; /* gaudi_ipc's */
@@ -170,33 +169,35 @@ struct gaudi_iface_config {
 
 struct gaudi_copy_config {
   struct gaudi_iface_config super;
-  size_t max_fast, max_short, max_bcopy;
+  size_t max_fast, max_bcopy;
 };
 
 typedef struct gaudi_iface {
   uct_base_iface_t super;
   enum gaudi_kind kind;
+  uint64_t number; /* within the process */
   struct gaudi_performance performance;
   size_t max_zcopy;
   /* gaudi_copy */
-  size_t max_fast, max_short, max_bcopy, bounce_length;
-  haul_region *bounce; /* of short and buffered operations, pinned */
+  size_t max_fast, max_bcopy;
+  haul_region *bounce; /* of short and buffered operations up to max_bcopy, pinned */
   /* gaudi_dma and gaudi_ipc: jobs in order of their start */
   ucs_queue_head_t queue;
   int timer;       /* gaudi_dma: readable when the next poll is due */
   int64_t poll_ns; /* delay of the next poll */
 } gaudi_iface_t;
 
+struct gaudi_iface_address {
+  uint64_t host, process, number;
+};
+
 typedef struct gaudi_ep {
   uct_base_ep_t super;
-  /* gaudi_ipc */
+  struct gaudi_iface_address remote;
+  /* gaudi_ipc to another process; NULL: within this process */
   haul_peer *peer;
-  uint64_t process, connection; /* remote process; number of this connection */
+  uint64_t connection; /* number of this connection */
 } gaudi_ep_t;
-
-struct gaudi_iface_address {
-  uint64_t host, process;
-};
 
 struct gaudi_md *gaudi_md_of(const gaudi_iface_t *iface);
 haul_deadline gaudi_until(const gaudi_iface_t *iface);
@@ -214,6 +215,9 @@ extern const uct_iface_ops_t gaudi_iface_ops;
 ucs_status_t gaudi_check_length(const char *what, size_t length, size_t most);
 ucs_status_t gaudi_check_iov(const gaudi_iface_t *iface, const uct_iov_t *iov, size_t count,
                              size_t *length);
+
+/* Logs an operation as UCX's transports do, at UCX_LOG_LEVEL=data. */
+void gaudi_trace(const char *what, const void *buffer, size_t length, uint64_t address);
 
 extern ucs_config_field_t gaudi_iface_config_table[];
 

@@ -31,7 +31,7 @@ holds "there is a memory domain" grep -q 'Memory domain: gaudi$' "$work/devices"
 holds "it allocates and registers" \
   test "$(sed -n '/Memory domain: gaudi$/,/Transport/p' "$work/devices" |
     grep -c -E 'allocate: <= 960M$|register: unlimited')" = 2
-for line in 'put_short: <= 256$' 'put_bcopy: <= 32K' 'put_zcopy: <= 1G' 'get_short: <= 256$' \
+for line in 'put_short: <= 4294967295$' 'put_bcopy: <= 32K' 'put_zcopy: <= 1G' 'get_short: <= 4294967295$' \
   'get_bcopy: <= 32K' 'get_zcopy: <= 1G' 'latency: 5000 nsec' 'bandwidth: 24414.06/ppn'; do
   holds "gaudi_cpy: $line" grep -q "$line" <(of gaudi_cpy)
 done
@@ -43,9 +43,9 @@ for line in 'put_zcopy: <= 1G' 'latency: 1000 nsec' 'bandwidth: 12207.03/ppn'; d
 done
 holds "nothing failed" test -z "$(grep ERROR "$work/devices" | grep -i gaudi)"
 
-UCX_GAUDI_COPY_MAX_SHORT=128 UCX_GAUDI_COPY_MAX_BCOPY=8k UCX_GAUDI_DMA_BW=5000MBs \
+UCX_GAUDI_COPY_MAX_ZCOPY=8m UCX_GAUDI_COPY_MAX_BCOPY=8k UCX_GAUDI_DMA_BW=5000MBs \
   UCX_GAUDI_DMA_LATENCY=7us "$with" "$info" -d >"$work/devices" 2>&1
-holds "thresholds are configurable" grep -q 'put_short: <= 128$' <(of gaudi_cpy)
+holds "thresholds are configurable" grep -q 'put_zcopy: <= 8M' <(of gaudi_cpy)
 holds "each separately" grep -q 'get_bcopy: <= 8K' <(of gaudi_cpy)
 holds "estimates are configurable" grep -q 'bandwidth: 5000.00/ppn' <(of gaudi_dma)
 holds "latencies are configurable" grep -q 'latency: 7000 nsec' <(of gaudi_dma)

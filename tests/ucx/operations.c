@@ -4,8 +4,10 @@
 #include "rig.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -53,28 +55,17 @@ static uint64_t at(size_t offset) {
   return (uintptr_t)target.address + offset;
 }
 
-static void short_up_to_the_limit(void **state) {
-  const unsigned sizes[] = {0, 1, 8, 63, 64, 65, 255, 256};
+/* UCP packs and unpacks device memory by such operations, whatever the limit. */
+static void short_of_any_length(void **state) {
+  const unsigned sizes[] = {0, 1, 8, 63, 64, 65, 256, 257, 32 * KIB, 32 * KIB + 1, 5 * MIB};
   (void)state;
-  assert_int_equal(rig.attributes.cap.put.max_short, 256);
+  assert_int_equal(rig.attributes.cap.put.max_short, UINT_MAX);
+  assert_int_equal(rig.attributes.cap.get.max_short, UINT_MAX);
   for (size_t i = 0; i < COUNT(sizes); i++) {
-    memset(back, 0, 257);
+    memset(back, 0, LENGTH);
     assert_ok(uct_ep_put_short(rig.ep, bytes + i, sizes[i], at(100 * i), target.key.rkey));
     assert_ok(uct_ep_get_short(rig.ep, back, sizes[i], at(100 * i), target.key.rkey));
     assert_memory_equal(back, bytes + i, sizes[i]);
-    assert_int_equal(back[sizes[i]], 0);
-  }
-}
-
-/* UCP packs device memory by such operations. */
-static void short_beyond_the_limit(void **state) {
-  const unsigned sizes[] = {257, 32 * KIB, 32 * KIB + 1, 5 * MIB};
-  (void)state;
-  for (size_t i = 0; i < COUNT(sizes); i++) {
-    memset(back, 0, LENGTH);
-    assert_ok(uct_ep_put_short(rig.ep, bytes, sizes[i], at(3), target.key.rkey));
-    assert_ok(uct_ep_get_short(rig.ep, back, sizes[i], at(3), target.key.rkey));
-    assert_memory_equal(back, bytes, sizes[i]);
     assert_int_equal(back[sizes[i]], 0);
   }
 }
@@ -182,6 +173,59 @@ static void memory_can_be_mapped_again(void **state) {
     where = pages;
     assert_int_equal(munmap(pages, MIB), 0);
   }
+}
+
+static void host_memory_can_be_the_target(void **state) {
+  (void)state;
+  assert_ok(rig_put(&rig, bytes, MIB, (uintptr_t)back, UCT_INVALID_RKEY));
+  assert_memory_equal(back, bytes, MIB);
+  memset(back, 0, MIB);
+  assert_ok(rig_get(&rig, back, MIB, (uintptr_t)bytes, UCT_INVALID_RKEY));
+  assert_memory_equal(back, bytes, MIB);
+}
+
+static unsigned logged;
+
+static ucs_log_func_rc_t count_lines(const char *file, unsigned line, const char *function,
+                                     ucs_log_level_t level,
+                                     const ucs_log_component_config_t *component,
+                                     const char *message, va_list arguments) {
+  (void)file, (void)line, (void)function, (void)component, (void)message, (void)arguments;
+  logged += level == UCS_LOG_LEVEL_TRACE_DATA;
+  return UCS_LOG_FUNC_RC_STOP;
+}
+
+static void operations_are_logged(void **state) {
+  (void)state;
+  logged = 0;
+  if (UCS_MAX_LOG_LEVEL < UCS_LOG_LEVEL_TRACE_DATA) {
+    printf("skipped operations_are_logged: this UCX was configured without such a log\n");
+    skip();
+  }
+  ucs_log_push_handler(count_lines);
+  rig_log(UCS_LOG_LEVEL_TRACE_DATA);
+  ucs_status_t status = rig_put(&rig, bytes, 4096, at(0), target.key.rkey);
+  rig_quiet(false);
+  ucs_log_pop_handler();
+  assert_ok(status);
+  assert_int_equal(logged, 1);
+}
+
+/* Not to another interface, even of this process. */
+static void endpoints_know_their_interface(void **state) {
+  uint8_t own[256], others[256];
+  struct rig other;
+  (void)state;
+#if !UCX_HAS_GAUDI
+  printf("skipped endpoints_know_their_interface: UCX 1.13 does not ask\n");
+  skip();
+#endif
+  rig_open(&other, rig.transport, "gaudi");
+  assert_ok(uct_iface_get_address(rig.iface, (uct_iface_addr_t *)own));
+  assert_ok(uct_iface_get_address(other.iface, (uct_iface_addr_t *)others));
+  assert_true(rig_is_connected(&rig, own));
+  assert_false(rig_is_connected(&rig, others));
+  rig_close(&other);
 }
 
 static void ranges_outside_the_key_are_refused(void **state) {
@@ -376,8 +420,7 @@ static void a_forked_child_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      COPY(short_up_to_the_limit),
-      COPY(short_beyond_the_limit),
+      COPY(short_of_any_length),
       COPY(buffered_up_to_the_limit),
       COPY(zero_copy_up_to_the_limit),
       DMA(zero_copy_up_to_the_limit),
@@ -387,6 +430,12 @@ int main(void) {
       DMA(read_only_memory_can_be_put),
       COPY(memory_can_be_mapped_again),
       DMA(memory_can_be_mapped_again),
+      COPY(host_memory_can_be_the_target),
+      DMA(host_memory_can_be_the_target),
+      COPY(operations_are_logged),
+      DMA(operations_are_logged),
+      COPY(endpoints_know_their_interface),
+      DMA(endpoints_know_their_interface),
       COPY(ranges_outside_the_key_are_refused),
       DMA(ranges_outside_the_key_are_refused),
       COPY(unmapped_memory_is_refused),

@@ -59,7 +59,7 @@ static void open_iface(struct rig *rig, const char *transport, const char *devic
 }
 
 void rig_open(struct rig *rig, const char *transport, const char *device) {
-  *rig = (struct rig){0};
+  *rig = (struct rig){.transport = transport};
   open_md(rig, strcmp(transport, "gaudi_ipc") == 0 ? transport : "gaudi");
   assert_ok(ucs_async_context_create(UCS_ASYNC_MODE_THREAD_SPINLOCK, &rig->async));
   assert_ok(uct_worker_create(rig->async, UCS_THREAD_MODE_SINGLE, &rig->worker));
@@ -78,6 +78,19 @@ ucs_status_t rig_connect(struct rig *rig, const void *iface_address) {
                                   .dev_addr = (const uct_device_addr_t *)own, /* empty */
                                   .iface_addr = iface_address ? iface_address : (const void *)own};
   return uct_ep_create(&params, &rig->ep);
+}
+
+bool rig_is_connected(const struct rig *rig, const void *iface_address) {
+#if UCX_HAS_GAUDI
+  const uct_ep_is_connected_params_t params = {.field_mask = UCT_EP_IS_CONNECTED_FIELD_DEVICE_ADDR |
+                                                             UCT_EP_IS_CONNECTED_FIELD_IFACE_ADDR,
+                                               .device_addr = iface_address, /* empty */
+                                               .iface_addr = iface_address};
+  return uct_ep_is_connected(rig->ep, &params);
+#else
+  (void)rig, (void)iface_address;
+  return false;
+#endif
 }
 
 void rig_close(struct rig *rig) {
@@ -148,6 +161,10 @@ ucs_status_t rig_get(struct rig *rig, void *bytes, size_t length, uint64_t from,
   return rig_wait(rig, uct_ep_get_zcopy(rig->ep, &iov, 1, from, rkey, &waiter.completion), &waiter);
 }
 
+void rig_log(ucs_log_level_t level) {
+  ucs_global_opts.log_component.log_level = level;
+}
+
 void rig_quiet(bool quiet) {
-  ucs_global_opts.log_component.log_level = quiet ? UCS_LOG_LEVEL_FATAL : UCS_LOG_LEVEL_WARN;
+  rig_log(quiet ? UCS_LOG_LEVEL_FATAL : UCS_LOG_LEVEL_WARN);
 }

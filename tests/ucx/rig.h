@@ -18,6 +18,7 @@
 
 /* An interface of one transport with an endpoint to itself, or to another process. */
 struct rig {
+  const char *transport;
   uct_component_h component;
   uct_md_h md;
   ucs_async_context_t *async;
@@ -38,6 +39,8 @@ struct target {
 void rig_open(struct rig *rig, const char *transport, const char *device);
 /* NULL: to itself. */
 ucs_status_t rig_connect(struct rig *rig, const void *iface_address);
+/* Whether the endpoint says that it leads to the interface with this address. 1.13: false. */
+bool rig_is_connected(const struct rig *rig, const void *iface_address);
 void rig_close(struct rig *rig);
 
 void rig_alloc(struct rig *rig, size_t length, struct target *target);
@@ -59,6 +62,7 @@ ucs_status_t rig_put(struct rig *rig, const void *bytes, size_t length, uint64_t
                      uct_rkey_t rkey);
 ucs_status_t rig_get(struct rig *rig, void *bytes, size_t length, uint64_t from, uct_rkey_t rkey);
 
+void rig_log(ucs_log_level_t level);
 /* Silences UCX's error log in tests of failures. */
 void rig_quiet(bool quiet);
 
