@@ -171,6 +171,10 @@ static uct_iface_internal_ops_t internal_ops = {
     .ep_is_connected = is_connected,
     .ep_get_device_ep = (uct_ep_get_device_ep_func_t)ucs_empty_function_return_unsupported,
     .ep_put_sgl_zcopy = (uct_ep_put_sgl_zcopy_func_t)ucs_empty_function_return_unsupported,
+#if UCX_MINOR >= 23
+    .ep_get_sgl_zcopy = (uct_ep_get_sgl_zcopy_func_t)ucs_empty_function_return_unsupported,
+    .ep_outstanding_purge = (uct_ep_outstanding_purge_func_t)ucs_empty_function_return_unsupported,
+#endif
 };
 
 #define IS_REACHABLE uct_base_iface_is_reachable

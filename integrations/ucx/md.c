@@ -230,6 +230,9 @@ static uct_md_ops_t md_ops = {
     .mem_attach = (uct_md_mem_attach_func_t)ucs_empty_function_return_unsupported,
     .detect_memory_type = md_detect,
     .mem_elem_pack = (uct_md_mem_elem_pack_func_t)ucs_empty_function_return_unsupported,
+#if UCX_MINOR >= 23
+    .mem_elem_release = (uct_md_mem_elem_release_func_t)ucs_empty_function,
+#endif
 };
 
 #else /* 1.13 */

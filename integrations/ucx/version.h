@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * UCX's headers of the tree in UCX_SOURCE_DIR, and differences between the supported
- * versions: 1.13, which Debian 12 has, without a memory type for Gaudi; and 1.22. */
+ * versions: 1.13, which Debian 12 has, without a memory type for Gaudi; 1.22; and 1.23, UCX's
+ * master of August 2026. */
 #ifndef HAUL_UCX_VERSION_H
 #define HAUL_UCX_VERSION_H
 
@@ -27,7 +28,7 @@
 #pragma GCC diagnostic pop
 
 /* CMake reads UCX_MAJOR and UCX_MINOR from the tree. */
-#if UCX_MAJOR != 1 || (UCX_MINOR != 13 && UCX_MINOR != 22)
+#if UCX_MAJOR != 1 || (UCX_MINOR != 13 && UCX_MINOR != 22 && UCX_MINOR != 23)
 #error "unsupported UCX version: CMake should have rejected this tree"
 #endif
 

@@ -29,7 +29,7 @@ mkdir -p "$work/ucx/src/uct/base"
 touch "$work/ucx/src/uct/base/uct_md.h"
 refuses /usr "not a source tree of UCX"
 sed 's/\(ucx_ver_minor\], *\)[0-9]*/\118/' "$tree/configure.ac" >"$work/ucx/configure.ac"
-refuses "$work/ucx" "UCX 1.18 is not supported, only 1.13 and 1.22"
+refuses "$work/ucx" "UCX 1.18 is not supported, only 1.13, 1.22 and 1.23"
 cp "$tree/configure.ac" "$work/ucx/configure.ac"
 refuses "$work/ucx" "no config.h in"
 
