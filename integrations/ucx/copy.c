@@ -77,9 +77,9 @@ static ucs_status_t copy_direct(const gaudi_iface_t *iface, bool put, const void
 static ucs_status_t put_short(uct_ep_h ep, const void *buffer, unsigned length, uint64_t address,
                               uct_rkey_t rkey) {
   const gaudi_iface_t *iface = iface_of(ep);
+  gaudi_trace("put_short", buffer, length, address);
   if (length == 0)
     return UCS_OK;
-  gaudi_trace("put_short", buffer, length, address);
   if (length > iface->max_bcopy)
     return copy_direct(iface, true, buffer, NULL, length, address, rkey);
   memcpy(haul_region_address(iface->bounce), buffer, length);
@@ -89,9 +89,9 @@ static ucs_status_t put_short(uct_ep_h ep, const void *buffer, unsigned length, 
 static ucs_status_t get_short(uct_ep_h ep, void *buffer, unsigned length, uint64_t address,
                               uct_rkey_t rkey) {
   const gaudi_iface_t *iface = iface_of(ep);
+  gaudi_trace("get_short", buffer, length, address);
   if (length == 0)
     return UCS_OK;
-  gaudi_trace("get_short", buffer, length, address);
   if (length > iface->max_bcopy)
     return copy_direct(iface, false, buffer, NULL, length, address, rkey);
   ucs_status_t status = bounce(iface, false, address, rkey, length);
@@ -132,9 +132,11 @@ static ucs_status_t zcopy(uct_ep_h ep, bool put, const uct_iov_t *iov, size_t co
   const gaudi_iface_t *iface = iface_of(ep);
   size_t length;
   ucs_status_t status = gaudi_check_iov(iface, iov, count, &length);
-  if (status != UCS_OK || length == 0)
+  if (status != UCS_OK)
     return status;
-  gaudi_trace(put ? "put_zcopy" : "get_zcopy", iov->buffer, length, address);
+  gaudi_trace(put ? "put_zcopy" : "get_zcopy", count ? iov->buffer : NULL, length, address);
+  if (length == 0)
+    return UCS_OK;
   return copy_direct(iface, put, iov->buffer, iov->memh, length, address, rkey);
 }
 

@@ -254,9 +254,11 @@ static ucs_status_t zcopy(uct_ep_h base, bool put, const uct_iov_t *iov, size_t 
   ucs_status_t status = gaudi_check_iov(iface, iov, count, &length);
   if (status == UCS_OK && length > 0 && ipc)
     status = check_key(ep, key, address, length);
-  if (status != UCS_OK || length == 0)
+  if (status != UCS_OK)
     return status;
-  gaudi_trace(put ? "put_zcopy" : "get_zcopy", iov->buffer, length, address);
+  gaudi_trace(put ? "put_zcopy" : "get_zcopy", count ? iov->buffer : NULL, length, address);
+  if (length == 0)
+    return UCS_OK;
   struct gaudi_job *job = calloc(1, sizeof *job);
   if (!job)
     return UCS_ERR_NO_MEMORY;

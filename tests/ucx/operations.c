@@ -205,10 +205,12 @@ static void operations_are_logged(void **state) {
   ucs_log_push_handler(count_lines);
   rig_log(UCS_LOG_LEVEL_TRACE_DATA);
   ucs_status_t status = rig_put(&rig, bytes, 4096, at(0), target.key.rkey);
+  ucs_status_t nothing = rig_put(&rig, bytes, 0, at(0), target.key.rkey);
   rig_quiet(false);
   ucs_log_pop_handler();
   assert_ok(status);
-  assert_int_equal(logged, 1);
+  assert_ok(nothing);
+  assert_int_equal(logged, 2);
 }
 
 /* Not to another interface, even of this process. */
