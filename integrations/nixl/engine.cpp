@@ -85,6 +85,10 @@ void Engine::listen() {
       stop("cannot listen");
   contact_.host = this_host();
   contact_.addresses = reachable_addresses(node_);
+  std::string all;
+  for (const auto &address : contact_.addresses)
+    all += " " + address;
+  reports_.add("agent " + agent_ + ": node " + contact_.node + ",", all + " (haul top ADDRESS)");
 }
 
 Engine::Engine(const InitParameters &init)
@@ -100,6 +104,7 @@ Engine::Engine(const InitParameters &init)
 }
 
 Engine::~Engine() {
+  files_.stop();
   haul_deadline until = haul_deadline_in(FLUSH);
   for (const auto &[agent, peer] : peers_)
     peer->flush(until);
@@ -134,6 +139,13 @@ haul_transfer_options Engine::transfer_options() const {
 Status Engine::register_memory(const BlobDescriptor &memory, const MemoryKind &kind,
                                Metadata *&out) {
   std::shared_ptr<Region> region;
+  std::shared_ptr<File> file;
+  if (kind == FILES) {
+    Status status = files_.is_forked() ? NOT_ALLOWED : File::open(memory, devices_, file);
+    if (status == SUCCESS)
+      out = new FileMetadata(std::move(file));
+    return status;
+  }
   Status status = register_region(node_, memory, kind, region);
   if (status == SUCCESS)
     out = new LocalMetadata(std::move(region));
@@ -141,15 +153,18 @@ Status Engine::register_memory(const BlobDescriptor &memory, const MemoryKind &k
 }
 
 Status Engine::deregister_memory(Metadata *metadata) {
-  auto *local = static_cast<LocalMetadata *>(metadata);
-  if (local)
+  if (auto *local = dynamic_cast<LocalMetadata *>(metadata))
     local->region->end();
-  delete local;
+  else if (auto *file = dynamic_cast<FileMetadata *>(metadata))
+    file->file->end();
+  delete metadata;
   return SUCCESS;
 }
 
+/* Files are this agent's alone. */
 Status Engine::public_data(const Metadata *metadata, std::string &out) const {
-  out = static_cast<const LocalMetadata *>(metadata)->region->name;
+  auto *local = dynamic_cast<const LocalMetadata *>(metadata);
+  out = local ? local->region->name : "";
   return SUCCESS;
 }
 
@@ -163,13 +178,17 @@ Status Engine::load_remote_metadata(const BlobDescriptor &input, const MemoryKin
 }
 
 Status Engine::load_local_metadata(Metadata *input, Metadata *&out) {
+  if (auto *file = dynamic_cast<FileMetadata *>(input)) {
+    out = new FileMetadata(file->file);
+    return SUCCESS;
+  }
   const auto &region = static_cast<LocalMetadata *>(input)->region;
   out = new RemoteMetadata(std::make_shared<Remote>(find(agent_), region->name, region->base));
   return SUCCESS;
 }
 
 Status Engine::unload_metadata(Metadata *metadata) {
-  delete static_cast<RemoteMetadata *>(metadata);
+  delete metadata;
   return SUCCESS;
 }
 
@@ -216,13 +235,33 @@ Status Engine::disconnect(const std::string &agent) {
 
 /* ---- Transfers ---------------------------------------------------------------------------- */
 
-Status Engine::prepare(const Operation &operation, const MetaList &local, const MetaList &remote,
-                       const std::string &agent, Handle *&handle, const RequestOptions *) const {
+Status Engine::make_request(const Operation &operation, const MetaList &local,
+                            const MetaList &remote, const std::string &agent,
+                            std::unique_ptr<Request> &out) const {
   auto peer = find(agent);
   if (!peer)
     return NOT_FOUND;
-  auto request = std::make_unique<Request>(operation, std::move(peer));
-  Status status = request->prepare(local, remote);
+  if (local.kind == FILES) {
+    say("files are the remote side of a transfer, and memory is the local one");
+    return NOT_SUPPORTED;
+  }
+  if (remote.kind == FILES && agent != agent_) {
+    say("the files of agent " + agent + " are its own: a transfer has files of this agent");
+    return NOT_SUPPORTED;
+  }
+  if (remote.kind == FILES)
+    out = std::make_unique<FileRequest>(operation, std::move(peer), files_);
+  else
+    out = std::make_unique<MemoryRequest>(operation, std::move(peer));
+  return SUCCESS;
+}
+
+Status Engine::prepare(const Operation &operation, const MetaList &local, const MetaList &remote,
+                       const std::string &agent, Handle *&handle, const RequestOptions *) const {
+  std::unique_ptr<Request> request;
+  Status status = make_request(operation, local, remote, agent, request);
+  if (status == SUCCESS)
+    status = request->prepare(local, remote);
   if (status == SUCCESS)
     handle = request.release();
   return status;
@@ -243,7 +282,7 @@ Status Engine::post(const Operation &, const MetaList &, const MetaList &, const
   }
   Status status = request->post(transfer_options(), notifies ? &body : nullptr);
   if (status != IN_PROGRESS)
-    reports_.add(*request);
+    request->report(reports_);
   return status;
 }
 
@@ -253,7 +292,7 @@ Status Engine::check(Handle *handle) const {
     return INVALID_PARAMETER;
   Status status = request->check();
   if (status != IN_PROGRESS)
-    reports_.add(*request);
+    request->report(reports_);
   return status;
 }
 
@@ -263,6 +302,16 @@ Status Engine::release(Handle *handle) const {
   if (status == SUCCESS)
     delete request;
   return status;
+}
+
+Status Engine::query_memory(const BlobList &list,
+                            std::vector<std::optional<Parameters>> &out) const {
+  if (list.kind != FILES)
+    return NOT_SUPPORTED;
+  out.clear();
+  for (const BlobDescriptor &each : list.items)
+    out.push_back(query_file(each.blob));
+  return SUCCESS;
 }
 
 Status Engine::estimate(const Operation &, const MetaList &, const MetaList &, const std::string &,

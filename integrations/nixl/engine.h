@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "contact.h"
+#include "file_request.h"
 #include "interface.h"
 #include "options.h"
 #include "peer.h"
@@ -37,7 +38,7 @@ public:
     return true;
   }
   Memories supported_memories() const override {
-    return {DRAM, VRAM};
+    return {DRAM, VRAM, FILES};
   }
   Status register_memory(const BlobDescriptor &memory, const MemoryKind &kind,
                          Metadata *&out) override;
@@ -61,12 +62,16 @@ public:
   Status load_local_metadata(Metadata *input, Metadata *&out) override;
   Status notifications(Notifications &out) override;
   Status notify(const std::string &agent, const std::string &message) const override;
+  Status query_memory(const BlobList &list,
+                      std::vector<std::optional<Parameters>> &out) const override;
   Status estimate(const Operation &operation, const MetaList &local, const MetaList &remote,
                   const std::string &agent, Handle *const &handle,
                   std::chrono::microseconds &duration, std::chrono::microseconds &margin,
                   CostMethod &method, const void *options) const override;
 
 private:
+  Status make_request(const Operation &operation, const MetaList &local, const MetaList &remote,
+                      const std::string &agent, std::unique_ptr<Request> &out) const;
   void open_node();
   void listen();
   std::string effective(const char *setting) const;
@@ -78,6 +83,8 @@ private:
   mutable Reports reports_;
   Threads threads_;
   haul_node *node_ = nullptr;
+  FileDevices devices_;
+  mutable FileThreads files_{node_};
   Contact contact_;
   mutable std::mutex lock_;
   std::map<std::string, std::shared_ptr<Peer>> peers_; /* by agent, itself included */

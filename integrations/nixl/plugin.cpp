@@ -34,7 +34,7 @@ static Plugin plugin = {API_VERSION,
                         haul_version,
                         Options::defaults,
                         [] {
-                          return Memories{DRAM, VRAM};
+                          return Memories{DRAM, VRAM, FILES};
                         }};
 
 } // namespace haul_nixl

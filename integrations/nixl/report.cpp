@@ -36,7 +36,7 @@ static std::string others_of(const haul_report &report) {
 
 Reports::Reports() : wanted_(getenv("HAUL_NIXL_REPORT") && *getenv("HAUL_NIXL_REPORT") == '1') {}
 
-void Reports::add(const Request &request) {
+void Reports::add(const MemoryRequest &request) {
   haul_report report = HAUL_REPORT_INIT;
   if (!wanted_ || !request.first() || haul_transfer_report(request.first(), &report) != 0 ||
       report.path_count == 0)
@@ -45,13 +45,17 @@ void Reports::add(const Request &request) {
   std::string key = std::string(request.operation() == WRITE ? "write to " : "read from ") +
                     request.peer().agent() + ", " + place_of(report.from) + " to " +
                     place_of(report.to) + ": " + path.name;
+  add(key, (path.detail[0] ? std::string(" (") + path.detail + ")" : "") + ", " + copies_of(path) +
+               others_of(report));
+}
+
+void Reports::add(const std::string &key, const std::string &more) {
   {
     std::lock_guard guard(lock_);
-    if (!said_.insert(key).second)
+    if (!wanted_ || !said_.insert(key).second)
       return;
   }
-  say(key + (path.detail[0] ? std::string(" (") + path.detail + ")" : "") + ", " + copies_of(path) +
-      others_of(report));
+  say(key + more);
 }
 
 } // namespace haul_nixl

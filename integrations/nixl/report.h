@@ -16,7 +16,9 @@ class Reports {
 public:
   Reports();
   /* Of a request whose last post has ended. */
-  void add(const Request &request);
+  void add(const MemoryRequest &request);
+  /* A line that tells `key` and then `more`. */
+  void add(const std::string &key, const std::string &more);
   bool wanted() const {
     return wanted_;
   }

@@ -5,16 +5,17 @@
 #include <map>
 
 #include "log.h"
+#include "report.h"
 
 namespace haul_nixl {
 
-Request::~Request() {
+MemoryRequest::~MemoryRequest() {
   if (flight_)
     flight_->release();
 }
 
 /* Neighbouring segments become one. */
-void Request::add(Group &group, const MetaDescriptor &local, const MetaDescriptor &remote) {
+void MemoryRequest::add(Group &group, const MetaDescriptor &local, const MetaDescriptor &remote) {
   haul_piece piece = {local.address - group.region->base, remote.address - group.remote->base,
                       local.length};
   group.bytes += piece.length;
@@ -28,7 +29,7 @@ void Request::add(Group &group, const MetaDescriptor &local, const MetaDescripto
   group.pieces.push_back(piece);
 }
 
-Status Request::prepare(const MetaList &local, const MetaList &remote) {
+Status MemoryRequest::prepare(const MetaList &local, const MetaList &remote) {
   size_t count = local.items.size();
   if (count == 0 || count != remote.items.size())
     return INVALID_PARAMETER;
@@ -66,7 +67,7 @@ Status Request::prepare(const MetaList &local, const MetaList &remote) {
   return SUCCESS;
 }
 
-int Request::start(const Group &group, const haul_transfer_options &options) {
+int MemoryRequest::start(const Group &group, const haul_transfer_options &options) {
   haul_transfer *transfer = nullptr;
   haul_remote *remote = group.remote->get();
   if (flight_->notifies())
@@ -84,7 +85,7 @@ int Request::start(const Group &group, const haul_transfer_options &options) {
   return code;
 }
 
-Status Request::post(const haul_transfer_options &given, const std::string *notification) {
+Status MemoryRequest::post(const haul_transfer_options &given, const std::string *notification) {
   if (flight_ && flight_->check() == IN_PROGRESS)
     return REPOST_ACTIVE;
   if (flight_)
@@ -108,8 +109,8 @@ Status Request::post(const haul_transfer_options &given, const std::string *noti
   return flight_->check();
 }
 
-Status Request::estimate(const haul_transfer_options &options, double &ns,
-                         double &margin_ns) const {
+Status MemoryRequest::estimate(const haul_transfer_options &options, double &ns,
+                               double &margin_ns) const {
   ns = margin_ns = 0;
   for (const Group &group : groups_) {
     haul_path paths[HAUL_PATHS_MAX];
@@ -125,6 +126,10 @@ Status Request::estimate(const haul_transfer_options &options, double &ns,
     margin_ns += std::fabs(paths[0].cost_ns - paths[0].estimate_ns);
   }
   return SUCCESS;
+}
+
+void MemoryRequest::report(Reports &reports) const {
+  reports.add(*this);
 }
 
 } // namespace haul_nixl

@@ -11,29 +11,50 @@
 
 namespace haul_nixl {
 
-/* A prepared transfer. It may be posted several times, one after the other. */
-class Request final : public Handle {
-public:
-  Request(Operation operation, std::shared_ptr<Peer> peer)
-      : operation_(operation), peer_(std::move(peer)) {}
-  ~Request() override;
+class Reports;
 
-  /* Sorts the descriptors into segments of pairs of registrations. Blocks for look-ups. */
-  Status prepare(const MetaList &local, const MetaList &remote);
+/* A prepared transfer. It may be posted several times, one after the other. */
+class Request : public Handle {
+public:
+  /* Says what is wrong with the descriptors. May block. */
+  virtual Status prepare(const MetaList &local, const MetaList &remote) = 0;
 
   /* `notification` may be NULL. */
-  Status post(const haul_transfer_options &options, const std::string *notification);
+  virtual Status post(const haul_transfer_options &options, const std::string *notification) = 0;
 
-  Status check() {
+  /* Of the last post. */
+  virtual Status check() = 0;
+
+  /* Blocks until no byte can arrive any more. */
+  virtual Status cancel() = 0;
+
+  virtual Status estimate(const haul_transfer_options &options, double &ns,
+                          double &margin_ns) const = 0;
+
+  /* Of a post that has ended. */
+  virtual void report(Reports &reports) const = 0;
+};
+
+/* Between memory of this agent and of another one, or of this one. */
+class MemoryRequest final : public Request {
+public:
+  MemoryRequest(Operation operation, std::shared_ptr<Peer> peer)
+      : operation_(operation), peer_(std::move(peer)) {}
+  ~MemoryRequest() override;
+
+  /* Sorts the descriptors into segments of pairs of registrations. Blocks for look-ups. */
+  Status prepare(const MetaList &local, const MetaList &remote) override;
+  Status post(const haul_transfer_options &options, const std::string *notification) override;
+  Status check() override {
     return flight_ ? flight_->check() : NOT_POSTED;
   }
-
-  Status cancel() {
+  Status cancel() override {
     return flight_ ? flight_->cancel() : SUCCESS;
   }
-
-  /* Of one after the other. */
-  Status estimate(const haul_transfer_options &options, double &ns, double &margin_ns) const;
+  /* Of one transfer after the other. */
+  Status estimate(const haul_transfer_options &options, double &ns,
+                  double &margin_ns) const override;
+  void report(Reports &reports) const override;
 
   Operation operation() const {
     return operation_;

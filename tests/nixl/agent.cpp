@@ -59,9 +59,16 @@ size_t Agent::add_memory(size_t length, unsigned char value) {
 }
 
 size_t Agent::add_memory(uintptr_t address, size_t length, MemoryKind kind) {
-  Descriptor memory = {address, length, 0};
+  return add({{address, length, 0}, ""}, kind);
+}
+
+size_t Agent::add_file(const std::string &blob, uint64_t device) {
+  return add({{0, 0, device}, blob}, FILES);
+}
+
+size_t Agent::add(const BlobDescriptor &memory, MemoryKind kind) {
   Metadata *registered = nullptr, *own = nullptr;
-  CHECK(backend->register_memory({memory, ""}, kind, registered) == SUCCESS && registered);
+  CHECK(backend->register_memory(memory, kind, registered) == SUCCESS && registered);
   CHECK(backend->load_local_metadata(registered, own) == SUCCESS && own);
   memories_.push_back(memory);
   registered_.push_back(registered);
@@ -123,6 +130,13 @@ std::unique_ptr<Transfer> Agent::transfer(Operation operation, const std::string
   return std::make_unique<Transfer>(*this, operation, peer,
                                     MetaList{nullptr, DRAM, {here(from, 0, length)}},
                                     MetaList{nullptr, DRAM, {there(to, 0, length)}});
+}
+
+std::unique_ptr<Transfer> Agent::file_transfer(Operation operation, size_t memory, size_t file,
+                                               size_t length) {
+  return std::make_unique<Transfer>(*this, operation, name,
+                                    MetaList{nullptr, DRAM, {here(memory, 0, length)}},
+                                    MetaList{nullptr, FILES, {there(1000 + file, 0, length)}});
 }
 
 std::pair<std::string, std::string> Agent::receive() {

@@ -66,6 +66,8 @@ public:
   size_t add_memory(size_t length, unsigned char value = 0);
   /* The same with memory that the caller has. */
   size_t add_memory(uintptr_t address, size_t length, MemoryKind kind);
+  /* The same with a file: a path with its modes and a device, or "" and a descriptor. */
+  size_t add_file(const std::string &blob, uint64_t device);
   void drop_memory(size_t number);
   unsigned char *bytes(size_t number) {
     return reinterpret_cast<unsigned char *>(memories_[number].address);
@@ -82,6 +84,9 @@ public:
   /* One segment. */
   std::unique_ptr<Transfer> transfer(Operation operation, const std::string &peer, size_t here,
                                      size_t there, size_t length);
+  /* The same with an own file, from its begin. */
+  std::unique_ptr<Transfer> file_transfer(Operation operation, size_t memory, size_t file,
+                                          size_t length);
 
   /* The next notification of any agent. */
   std::pair<std::string, std::string> receive();
@@ -90,6 +95,8 @@ public:
   Backend *backend = nullptr;
 
 private:
+  size_t add(const BlobDescriptor &memory, MemoryKind kind);
+
   struct Known {
     std::string agent;
     Card card;

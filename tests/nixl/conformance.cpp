@@ -17,6 +17,7 @@
 
 #include "agent.h"
 #include "contact.h"
+#include "files.h"
 
 namespace test {
 
@@ -52,12 +53,12 @@ static void test_table() {
   CHECK(plugin->api_version == 1);
   CHECK(strcmp(plugin->name(), "HAUL") == 0);
   CHECK(strcmp(plugin->version(), haul_version()) == 0);
-  CHECK((plugin->memories() == Memories{DRAM, VRAM}));
+  CHECK((plugin->memories() == Memories{DRAM, VRAM, FILES}));
   Backend *backend = try_create(plugin->options()); /* the defaults are valid */
   CHECK(backend);
   CHECK(backend->supports_remote() && backend->supports_local());
   CHECK(backend->supports_notifications());
-  CHECK((backend->supported_memories() == Memories{DRAM, VRAM}));
+  CHECK((backend->supported_memories() == plugin->memories()));
   plugin->destroy(backend);
 }
 
@@ -177,7 +178,7 @@ static void test_refused() {
   BlobDescriptor memory = {{4096, 4096, 0}, ""};
   CHECK(backend->register_memory(memory, DRAM, metadata) != SUCCESS && !metadata);
   memory.address = reinterpret_cast<uintptr_t>(pair.a.bytes(pair.local));
-  CHECK(backend->register_memory(memory, FILES, metadata) == NOT_SUPPORTED);
+  CHECK(backend->register_memory(memory, OBJECT, metadata) == NOT_SUPPORTED);
   CHECK(backend->register_memory(memory, VRAM, metadata) == MISMATCH && !metadata);
   CHECK(backend->load_remote_metadata(memory, DRAM, "nobody", metadata) == NOT_FOUND);
   CHECK(backend->post(WRITE, list({}), list({}), "nobody", handle, nullptr) == INVALID_PARAMETER);
@@ -213,30 +214,21 @@ static void test_local() {
   CHECK(agent.backend->disconnect(agent.name) == SUCCESS);
 }
 
-/* HAUL_NIXL_REPORT: a line for each agent and operation, not for each transfer. */
+/* HAUL_NIXL_REPORT: a line for each agent, and one for each pair and operation, not for each
+ * transfer. */
 static void test_report() {
-  std::string file = "/tmp/haul-nixl-report-" + std::to_string(getpid());
-  int old = dup(STDERR_FILENO),
-      fd = open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  CHECK(old >= 0 && fd >= 0);
   setenv("HAUL_NIXL_REPORT", "1", 1);
-  dup2(fd, STDERR_FILENO);
-  {
+  std::string all = said_by([] {
     Pair pair(MIB);
     for (Operation operation : {WRITE, WRITE, READ, READ})
       CHECK(pair.transfer(operation, MIB)->run() == SUCCESS);
-  }
-  dup2(old, STDERR_FILENO);
+  });
   unsetenv("HAUL_NIXL_REPORT");
-  char text[8192] = "";
-  CHECK(pread(fd, text, sizeof text - 1, 0) > 0);
-  std::string all = text;
-  CHECK(std::count(all.begin(), all.end(), '\n') == 2); /* no line break of a name */
+  CHECK(std::count(all.begin(), all.end(), '\n') == 4); /* no line break of a name */
+  CHECK(all.find("agent first agent: node first_agent.") != all.npos);
+  CHECK(all.find(", tcp://127.0.0.1:") != all.npos);
   CHECK(all.find("write to zweite") != all.npos && all.find("read from zweite") != all.npos);
   CHECK(all.find("host to host: ") != all.npos && all.find("; not rdma: ") != all.npos);
-  close(fd);
-  close(old);
-  unlink(file.c_str());
 }
 
 /* ---- Notifications ------------------------------------------------------------------------ */
@@ -628,6 +620,18 @@ static void test_gpu() {
   size_t back = pair.a.meet(pair.b.name, pair.b.info(), {pair.b.card(pair.target)});
   CHECK(pair.a.transfer(WRITE, pair.b.name, own, back, MIB)->run() == SUCCESS);
   CHECK(holds(pair.b.bytes(pair.target), MIB, 77));
+  test_files_gpu(pair.a, pair.local, own, MIB);
+}
+
+/* A process of its own has the file system. */
+static void test_full() {
+  pid_t child = fork();
+  if (child == 0) {
+    execl(program, program, paths.c_str(), "full", nullptr);
+    _Exit(127);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void run_all(const char *only) {
@@ -657,6 +661,8 @@ static void run_all(const char *only) {
                {"fork", test_fork},
                {"keys", test_keys},
                {"threads", test_threads},
+               {"files", [] { test_files(with_paths()); }},
+               {"full file system", test_full},
                {"gpu", test_gpu},
                {"check time", test_check_time}};
   for (const auto &test : tests) {
@@ -675,5 +681,8 @@ int main(int argc, char **argv) {
   test::paths = argc > 1 ? argv[1] : "";
   if (argc > 3 && strcmp(argv[2], "peer") == 0)
     test::be_peer(strtoul(argv[3], nullptr, 10));
-  test::run_all(argc > 2 ? argv[2] : nullptr);
+  if (argc > 2 && strcmp(argv[2], "full") == 0)
+    test::be_full(test::with_paths());
+  else
+    test::run_all(argc > 2 ? argv[2] : nullptr);
 }
