@@ -2,12 +2,13 @@
 """The plugin in NIXL as its wheel ships it: two processes, each with an agent.
 
   wheel.py PLUGIN [PATHS]    with HAUL_NIXL_WHEEL, the folder that the wheel is installed in, if
-                             Python does not find it by itself
+                             Python does not find it by itself, and with HAUL, the command
 """
 
 import atexit
 import ctypes
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -67,8 +68,10 @@ class Agent:
     """An agent with SIZE bytes of registered memory."""
 
     def __init__(self, name):
-        self.nixl = api.nixl_agent(name, api.nixl_agent_config(backends=[]))
-        parameters = {"paths": PATHS, "rails": "", "zero_copy": "0", "deadline": "60"}
+        self.nixl = api.nixl_agent(name, api.nixl_agent_config(backends=[], capture_telemetry=True))
+        self.socket = f"unix://@haul-nixl-{os.getpid()}"
+        parameters = {"paths": PATHS, "rails": "", "zero_copy": "0", "deadline": "60",
+                      "listen": f"tcp://127.0.0.1:0,{self.socket}"}
         self.nixl.create_backend("HAUL", parameters)
         self.memory = ctypes.create_string_buffer(SIZE)
         self.address = ctypes.addressof(self.memory)
@@ -213,6 +216,73 @@ def check_local(agent):
     assert agent.holds(2)
 
 
+def check_telemetry(agent, peer):
+    """NIXL's own telemetry has the transfers of the backend."""
+    handle = agent.start("WRITE", "target", peer.address)
+    assert agent.wait(handle) == "DONE"
+    found = agent.nixl.get_xfer_telemetry(handle)
+    assert (found.totalBytes, found.descCount) == (SIZE, 1)
+    assert found.xferDuration >= found.postDuration
+    agent.nixl.release_xfer_handle(handle)
+
+
+def check_top(agent):
+    """haul top shows what the agent has moved, and its peer."""
+    command = os.environ.get("HAUL")
+    if not command:
+        print("without haul top: HAUL does not name the command")
+        return
+    shown = subprocess.run([command, "top", agent.socket, "--once", "--json", "--interval", "0.1"],
+                           capture_output=True, text=True, timeout=PATIENCE)
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["node"].startswith("initiator."), shown.stdout
+    assert '"target.' in shown.stdout, shown.stdout
+
+
+def check_files(agent):
+    """Between memory and files of the agent, by path and by descriptor."""
+    folder = tempfile.mkdtemp(prefix="haul-nixl-")
+    atexit.register(shutil.rmtree, folder)
+    path = os.path.join(folder, "file")
+
+    def move(operation, device, count):
+        step = SIZE // count
+        places = [(i * step, step) for i in range(count)]
+        memory = agent.nixl.get_xfer_descs(
+            [(agent.address + at, length, 0) for at, length in places], "DRAM")
+        file = agent.nixl.get_xfer_descs(
+            [(at, length, device) for at, length in reversed(places)], "FILE")
+        handle = agent.nixl.initialize_xfer(operation, memory, file, agent.nixl.name, b"moved")
+        agent.nixl.transfer(handle)
+        state = agent.wait(handle)
+        if state == "DONE":
+            assert agent.receive() == (agent.nixl.name, b"moved")
+            agent.nixl.release_xfer_handle(handle)
+        return state
+
+    by_path = agent.nixl.register_memory([(0, SIZE, 1000, "rw,create:" + path)], "FILE")
+    agent.fill(1)
+    ctypes.memset(agent.address, 2, SIZE // 16384)
+    assert move("WRITE", 1000, 16384) == "DONE"
+    with open(path, "rb") as file:
+        content = file.read()
+        assert content == bytes([1]) * (SIZE - SIZE // 16384) + bytes([2]) * (SIZE // 16384)
+        by_descriptor = agent.nixl.register_memory([(0, SIZE, file.fileno(), "")], "FILE")
+        agent.fill(3)
+        assert move("READ", file.fileno(), 1) == "DONE"
+        assert agent.memory.raw == content
+        try:
+            assert move("WRITE", file.fileno(), 1) != "DONE"
+        except Exception as error:
+            print(f"a descriptor opened to read: {type(error).__name__}")
+        agent.nixl.deregister_memory(by_descriptor)
+    os.truncate(path, SIZE - 1)
+    assert move("READ", 1000, 1) != "DONE"
+    agent.nixl.deregister_memory(by_path)
+    found = agent.nixl.query_memory([(0, 0, 0, path), (0, 0, 0, path + "x")], "HAUL", "FILE")
+    assert found[0]["size"] == str(SIZE - 1) and found[1] is None
+
+
 def check_cancel(agent, peer):
     """After the release no byte arrives."""
     for _ in range(5):
@@ -288,6 +358,9 @@ def main():
     check_transfers(agent, peer)
     check_segments(agent, peer)
     check_local(agent)
+    check_files(agent)
+    check_telemetry(agent, peer)
+    check_top(agent)
     check_cancel(agent, peer)
     check_death(agent, peer)
     peer = check_restart(agent, peer)
