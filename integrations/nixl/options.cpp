@@ -36,6 +36,11 @@ static std::vector<std::string> words_of(const std::string &value) {
   return words;
 }
 
+/* SGLang and LMCache pass these words of their own configuration on to each backend. */
+static bool is_of_framework(const std::string &name) {
+  return name == "active" || name == "file_path" || name == "use_direct_io" || name == "shard_dirs";
+}
+
 Parameters Options::defaults() {
   return {{"paths", ""},  {"rails", ""},     {"key", ""},     {"zero_copy", "0"},
           {"listen", ""}, {"insecure", "0"}, {"deadline", ""}};
@@ -43,6 +48,8 @@ Parameters Options::defaults() {
 
 Options::Options(const Parameters &parameters) {
   for (const auto &[name, value] : parameters) {
+    if (is_of_framework(name))
+      continue;
     if (!defaults().contains(name))
       throw std::invalid_argument("unknown parameter " + name +
                                   " (hint: haul-nixl(7) lists the parameters)");

@@ -78,6 +78,7 @@ static void test_parameters() {
                                  {"rails", "2"},
                                  {"deadline", "0.5"},
                                  {"zero_copy", "1"},
+                                 {"active", "True"},
                                  {"insecure", "1"}});
   CHECK(backend);
   load()->destroy(backend);
