@@ -275,6 +275,22 @@ struct ioctl_holes {
   size_t start[IOCTL_HOLES], end[IOCTL_HOLES];
 };
 
+/* MOVE: another name for a file or folder of the open folder, in one of the same file system. */
+struct ioctl_move {
+  uint64_t folder; /* the open one's inode number */
+  char name[NAME_MAX + 1];
+  uint64_t new_folder; /* its inode number */
+  char new_name[NAME_MAX + 1];
+  uint8_t to_trash; /* not 0: fail if there is such a name */
+};
+
+/* REMOVE: a file, symlink or folder of the open folder. */
+struct ioctl_remove {
+  uint64_t folder; /* the open one's inode number */
+  char name[NAME_MAX + 1];
+  uint8_t recursive; /* not 0: with all that the folder contains */
+};
+
 /* GET_MOUNT: haul's own. Inode numbers, which rings name files by, are those of one mount. */
 struct ioctl_mount {
   uint32_t magic; /* as GET_MAGIC returns it */
@@ -282,7 +298,8 @@ struct ioctl_mount {
   uint64_t id; /* random, of this mount as long as its daemon lives */
 };
 
-_Static_assert(sizeof(struct ioctl_link) == 264 && sizeof(struct ioctl_holes) == 16016,
+_Static_assert(sizeof(struct ioctl_link) == 264 && sizeof(struct ioctl_holes) == 16016 &&
+                   sizeof(struct ioctl_move) == 536 && sizeof(struct ioctl_remove) == 272,
                "3FS's layout");
 
 #define IOCTL_GET_NAME    _IOR('h', 0, char[32])
@@ -291,6 +308,8 @@ _Static_assert(sizeof(struct ioctl_link) == 264 && sizeof(struct ioctl_holes) ==
 #define IOCTL_SYNC        _IOR('h', 11, uint32_t)
 #define IOCTL_LINK        _IOW('h', 12, struct ioctl_link)
 #define IOCTL_PUNCH_HOLES _IOW('h', 13, struct ioctl_holes)
+#define IOCTL_MOVE        _IOW('h', 14, struct ioctl_move)
+#define IOCTL_REMOVE      _IOW('h', 15, struct ioctl_remove)
 #define IOCTL_GET_MOUNT   _IOR('h', 128, struct ioctl_mount)
 
 #define IOCTL_MAGIC 0x8f3f5fffu /* what GET_MAGIC returns */

@@ -422,6 +422,7 @@ static int start_parts(struct control_dir *dir, const struct control_config *con
     code = workers_open(dir->files, dir->buffers, worker_count(config->workers),
                         config->source ? OFFLOAD_THREADS_REMOTE : OFFLOAD_THREADS, &dir->workers);
   submit_semaphore_sweep();
+  client_memory_sweep();
   for (unsigned i = 0; i < RING_PRIORITIES && code == 0; i++)
     code = submit_semaphore_open(dir->workers, i, config->others, &dir->semaphores[i]);
   if (code == 0)

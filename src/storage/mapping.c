@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "storage/mapping.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <haul/usrbio.h>
@@ -17,9 +18,12 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/spin.h"
+
+#define SWEEP_AGE_S 60
 
 /* The signal handler takes it, too. Its holder accesses no watched memory, so a thread that faults
  * never holds it. */
@@ -187,15 +191,54 @@ int client_memory_map(uid_t uid, pid_t thread, const char *path, struct client_m
   return code == -ELOOP || code == -EACCES || code == -EXDEV ? -EPERM : code;
 }
 
-void client_memory_unlink(const char *path, dev_t device, ino_t inode) {
-  const char *name = name_in_shm(path);
-  bool ours = name && strncmp(name, SHM_PREFIX, strlen(SHM_PREFIX)) == 0;
+static bool is_of_client(const char *name) {
+  return name && strncmp(name, SHM_PREFIX, strlen(SHM_PREFIX)) == 0;
+}
+
+static void unlink_inode(int folder, const char *name, dev_t device, ino_t inode) {
   struct stat stat;
-  int folder = ours ? open_shm(0) : -1;
-  if (folder < 0)
-    return;
   if (fstatat(folder, name, &stat, AT_SYMLINK_NOFOLLOW) == 0 && stat.st_dev == device &&
       stat.st_ino == inode)
     unlinkat(folder, name, 0);
+}
+
+void client_memory_unlink(const char *path, dev_t device, ino_t inode) {
+  const char *name = name_in_shm(path);
+  int folder = is_of_client(name) ? open_shm(0) : -1;
+  if (folder < 0)
+    return;
+  unlink_inode(folder, name, device, inode);
   close(folder);
+}
+
+/* The kernel grants a lease for writing to the only one that has a file open or mapped, and its
+ * owner or root alone. Another process that opens the file meanwhile waits for the end of the
+ * lease, and the kernel sends the signal, by default SIGIO, which would end this process. */
+static bool is_unused(int fd) {
+  return fcntl(fd, F_SETSIG, SIGURG) == 0 && fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
+}
+
+static void sweep_file(int folder, const char *name, time_t young) {
+  struct stat stat;
+  int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (fd < 0)
+    return;
+  if (fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_mtime < young && is_unused(fd))
+    unlink_inode(folder, name, stat.st_dev, stat.st_ino);
+  close(fd);
+}
+
+void client_memory_sweep(void) {
+  time_t young = time(NULL) - SWEEP_AGE_S;
+  int fd = open_shm(0);
+  int listed = fd < 0 ? -1 : openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *folder = listed < 0 ? NULL : fdopendir(listed);
+  if (folder) {
+    for (struct dirent *entry; (entry = readdir(folder));)
+      if (is_of_client(entry->d_name))
+        sweep_file(fd, entry->d_name, young);
+    closedir(folder);
+  }
+  if (fd >= 0)
+    close(fd);
 }

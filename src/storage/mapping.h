@@ -79,4 +79,9 @@ int client_memory_map(uid_t uid, pid_t thread, const char *path, struct client_m
  * of the client library and is still this inode. */
 void client_memory_unlink(const char *path, dev_t device, ino_t inode);
 
+/* The same for clients that died while there was no daemon: of the files of this user, for root of
+ * all users, those that no process has open or mapped and that are older than a minute. A younger
+ * one may be about to be mapped. */
+void client_memory_sweep(void);
+
 #endif

@@ -156,8 +156,13 @@ struct source_ops {
   /* `flags` as unlinkat(2): AT_REMOVEDIR removes a folder, 0 anything else. */
   int (*unlink)(struct source *source, uint64_t folder, const char *name, int flags);
   /* `flags`: RENAME_NOREPLACE, RENAME_EXCHANGE. */
-  int (*rename)(struct source *source, uint64_t folder, const char *name, uint64_t new_folder,
-                const char *new_name, unsigned flags);
+  int (*rename)(struct source *source, const struct source_caller *caller, uint64_t folder,
+                const char *name, uint64_t new_folder, const char *new_name, unsigned flags);
+  /* Removes anything with this name for a caller that is not checked; `recursive`: a folder with
+   * all that it contains on its file system, else it must be empty. After an error a part may be
+   * removed. NULL: remote, where no such caller may change anything. */
+  int (*remove)(struct source *source, const struct source_caller *caller, uint64_t folder,
+                const char *name, bool recursive);
 
   /* `flags`: the access mode and O_TRUNC; others are ignored, as each write says its offset,
    * appending and durability. -EISDIR for a folder, -ELOOP for a symlink, -ENXIO for other special

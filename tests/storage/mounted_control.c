@@ -102,6 +102,121 @@ static void links_need_an_existing_folder_and_a_valid_name(void **state) {
   assert_int_equal(number_of("folder/link"), number_of("file"));
 }
 
+/* `folder` is named twice, as hf3fs_utils does: by the descriptor and by its number. */
+static int move_name(const char *folder, const char *name, uint64_t to, const char *new_name,
+                     bool to_trash) {
+  struct call_move call = {.folder = number_of(folder), .new_folder = to, .to_trash = to_trash};
+  strcpy(call.name, name);
+  strcpy(call.new_name, new_name);
+  return call_on(folder, O_RDONLY, CALL_MOVE, &call);
+}
+
+static int remove_name(const char *folder, const char *name, bool recursive) {
+  struct call_remove call = {.folder = number_of(folder), .recursive = recursive};
+  strcpy(call.name, name);
+  return call_on(folder, O_RDONLY, CALL_REMOVE, &call);
+}
+
+static bool is_there(const char *name) {
+  return access(at_point(&mounted, name), F_OK) == 0;
+}
+
+/* The kernel has cached the old names before. */
+static void moved_names_are_seen_at_once(void **state) {
+  (void)state;
+  uint64_t number = number_of("file"), folder = number_of("folder");
+  assert_int_equal(move_name(".", "file", folder, "moved", false), 0);
+  assert_false(is_there("file"));
+  assert_int_equal(number_of("folder/moved"), number);
+  assert_int_equal(move_name("folder", "moved", number_of("."), "file", false), 0);
+  assert_false(is_there("folder/moved"));
+  folder_put(mounted.point, "other", "other");
+  assert_int_equal(move_name(".", "file", number_of("."), "other", true), EEXIST);
+  assert_int_equal(move_name(".", "file", number_of("."), "other", false), 0);
+  assert_int_equal(number_of("other"), number);
+  assert_int_equal(move_name(".", "other", number_of("."), "file", false), 0);
+  assert_int_equal(move_name(".", "folder", number_of("."), "of-late", false), 0);
+  assert_false(is_there("folder"));
+  assert_int_equal(number_of("of-late"), folder);
+  assert_int_equal(move_name(".", "of-late", folder, "inner", false), EINVAL);
+}
+
+static void moves_need_valid_names_and_known_folders(void **state) {
+  (void)state;
+  struct call_move call = {.folder = number_of("."), .new_folder = number_of("."), .name = "file"};
+  uint64_t root = number_of(".");
+  assert_int_equal(move_name(".", "absent", root, "new", false), ENOENT);
+  assert_int_equal(move_name(".", "file", root, "", false), EINVAL);
+  assert_int_equal(move_name(".", "file", root, "..", false), EINVAL);
+  assert_int_equal(move_name(".", "file", root, "folder/new", false), EINVAL);
+  assert_int_equal(move_name(".", "folder/../file", root, "new", false), EINVAL);
+  assert_int_equal(move_name(".", "file", number_of("file"), "new", false), ENOTDIR);
+  assert_int_equal(move_name(".", "file", 0, "new", false), ESTALE);
+  assert_int_equal(move_name(".", "file", UINT64_MAX, "new", false), EPERM);
+  assert_int_equal(move_name(".", "file", number_of("3fs-virt/iovs"), "new", false), EPERM);
+  assert_int_equal(move_name(".", "file", root, "3fs-virt", false), EPERM);
+  assert_int_equal(move_name(".", "3fs-virt", root, "new", false), EPERM);
+  assert_int_equal(move_name("3fs-virt", "iovs", root, "new", false), EPERM);
+  memset(call.new_name, 'n', sizeof call.new_name); /* without a zero byte */
+  assert_int_equal(call_on(".", O_RDONLY, CALL_MOVE, &call), ENAMETOOLONG);
+  memset(call.name, 'n', sizeof call.name);
+  assert_int_equal(call_on(".", O_RDONLY, CALL_MOVE, &call), ENAMETOOLONG);
+  call = (struct call_move){.folder = root, .new_folder = root, .name = "file", .new_name = "new"};
+  assert_int_equal(call_on("folder", O_RDONLY, CALL_MOVE, &call), EINVAL);
+  assert_int_equal(call_on("file", O_RDONLY, CALL_MOVE, &call), ENOTDIR);
+  assert_int_equal(call_on(".", O_RDONLY, CALL_MOVE, NULL), EFAULT);
+  assert_true(is_there("file"));
+}
+
+static void names_are_removed_with_all_that_they_contain(void **state) {
+  (void)state;
+  char name[PATH_MAX] = "tree";
+  assert_int_equal(remove_name(".", "absent", true), ENOENT);
+  assert_int_equal(remove_name(".", "3fs-virt", true), EPERM);
+  assert_int_equal(remove_name(".", "..", true), EINVAL);
+  assert_int_equal(remove_name(".", "folder/inner", true), EINVAL);
+  for (int level = 0; level < 100; level++) {
+    assert_int_equal(mkdir(at_source(&mounted, name), 0700), 0);
+    if (level % 10 == 0) {
+      char full[PATH_MAX + 8];
+      snprintf(full, sizeof full, "%s/file", name);
+      folder_put(mounted.source, full, "text");
+    }
+    strcat(name, "/inner");
+  }
+  assert_int_equal(symlink("../file", at_source(&mounted, "tree/link")), 0);
+  assert_int_equal(remove_name(".", "tree", false), ENOTEMPTY);
+  assert_true(is_there("tree/inner/inner"));
+  assert_int_equal(remove_name("tree", "link", true), 0);
+  assert_int_equal(symlink("..", at_source(&mounted, "tree/link")), 0);
+  assert_int_equal(remove_name(".", "tree", true), 0);
+  assert_false(is_there("tree"));
+  assert_true(is_there("file"));
+  assert_int_equal(remove_name(".", "file", false), 0);
+  assert_false(is_there("file"));
+  assert_int_equal(remove_name(".", "folder", false), 0);
+}
+
+/* The kernel holds the lock of the folder for them, which dropping a name needs, too. */
+static void names_change_while_others_use_them(void **state) {
+  (void)state;
+  char name[64];
+  pid_t child = fork();
+  if (child == 0)
+    for (unsigned i = 0;; i++) {
+      snprintf(name, sizeof name, "folder/other-%u", i % 8);
+      mkdir(at_point(&mounted, name), 0700);
+      rmdir(at_point(&mounted, name));
+    }
+  for (int i = 0; i < 300; i++) {
+    folder_put(mounted.point, "folder/mine", "");
+    assert_int_equal(move_name("folder", "mine", number_of("folder"), "moved", true), 0);
+    assert_int_equal(remove_name("folder", "moved", true), 0);
+  }
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+}
+
 static int punch(int flags) {
   return call_on("file", flags, CALL_HOLES, &holes);
 }
@@ -381,6 +496,10 @@ static void registrations_end_with_their_client(void **state) {
 int main(int count, char **arguments) {
   const struct CMUnitTest tests[] = {
       TEST(links_need_an_existing_folder_and_a_valid_name),
+      TEST(moved_names_are_seen_at_once),
+      TEST(moves_need_valid_names_and_known_folders),
+      TEST(names_are_removed_with_all_that_they_contain),
+      TEST(names_change_while_others_use_them),
       TEST(all_holes_are_checked_before_the_first_is_punched),
       TEST(a_thousand_holes_are_punched_at_once),
       TEST(every_file_and_folder_has_the_magic),

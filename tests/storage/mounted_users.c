@@ -220,6 +220,72 @@ static void the_link_ioctl_checks_the_callers_rights(void **state) {
   assert_int_equal(stat_of.st_uid, ALICE);
 }
 
+static int move_there(void) {
+  struct call_move call = {.name = "of-alice", .new_folder = target, .new_name = "moved"};
+  struct stat stat_of;
+  int fd = open(at_point(&mounted, "open"), O_RDONLY);
+  if (fd < 0 || fstat(fd, &stat_of) != 0)
+    return 125;
+  call.folder = stat_of.st_ino;
+  return error_of(ioctl(fd, CALL_MOVE, &call));
+}
+
+static int remove_from(const char *folder, const char *name) {
+  struct call_remove call = {.recursive = true};
+  struct stat stat_of;
+  int fd = open(at_point(&mounted, folder), O_RDONLY);
+  if (fd < 0 || fstat(fd, &stat_of) != 0)
+    return 125;
+  call.folder = stat_of.st_ino;
+  strcpy(call.name, name);
+  return error_of(ioctl(fd, CALL_REMOVE, &call));
+}
+
+static int remove_of_root(void) {
+  return remove_from(".", "of-root");
+}
+
+static int remove_from_sticky(void) {
+  return remove_from("sticky", "of-alice");
+}
+
+static int remove_tree(void) {
+  return remove_from("open", "tree");
+}
+
+/* As that of links. */
+static void the_move_ioctl_checks_the_callers_rights(void **state) {
+  (void)state;
+  folder_put(mounted.source, "open/of-alice", "text");
+  assert_int_equal(chown(at_source(&mounted, "open/of-alice"), ALICE, ALICE), 0);
+  make_target("root");
+  assert_int_equal(by(ALICE, 0, move_there), EACCES);
+  make_target("team");
+  assert_int_equal(by(ALICE, 0, move_there), EACCES);
+  make_target("alice");
+  assert_int_equal(by(BOB, 0, move_there), EACCES);
+  assert_int_equal(by(ALICE, 0, move_there), 0);
+  assert_owned("alice/moved", ALICE, ALICE, S_IFREG | 0644);
+}
+
+static void the_remove_ioctl_checks_the_callers_rights(void **state) {
+  (void)state;
+  folder_put(mounted.source, "sticky/of-alice", "text");
+  assert_int_equal(chown(at_source(&mounted, "sticky/of-alice"), ALICE, ALICE), 0);
+  assert_int_equal(by(ALICE, 0, remove_of_root), EACCES);
+  assert_int_equal(by(BOB, 0, remove_from_sticky), EPERM);
+  assert_int_equal(by(ALICE, 0, remove_from_sticky), 0);
+  make_folder("open/tree", 0755, ALICE, ALICE);
+  make_folder("open/tree/of-root", 0755, 0, 0);
+  folder_put(mounted.source, "open/tree/of-root/file", "text");
+  assert_int_equal(by(BOB, 0, remove_tree), EACCES);
+  assert_int_equal(by(ALICE, 0, remove_tree), EACCES);
+  assert_int_equal(access(at_source(&mounted, "open/tree/of-root/file"), F_OK), 0);
+  assert_int_equal(chown(at_source(&mounted, "open/tree/of-root"), ALICE, ALICE), 0);
+  assert_int_equal(by(ALICE, 0, remove_tree), 0);
+  assert_int_equal(access(at_source(&mounted, "open/tree"), F_OK), -1);
+}
+
 static void the_process_is_root_again_after_each_call(void **state) {
   (void)state;
   for (int i = 0; i < 40; i++) {
@@ -330,6 +396,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(without_allow_other_others_are_rejected, set_up_alone,
                                       mounted_tear_down),
       TEST(the_link_ioctl_checks_the_callers_rights),
+      TEST(the_move_ioctl_checks_the_callers_rights),
+      TEST(the_remove_ioctl_checks_the_callers_rights),
       TEST(the_process_is_root_again_after_each_call),
       TEST(acls_are_enforced),
       cmocka_unit_test_setup_teardown(modes_are_enforced_without_acls, set_up_without_acls,

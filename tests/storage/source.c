@@ -99,8 +99,8 @@ static void assert_change_is(int wanted, const char *name) {
                    wanted);
   assert_int_equal(ops->unlink(source, SOURCE_ROOT, name, 0), wanted);
   assert_int_equal(ops->unlink(source, SOURCE_ROOT, name, AT_REMOVEDIR), wanted);
-  assert_int_equal(ops->rename(source, SOURCE_ROOT, name, SOURCE_ROOT, "new", 0), wanted);
-  assert_int_equal(ops->rename(source, SOURCE_ROOT, "file", SOURCE_ROOT, name, 0), wanted);
+  assert_int_equal(ops->rename(source, &me, SOURCE_ROOT, name, SOURCE_ROOT, "new", 0), wanted);
+  assert_int_equal(ops->rename(source, &me, SOURCE_ROOT, "file", SOURCE_ROOT, name, 0), wanted);
   ops->forget(source, node, 1);
 }
 
@@ -185,7 +185,7 @@ static void assert_stale(uint64_t node) {
   assert_int_equal(ops->make(source, &me, node, "name", &new_folder, &entry), -ESTALE);
   assert_int_equal(ops->make(source, &me, SOURCE_ROOT, "name", &link, &entry), -ESTALE);
   assert_int_equal(ops->unlink(source, node, "name", 0), -ESTALE);
-  assert_int_equal(ops->rename(source, SOURCE_ROOT, "file", node, "name", 0), -ESTALE);
+  assert_int_equal(ops->rename(source, &me, SOURCE_ROOT, "file", node, "name", 0), -ESTALE);
   assert_int_equal(ops->open(source, &me, node, O_RDONLY, &file), -ESTALE);
   assert_int_equal(ops->create(source, &me, node, "name", 0644, O_RDWR, &entry, &file), -ESTALE);
   assert_int_equal(ops->opendir(source, node, &file), -ESTALE);
@@ -449,7 +449,7 @@ static void *make_and_take(void *argument) {
         *(bool *)argument = true;
       ops->forget(source, entry.node, 1);
     }
-    ops->rename(source, SOURCE_ROOT, name, SOURCE_ROOT, other, 0);
+    ops->rename(source, &me, SOURCE_ROOT, name, SOURCE_ROOT, other, 0);
     ops->unlink(source, SOURCE_ROOT, other, 0);
   }
   return NULL;

@@ -158,9 +158,8 @@ static int local_statfs(struct source *source, struct statvfs *stat) {
   return result;
 }
 
-/* A reference to a folder in which a name is about to change. */
-static int get_folder(struct source *source, uint64_t handle, const char *name,
-                      struct node **folder) {
+int local_get_folder(struct source *source, uint64_t handle, const char *name,
+                     struct node **folder) {
   int result = source_check_name(name);
   if (result)
     return result;
@@ -191,7 +190,7 @@ static int make_name(struct source *source, const struct source_caller *caller, 
                      struct source_entry *entry) {
   struct node *parent;
   struct credentials own;
-  int result = get_folder(source, folder, name, &parent);
+  int result = local_get_folder(source, folder, name, &parent);
   if (result)
     return result;
   result = credentials_assume(&own, caller);
@@ -221,7 +220,7 @@ static int local_make(struct source *source, const struct source_caller *caller,
 
 static int local_unlink(struct source *source, uint64_t folder, const char *name, int flags) {
   struct node *parent;
-  int result = get_folder(source, folder, name, &parent);
+  int result = local_get_folder(source, folder, name, &parent);
   if (result)
     return result;
   result = unlinkat(parent->fd, name, flags) ? -errno : 0;
@@ -229,17 +228,29 @@ static int local_unlink(struct source *source, uint64_t folder, const char *name
   return result;
 }
 
-static int local_rename(struct source *source, uint64_t folder, const char *name,
-                        uint64_t new_folder, const char *new_name, unsigned flags) {
+/* The kernel checks the rights of a caller that is not checked. */
+static int rename_for(const struct source_caller *caller, int from, const char *name, int to,
+                      const char *new_name, unsigned flags) {
+  struct credentials own = {0};
+  int result = caller->checked ? 0 : credentials_assume(&own, caller);
+  if (!result && renameat2(from, name, to, new_name, flags))
+    result = -errno;
+  credentials_restore(&own);
+  return result;
+}
+
+static int local_rename(struct source *source, const struct source_caller *caller, uint64_t folder,
+                        const char *name, uint64_t new_folder, const char *new_name,
+                        unsigned flags) {
   struct node *from, *to;
   if (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE))
     return -EINVAL;
-  int result = get_folder(source, folder, name, &from);
+  int result = local_get_folder(source, folder, name, &from);
   if (result)
     return result;
-  result = get_folder(source, new_folder, new_name, &to);
+  result = local_get_folder(source, new_folder, new_name, &to);
   if (!result) {
-    result = renameat2(from->fd, name, to->fd, new_name, flags) ? -errno : 0;
+    result = rename_for(caller, from->fd, name, to->fd, new_name, flags);
     put_node(source, to);
   }
   put_node(source, from);
@@ -282,7 +293,7 @@ static int local_create(struct source *source, const struct source_caller *calle
                         const char *name, mode_t mode, int flags, struct source_entry *entry,
                         struct source_file **file) {
   struct node *parent;
-  int result = get_folder(source, folder, name, &parent);
+  int result = local_get_folder(source, folder, name, &parent);
   if (result)
     return result;
   int fd = create_and_open(parent->fd, name, caller, mode, flags);
@@ -355,6 +366,7 @@ static const struct source_ops local_ops = {
     .make = local_make,
     .unlink = local_unlink,
     .rename = local_rename,
+    .remove = local_remove,
     .open = local_open,
     .create = local_create,
     .release = local_release,

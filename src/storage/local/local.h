@@ -70,6 +70,15 @@ static inline struct local *local_of(struct source *source) {
 
 void local_proc_path(char path[PROC_ROOM], int fd);
 
+/* Removing trees: remove.c */
+
+int local_remove(struct source *source, const struct source_caller *caller, uint64_t folder,
+                 const char *name, bool recursive);
+
+/* A reference to a folder in which a name is about to change: local.c. */
+int local_get_folder(struct source *source, uint64_t handle, const char *name,
+                     struct node **folder);
+
 /* Open files and folders: file.c */
 
 /* Takes the descriptor and the reference to the node, also after a failure. */

@@ -6,10 +6,11 @@
 
 /* An inode number that users see is the host's own in its lower bits, with the index of the device
  * above: the same in every process that serves the folder if devices come in the same order, and
- * always the host's on the root's device. Numbers that do not fit are made up. */
+ * always the host's on the root's device. Numbers that do not fit are made up. The upper four bits
+ * are 0: hf3fs_utils takes others for folders of 3fs-virt. */
 #define NUMBER_BITS    48
-#define NUMBER_DEVICES ((size_t)1 << 14)
-#define NUMBER_MADE_UP (UINT64_C(1) << 62)
+#define NUMBER_DEVICES ((size_t)1 << 11)
+#define NUMBER_MADE_UP (UINT64_C(1) << 59)
 
 #define FIRST_BUCKETS 64
 

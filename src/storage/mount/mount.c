@@ -80,6 +80,7 @@ static int open_session(struct mount *mount, struct haul_storage_error *error) {
   struct fuse_lowlevel_ops ops = {.init = on_init};
   mount_add_node_ops(&ops);
   mount_add_file_ops(&ops);
+  mount_add_ioctl_op(&ops);
   if (!make_options(mount, &args))
     mount->session = fuse_session_new(&args, &ops, sizeof ops, mount);
   fuse_opt_free_args(&args);
@@ -288,7 +289,8 @@ static int serve_mount(struct mount *mount, struct haul_storage_error *error) {
     storage_fail(error, status, NULL, "cannot start threads: %s", strerror(-status));
   } else {
     status = wait_for_end(mount, &loop, error);
-    if (loop_stop(&loop))
+    bool ended = mount_end_ioctls(mount);
+    if (loop_stop(&loop) || !ended)
       status = storage_fail(error, -ETIMEDOUT, "`dmesg` shows errors of the disk",
                             "unmounted while the disk did not respond");
   }
@@ -309,6 +311,7 @@ static struct mount *new_mount(const struct haul_storage_mount *config) {
     return NULL;
   }
   pthread_mutex_init(&mount->lock, NULL);
+  storage_cond_init(&mount->name_job_ended);
   list_init(&mount->handles);
   clock_gettime(CLOCK_REALTIME, &mount->since);
   return mount;
@@ -327,6 +330,7 @@ static void free_mount(struct mount *mount) {
   if (mount->source)
     mount->source->ops->close(mount->source);
   close(mount->begun);
+  pthread_cond_destroy(&mount->name_job_ended);
   pthread_mutex_destroy(&mount->lock);
   free(mount);
 }

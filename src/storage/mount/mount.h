@@ -34,8 +34,11 @@ struct mount {
   struct timespec since; /* of the nodes of 3fs-virt */
   uint64_t id;           /* random */
   int begun;             /* an eventfd: the kernel's first request has its reply */
-  pthread_mutex_t lock;  /* guards `handles` */
+  pthread_mutex_t lock;  /* guards the fields below */
   struct list handles;   /* the kernel releases none of them after a forced unmount */
+  bool stopping;         /* no more of the next */
+  unsigned name_jobs;    /* ioctls that move or remove names */
+  pthread_cond_t name_job_ended;
 };
 
 /* An open file or folder; its address is the kernel's handle. */
@@ -119,5 +122,11 @@ int control_readdir(fuse_req_t request, uint64_t node, struct handle *handle, of
 
 void mount_add_node_ops(struct fuse_lowlevel_ops *ops); /* nodes.c */
 void mount_add_file_ops(struct fuse_lowlevel_ops *ops); /* files.c */
+void mount_add_ioctl_op(struct fuse_lowlevel_ops *ops); /* ioctls.c */
+/* Ends the ioctls that have threads of their own; for a while the kernel has to be served. False:
+ * one hangs, and uses the mount. */
+bool mount_end_ioctls(struct mount *mount);
+/* files.c: as fsync(2). */
+int sync_handle(fuse_req_t request, const struct handle *handle, bool data_only);
 
 #endif

@@ -101,9 +101,10 @@ static void node_rmdir(fuse_req_t request, fuse_ino_t folder, const char *name) 
 static void node_rename(fuse_req_t request, fuse_ino_t folder, const char *name,
                         fuse_ino_t new_folder, const char *new_name, unsigned flags) {
   struct source *source = source_of(request);
+  struct source_caller caller = caller_of(request);
   int status = -EPERM;
   if (!control_is_name(folder, name) && !control_is_name(new_folder, new_name))
-    status = source->ops->rename(source, folder, name, new_folder, new_name, flags);
+    status = source->ops->rename(source, &caller, folder, name, new_folder, new_name, flags);
   reply_status(request, status);
 }
 

@@ -181,8 +181,8 @@ static int handle_rmdir(struct service_job *job, const struct protocol_fields *f
 }
 
 static int handle_rename(struct service_job *job, const struct protocol_fields *fields) {
-  int status = job->source->ops->rename(job->source, fields->node, fields->name, fields->folder,
-                                        fields->new_name, fields->flags);
+  int status = job->source->ops->rename(job->source, &job->caller, fields->node, fields->name,
+                                        fields->folder, fields->new_name, fields->flags);
   if (!status)
     session_drop_temporary(job->session, fields->node, fields->name);
   return status;

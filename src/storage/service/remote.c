@@ -164,13 +164,14 @@ static int unlink_name(struct source *source, uint64_t folder, const char *name,
   return remote_call(source, &call);
 }
 
-static int rename_node(struct source *source, uint64_t folder, const char *name,
-                       uint64_t new_folder, const char *new_name, unsigned flags) {
+static int rename_node(struct source *source, const struct source_caller *caller, uint64_t folder,
+                       const char *name, uint64_t new_folder, const char *new_name,
+                       unsigned flags) {
   struct remote_call call;
   int status = source_check_name(new_name);
   if (status)
     return status;
-  begin_change(source, NULL, &call, PROTOCOL_RENAME, folder, name);
+  begin_change(source, caller, &call, PROTOCOL_RENAME, folder, name);
   remote_add_folder(&call, new_folder);
   strcpy(call.request.fields.new_name, new_name);
   call.request.fields.flags = flags;

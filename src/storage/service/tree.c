@@ -438,6 +438,7 @@ static int create_temporary(struct source *source, struct target *target) {
 
 static int put_file(struct tree *tree, struct target *target,
                     const struct haul_storage_stream *stream) {
+  const struct source_caller caller = {.checked = true};
   struct source *source = tree->source;
   int status = choose_mode(source, target);
   if (!status)
@@ -456,7 +457,7 @@ static int put_file(struct tree *tree, struct target *target,
   source->ops->release(source, target->file);
   source->ops->forget(source, target->entry.node, 1);
   if (!status)
-    status = source->ops->rename(source, target->folder, target->temporary, target->folder,
+    status = source->ops->rename(source, &caller, target->folder, target->temporary, target->folder,
                                  target->name, 0);
   if (status)
     source->ops->unlink(source, target->folder, target->temporary, 0);
