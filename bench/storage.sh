@@ -19,6 +19,32 @@ fileservice|GB/s|higher|exported fileservice|exported plain read 4M|real|an expo
 fileservice-tcp|GB/s|higher|exported_tcp fileservice|iperf 1M|real|the same over tcp, as towards another host; iperf3 -l 1M
 usrbio-write|GB/s|higher|ring cold write 1M 32 1G|fio_run cold write 1M 32 1G|real|1 MiB, depth 32, written in order; fio, io_uring, direct, the same
 TABLE
+  storage_matrix
+}
+
+# fio's matrix: a row for each size and depth, reads and writes.
+storage_matrix() {
+  local how block depth bytes
+  for how in read write; do
+    for block in 4K 64K 1M; do
+      for depth in 1 32 128; do
+        bytes=$(matrix_bytes $block $depth)
+        echo "usrbio-${how:0:1}-${block,,}-$depth|GB/s|higher|ring cold rand$how $block $depth $bytes|fio_run" \
+          "cold rand$how $block $depth $bytes|real|${how}s of $block, depth $depth, in random order; fio," \
+          "io_uring, direct, registered buffers, the same"
+      done
+    done
+  done
+}
+
+# As many as take some seconds.
+matrix_bytes() { # BLOCK DEPTH
+  case $1-$2 in
+  4K-1) echo 64M ;;
+  64K-1) echo 512M ;;
+  4K-*) echo 512M ;;
+  *) echo 1G ;;
+  esac
 }
 
 lacks_for_storage() {

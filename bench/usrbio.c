@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * usrbio FILE BLOCK DEPTH BYTES read|randread|write [device]: BYTES of the file in blocks, through
- * a USRBIO ring of DEPTH entries. `device`: the buffer is memory of the emulated accelerator. FILE
- * is under a haul mount of the process HAUL_BENCH_DAEMON. Prints GB/s, and CPU seconds a GB of both
- * processes. */
+ * usrbio FILE BLOCK DEPTH BYTES read|randread|write|randwrite [device]: BYTES of the file in
+ * blocks, through a USRBIO ring of DEPTH entries. `device`: the buffer is memory of the emulated
+ * accelerator. FILE is under a haul mount of the process HAUL_BENCH_DAEMON. Prints GB/s, and CPU
+ * seconds a GB of both processes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,9 +23,13 @@ static struct {
   bool device;
 } t;
 
+static bool writes(void) {
+  return strstr(t.how, "write") != NULL;
+}
+
 static uint64_t next_offset(uint64_t number) {
   uint64_t block = number;
-  if (strcmp(t.how, "randread") == 0 || strcmp(t.how, "plain") == 0)
+  if (strncmp(t.how, "rand", 4) == 0)
     block = (uint64_t)rand_r(&t.seed) << 16 ^ (uint64_t)rand_r(&t.seed);
   return block % t.blocks * t.block;
 }
@@ -71,13 +75,12 @@ struct run {
 
 static void set_up(struct run *run) {
   char mount[256];
-  bool read = strcmp(t.how, "write") != 0;
   need(hf3fs_extract_mount_point(mount, sizeof mount, t.path) > 0, "no mount of haul's");
   size_t size = t.block * (uint64_t)t.depth;
   works(t.device ? hf3fs_iovcreate_gpu(&run->iov, mount, size, 0, 0)
                  : hf3fs_iovcreate(&run->iov, mount, size, 0, -1),
         "iovcreate");
-  works(hf3fs_iorcreate4(&run->ior, mount, t.depth, read, 0, 0, -1, 0), "iorcreate4");
+  works(hf3fs_iorcreate4(&run->ior, mount, t.depth, !writes(), 0, 0, -1, 0), "iorcreate4");
   need(hf3fs_reg_fd(t.fd, 0) <= 0, "reg_fd");
   if (!t.device)
     memset(run->iov.base, 1, run->iov.size);
@@ -132,7 +135,7 @@ int main(int argc, char **argv) {
   t.depth = atoi(argv[3]);
   t.bytes = parse_size(argv[4]);
   t.how = argv[5];
-  t.fd = open(t.path, strcmp(t.how, "write") == 0 ? O_RDWR : O_RDONLY);
+  t.fd = open(t.path, writes() ? O_RDWR : O_RDONLY);
   need(t.fd >= 0 && fstat(t.fd, &stat) == 0, t.path);
   t.blocks = (uint64_t)stat.st_size / t.block;
   need(t.blocks > 0 && t.depth > 0, "a block and a depth that fit the file");
