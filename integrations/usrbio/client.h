@@ -182,6 +182,7 @@ struct ring {
   _Alignas(64) pthread_mutex_t taking;
   int32_t complete_tail;
   int64_t silent_since; /* CLOCK_MONOTONIC, ns; 0: not silent */
+  struct ring_poller poller;
 };
 
 #endif

@@ -210,12 +210,22 @@ static int64_t time_left(const struct timespec *deadline) {
   return left < 0 ? 0 : left < SILENCE_NS ? left : SILENCE_NS;
 }
 
+static bool has_completions(struct ring *ring) {
+  return atomic_load_explicit(&ring->view.indices->complete_head, memory_order_relaxed) !=
+         ring->complete_tail;
+}
+
 /* Sleeps until the daemon posts, until the deadline (CLOCK_REALTIME; NULL: none), or until it is
- * time to check the daemon. False: the deadline has passed. */
+ * time to check the daemon; polls before that. False: the deadline has passed. */
 static bool sleep_until(struct ring *ring, const struct timespec *deadline) {
   int64_t left = time_left(deadline);
   if (left == 0)
     return false;
+  while (left > POLL_NS && ring_poll_again(&ring->poller))
+    if (has_completions(ring)) {
+      ring_poll_end(&ring->poller);
+      return true;
+    }
   int status;
   if (deadline && left < SILENCE_NS) {
     status = sem_timedwait(ring->view.semaphore, deadline);
@@ -224,7 +234,9 @@ static bool sleep_until(struct ring *ring, const struct timespec *deadline) {
     struct timespec wake = {.tv_sec = then / 1000000000, .tv_nsec = then % 1000000000};
     status = sem_clockwait(ring->view.semaphore, CLOCK_MONOTONIC, &wake);
   }
-  if (status != 0 && errno != ETIMEDOUT && errno != EINTR) /* the daemon has overwritten it */
+  int error = errno;
+  ring_poll_end(&ring->poller);
+  if (status != 0 && error != ETIMEDOUT && error != EINTR) /* the daemon has overwritten it */
     fail_ring(ring, -EPROTO);
   return true;
 }

@@ -464,11 +464,13 @@ void control_dir_close(struct control_dir *dir) {
     return;
   stop_reaper(dir);
   for (unsigned i = 0; i < RING_PRIORITIES; i++)
-    submit_semaphore_close(dir->semaphores[i]);
+    submit_semaphore_stop(dir->semaphores[i]);
   device_buffers_stop(dir->devices);
   list_each_safe(item, &dir->entries) remove_entry(dir, list_entry(item, struct entry, link));
   list_each_safe(item, &dir->holders) free(list_entry(item, struct holder, link));
   workers_close(dir->workers);
+  for (unsigned i = 0; i < RING_PRIORITIES; i++)
+    submit_semaphore_close(dir->semaphores[i]);
   device_buffers_close(dir->devices);
   buffers_close(dir->buffers);
   sigbus_stop();

@@ -40,6 +40,17 @@ static bool take_posts(sem_t *semaphore) {
   return false;
 }
 
+bool submit_take_posts(struct workers *workers) {
+  bool taken = false;
+  for (unsigned i = 0; i < RING_PRIORITIES; i++) {
+    struct submit_semaphore *semaphore =
+        atomic_load_explicit(&workers->semaphores[i], memory_order_acquire);
+    if (semaphore && !atomic_load(&semaphore->watch.lost))
+      taken |= take_posts(semaphore->watch.start);
+  }
+  return taken;
+}
+
 /* Takes no post. Only one thread waits, so one bit is the number of waiters; other bits, which
  * clients wrote, are cleared. */
 static void wait_for_post(sem_t *semaphore) {
@@ -181,20 +192,26 @@ int submit_semaphore_open(struct workers *workers, enum ring_priority priority, 
     return code;
   }
   code = -thread_start(&semaphore->thread, wake_workers, semaphore);
-  if (code)
+  if (code) {
     remove_semaphore(semaphore);
-  else
-    *out = semaphore;
-  return code;
+    return code;
+  }
+  atomic_store_explicit(&workers->semaphores[priority], semaphore, memory_order_release);
+  *out = semaphore;
+  return 0;
 }
 
-void submit_semaphore_close(struct submit_semaphore *semaphore) {
+void submit_semaphore_stop(struct submit_semaphore *semaphore) {
   if (!semaphore)
     return;
   atomic_store(&semaphore->stopping, true);
   semaphore_post(semaphore->watch.start);
   pthread_join(semaphore->thread, NULL);
-  remove_semaphore(semaphore);
+}
+
+void submit_semaphore_close(struct submit_semaphore *semaphore) {
+  if (semaphore)
+    remove_semaphore(semaphore);
 }
 
 const char *submit_semaphore_path(const struct submit_semaphore *semaphore) {

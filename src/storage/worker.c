@@ -154,15 +154,31 @@ static bool clear_asleep(struct worker *worker) {
   return true;
 }
 
-/* Announces that the worker sleeps, and looks for work once more. */
+/* Announces that a worker with rings sleeps, and looks for work once more. Posts for operations
+ * that it has begun already would wake it; others may be for other workers. */
 static bool may_sleep(struct worker *worker, int64_t *until) {
   struct workers *workers = worker->workers;
+  if (atomic_load(&worker->load) == 0) /* workers_add signals it */
+    return !atomic_load(&worker->stopping);
+  if (submit_take_posts(workers))
+    workers_wake(workers);
   atomic_store(&worker->asleep, true);
   if (atomic_fetch_add(&workers->sleepers, 1) == 0)
     syscall(SYS_futex, &workers->sleepers, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
   take_new_rings(worker);
   bool moved = operations_turn(worker);
   return !serve_rings(worker, until) && !moved && !atomic_load(&worker->stopping);
+}
+
+/* Without work. True: look again, without sleep. */
+static bool poll_for_work(struct worker *worker) {
+  bool disks = worker->for_disks.since || (!worker->for_clients.since && worker->in_flight > 0);
+  return ring_poll_again(disks ? &worker->for_disks : &worker->for_clients);
+}
+
+static void end_polling(struct worker *worker) {
+  ring_poll_end(&worker->for_clients);
+  ring_poll_end(&worker->for_disks);
 }
 
 static void sleep_until_work(struct worker *worker) {
@@ -192,7 +208,9 @@ static void *run_worker(void *argument) {
     io_uring_submit(&worker->uring);
     moved |= reap_completions(worker);
     announce_completions(worker);
-    if (!moved)
+    if (moved)
+      end_polling(worker);
+    else if (!poll_for_work(worker))
       sleep_until_work(worker);
   }
   return NULL;
@@ -247,6 +265,13 @@ const struct workers_counters *workers_counters(const struct workers *workers) {
   return &workers->counters;
 }
 
+/* Without an interrupt of the worker for each completion, which it looks for itself; since Linux
+ * 5.19. */
+static int open_uring(struct io_uring *uring) {
+  int code = io_uring_queue_init(OPERATIONS, uring, IORING_SETUP_COOP_TASKRUN);
+  return code == -EINVAL ? io_uring_queue_init(OPERATIONS, uring, 0) : code;
+}
+
 static int open_worker(struct workers *workers, struct worker *worker) {
   worker->workers = workers;
   pthread_mutex_init(&worker->lock, NULL);
@@ -261,7 +286,7 @@ static int open_worker(struct workers *workers, struct worker *worker) {
     code = -errno;
     goto no_event;
   }
-  code = io_uring_queue_init(OPERATIONS, &worker->uring, 0);
+  code = open_uring(&worker->uring);
   if (code)
     goto no_uring;
   pinned_open(&worker->pinned, &worker->uring);

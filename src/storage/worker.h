@@ -2,11 +2,12 @@
  * Workers: threads with an io_uring each, which do the operations of clients' rings; and the
  * semaphores by which clients wake them.
  *
- * A worker with work polls its rings in every turn. One without work announces that it sleeps,
- * polls its rings once more, and sleeps in io_uring until an I/O ends or it is woken
- * (workers_wake). Both sides change `sleepers` with an atomic read-modify-write, which has one
- * total order: either the waker comes second and finds the sleeper, or it comes first and the
- * worker, whose change reads the waker's, sees the submissions that the waker knew of. */
+ * A worker with work polls its rings in every turn, and for a while afterwards (haul/usrbio.h).
+ * Then it announces that it sleeps, polls its rings once more, and sleeps in io_uring until an I/O
+ * ends or it is woken (workers_wake). Both sides change `sleepers` with an atomic
+ * read-modify-write, which has one total order: either the waker comes second and finds the
+ * sleeper, or it comes first and the worker, whose change reads the waker's, sees the submissions
+ * that the waker knew of. */
 #ifndef HAUL_STORAGE_WORKER_H
 #define HAUL_STORAGE_WORKER_H
 
@@ -70,6 +71,9 @@ struct submit_semaphore;
 /* `others`: every user may post it, else only the daemon's. 0 or a negative errno value. */
 int submit_semaphore_open(struct workers *workers, enum ring_priority priority, bool others,
                           struct submit_semaphore **semaphore);
+/* Ends its thread. To be called before workers_close, and close after it, as workers read
+ * the semaphore. */
+void submit_semaphore_stop(struct submit_semaphore *semaphore);
 void submit_semaphore_close(struct submit_semaphore *semaphore);
 /* Removes the files that killed daemons of this user left behind. */
 void submit_semaphore_sweep(void);

@@ -113,10 +113,13 @@ struct worker {
   struct list dividing; /* operations that are not yet wholly in parts, by priority */
   struct share shares[RING_PRIORITIES];
   unsigned bounce_count, in_flight, turns;
-  int64_t time; /* of this turn, CLOCK_MONOTONIC in nanoseconds */
+  int64_t time;                              /* of this turn, CLOCK_MONOTONIC in nanoseconds */
+  struct ring_poller for_clients, for_disks; /* waits without and with operations in flight */
   struct operation *operations;
   struct part *parts;
 };
+
+struct submit_semaphore;
 
 struct workers {
   _Atomic int64_t last_used[RING_PRIORITIES]; /* when an operation of it began; 0: never */
@@ -125,6 +128,7 @@ struct workers {
   struct offload *offload;
   unsigned count;
   _Atomic uint32_t sleepers; /* a futex: woken when it becomes more than 0 */
+  _Atomic(struct submit_semaphore *) semaphores[RING_PRIORITIES]; /* NULL: not open */
   struct workers_counters counters;
   struct worker each[];
 };
@@ -141,6 +145,9 @@ bool worker_yields(const struct worker *worker, uint8_t priority);
 void worker_wake(struct worker *worker);
 /* worker.c, any thread: the sleeping workers poll their rings. False: none slept. */
 bool workers_wake(struct workers *workers);
+
+/* submit.c: takes all posts of the semaphores. False: there was none. */
+bool submit_take_posts(struct workers *workers);
 
 int operations_open(struct worker *worker);
 void operations_close(struct worker *worker);
