@@ -40,9 +40,9 @@ storage_matrix() {
 # As many as take some seconds.
 matrix_bytes() { # BLOCK DEPTH
   case $1-$2 in
-  4K-1) echo 64M ;;
-  64K-1) echo 512M ;;
-  4K-*) echo 512M ;;
+  4K-1) echo 32M ;;
+  64K-1) echo 256M ;;
+  4K-*) echo 256M ;;
   *) echo 1G ;;
   esac
 }
