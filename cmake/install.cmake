@@ -6,6 +6,7 @@ install(TARGETS haul EXPORT haulTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/haul/haul.h include/haul/device.h include/haul/access.h
+  include/haul/file.h
   include/haul/world.h include/haul/directory.h include/haul/stats.h include/haul/log.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
 
 file(RELATIVE_PATH HAUL_PC_TO_PREFIX

@@ -33,7 +33,7 @@
 #define ROUNDS_A_TURN     1024             /* polls before the next check for signals */
 
 struct values {
-  struct text_list listen, region, file, allow, export;
+  struct text_list listen, region, load, file, allow, export;
   const char *name;
   const char *directory, *advertise;
   int64_t lease;
@@ -49,6 +49,8 @@ static const struct option_spec options[] = {
      "listen on this address; repeatable (default: " LISTEN_DEFAULT ")"},
     {"region", OPTION_LIST, offsetof(struct values, region), "NAME=PLACE:SIZE[:ro]",
      "publish memory of this size at this place; ro: read-only"},
+    {"load", OPTION_LIST, offsetof(struct values, load), "NAME=PATH",
+     "read a file into this region first, past host memory where that is possible"},
     {"file", OPTION_LIST, offsetof(struct values, file), "NAME=PATH[:ro]",
      "publish host memory, filled from a file"},
     {"allow", OPTION_LIST, offsetof(struct values, allow), "NAME=IDENTITY[:ro]",
@@ -329,10 +331,12 @@ static int run_serve(const struct command *self, char **operands) {
   if (status)
     return status;
   status = offers_parse(self, &server.offers, &given.region, &given.file);
+  for (size_t i = 0; i < given.load.count && status == EXIT_DONE; i++) /* argv is writable */
+    status = offers_parse_load(self, &server.offers, (char *)(uintptr_t)given.load.items[i]);
   if (status == EXIT_DONE)
     status = exports_parse(self, &server.exports, &given.export);
   for (size_t i = 0; i < given.allow.count && status == EXIT_DONE; i++)
-    status = allow(self, &server, (char *)(uintptr_t)given.allow.items[i]); /* argv is writable */
+    status = allow(self, &server, (char *)(uintptr_t)given.allow.items[i]);
   return status ? status : serve(&server);
 }
 
@@ -349,6 +353,7 @@ const struct command serve_command = {
     .options = options,
     .examples = "  haul serve --name a --region kv=host:1G --register etcd://10.0.0.9/cluster\n"
                 "  haul serve --region scratch=host:1G --region kv=sim:0:256M\n"
+                "  haul serve --region weights=cuda:0:2G:ro --load weights=weights.bin\n"
                 "  haul serve --listen unix:///run/haul.sock --file weights=weights.bin:ro\n"
                 "  haul serve --export /data/weights --export scratch=/data/scratch:rw\n"
                 "  haul serve --listen tcp://127.0.0.1:0 --region r=host:64M --echo --poll\n",

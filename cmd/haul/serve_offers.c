@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/file.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,20 @@ struct offer *offers_find(struct offers *offers, const char *name) {
   return NULL;
 }
 
+int offers_parse_load(const struct command *command, struct offers *offers, char *text) {
+  char *path = strchr(text, '=');
+  if (!path || path == text || !path[1])
+    return options_wrong(command, "invalid --load '%s': expected NAME=PATH", text);
+  *path++ = '\0';
+  struct offer *offer = offers_find(offers, text);
+  if (!offer || offer->path)
+    return options_wrong(command, "unknown name '%s': no --region has it", text);
+  if (offer->load)
+    return options_wrong(command, "two files for the region '%s'", text);
+  offer->load = path;
+  return EXIT_DONE;
+}
+
 static int fill_from(haul_region *region, int descriptor, const char *path) {
   char *at = haul_region_address(region);
   size_t remaining = haul_region_length(region);
@@ -79,34 +94,72 @@ static int fill_from(haul_region *region, int descriptor, const char *path) {
   return EXIT_DONE;
 }
 
-static int load(const struct offer *offer, int descriptor, haul_node *node, haul_region **region) {
-  const struct haul_place host = {HAUL_HOST, 0};
+/* A regular file that is not empty. Returns an exit status. */
+static int open_regular(const char *path, int *descriptor, size_t *size) {
   struct stat status;
-  if (fstat(descriptor, &status))
-    return fail_system(errno, "cannot read %s", offer->path);
-  if (!S_ISREG(status.st_mode) || status.st_size == 0)
-    return fail_because(NULL, "cannot publish %s: it is %s", offer->path,
-                        S_ISREG(status.st_mode) ? "empty" : "not a regular file");
-  if (haul_region_alloc(node, host, (size_t)status.st_size, 0, region))
-    return fail_library("cannot allocate memory for %s", offer->path);
-  return fill_from(*region, descriptor, offer->path);
+  /* O_NONBLOCK: the open of a FIFO would wait for a writer, with the signals blocked. */
+  *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (*descriptor < 0)
+    return fail_system(errno, "cannot open %s", path);
+  int failed = fstat(*descriptor, &status) ? errno : 0;
+  *size = failed ? 0 : (size_t)status.st_size;
+  if (!failed && S_ISREG(status.st_mode) && *size > 0)
+    return EXIT_DONE;
+  close(*descriptor);
+  if (failed)
+    return fail_system(failed, "cannot read %s", path);
+  return fail_because(NULL, "cannot publish %s: it is %s", path,
+                      S_ISREG(status.st_mode) ? "empty" : "not a regular file");
 }
 
 static int make_from_file(const struct offer *offer, haul_node *node, haul_region **region) {
-  /* O_NONBLOCK: the open of a FIFO would wait for a writer, with the signals blocked. */
-  int descriptor = open(offer->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0)
-    return fail_system(errno, "cannot open %s", offer->path);
-  int status = load(offer, descriptor, node, region);
+  const struct haul_place host = {HAUL_HOST, 0};
+  size_t size;
+  int descriptor, status = open_regular(offer->path, &descriptor, &size);
+  if (status)
+    return status;
+  status = haul_region_alloc(node, host, size, 0, region)
+               ? fail_library("cannot allocate memory for %s", offer->path)
+               : fill_from(*region, descriptor, offer->path);
   close(descriptor);
   return status;
 }
 
-static int make_empty(const struct offer *offer, haul_node *node, haul_region **region) {
+static void print_load(const struct offer *offer, const struct haul_file_report *report) {
+  uint64_t copied = report->bytes - report->direct;
+  printf("loaded %s: %s of %s at %s: %s, %s", offer->name, size_text(report->bytes).text,
+         offer->load, place_text(offer->place).text, report->path, report->detail);
+  if (copied == 0)
+    puts(", no copy in host memory");
+  else
+    printf("; %s copied in host memory: %s\n", size_text(copied).text, report->reason);
+}
+
+static int load_region(const struct offer *offer, haul_region *region) {
+  struct haul_file_report report = HAUL_FILE_REPORT_INIT;
+  haul_file *file = NULL;
+  size_t size;
+  int descriptor, status = open_regular(offer->load, &descriptor, &size);
+  if (status)
+    return status;
+  if (size > offer->size)
+    status = fail_because(NULL, "cannot load %s: the region '%s' has room for %s", offer->load,
+                          offer->name, size_text(offer->size).text);
+  else if (haul_file_open(descriptor, &file) ||
+           haul_file_read(file, 0, region, 0, size, 0, &report))
+    status = fail_library("cannot load %s", offer->load);
+  else
+    print_load(offer, &report);
+  haul_file_close(file);
+  close(descriptor);
+  return status;
+}
+
+static int make_region(const struct offer *offer, haul_node *node, haul_region **region) {
   if (haul_region_alloc(node, offer->place, (size_t)offer->size, 0, region))
     return fail_library("cannot allocate %s at %s", size_text(offer->size).text,
                         place_text(offer->place).text);
-  return EXIT_DONE;
+  return offer->load ? load_region(offer, *region) : EXIT_DONE;
 }
 
 int offers_publish(struct offers *offers, haul_node *node) {
@@ -114,7 +167,7 @@ int offers_publish(struct offers *offers, haul_node *node) {
     const struct offer *offer = &offers->list[i];
     haul_region **region = &offers->regions[i];
     int status =
-        offer->path ? make_from_file(offer, node, region) : make_empty(offer, node, region);
+        offer->path ? make_from_file(offer, node, region) : make_region(offer, node, region);
     if (status)
       return status;
     const struct haul_grant everyone = {"*", offer->rights};

@@ -19,6 +19,7 @@ struct offer {
   const char *path;                   /* --file: the file that fills it */
   struct haul_place place;            /* --region */
   uint64_t size;                      /* --region */
+  const char *load;                   /* --load: the file that fills the start of it, or NULL */
   char rest[4096];                    /* the text after '=', split in place */
   struct haul_grant grants[LIST_MAX]; /* --allow; none: for all peers */
   size_t grant_count;
@@ -33,6 +34,9 @@ struct offers {
 /* Parses "NAME=PLACE:SIZE[:ro]" and "NAME=PATH[:ro]". Returns EXIT_DONE or EXIT_USAGE. */
 int offers_parse(const struct command *command, struct offers *offers,
                  const struct text_list *regions, const struct text_list *files);
+/* Parses "NAME=PATH" of --load, after offers_parse. Keeps and changes it. Returns EXIT_DONE or
+ * EXIT_USAGE. */
+int offers_parse_load(const struct command *command, struct offers *offers, char *text);
 /* NULL: no offer has the name. */
 struct offer *offers_find(struct offers *offers, const char *name);
 

@@ -40,15 +40,27 @@ static int fill_table(const struct library *library, void *from) {
                    missing, missing == 1 ? "" : "s");
 }
 
-/* Opens the first name that the loader finds. On failure the detail is about the first name. */
+/* The path of a module: only in the folder haul/ beside this library, so that no other is loaded.
+ */
+static void find_module(const struct library *library, char *path, size_t size) {
+  Dl_info self = {.dli_fname = ""};
+  const char *slash = dladdr(library, &self) ? strrchr(self.dli_fname, '/') : NULL;
+  snprintf(path, size, "%.*shaul/%s", slash ? (int)(slash + 1 - self.dli_fname) : 0, self.dli_fname,
+           library->names[0]);
+}
+
+/* Opens the first name that the loader finds. On failure the detail is about the first one tried.
+ */
 static void *open_any(const struct library *library) {
-  char words[120] = "";
-  for (size_t i = 0; library->names[i]; i++) {
-    void *opened = dlopen(library->names[i], RTLD_NOW | RTLD_LOCAL);
+  char words[120] = "", path[512];
+  if (library->module)
+    find_module(library, path, sizeof path);
+  for (int i = library->module ? -1 : 0; i < 0 || library->names[i]; i++) {
+    void *opened = dlopen(i < 0 ? path : library->names[i], RTLD_NOW | RTLD_LOCAL);
     if (opened)
       return opened;
     const char *why = dlerror();
-    if (i == 0)
+    if (!*words)
       snprintf(words, sizeof words, "%s", why ? why : "the loader gives no reason");
   }
   error_set(HAUL_ENOTSUP, ENOENT, library->names[0],

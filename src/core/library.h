@@ -24,7 +24,9 @@ struct library_symbol {
 /* One library; a static object that threads share. */
 struct library {
   const char *title;    /* "libibverbs" */
-  const char *names[3]; /* names or paths for dlopen, tried in order; NULL ends them */
+  const char *names[3]; /* names for dlopen, tried in order; NULL ends them */
+  bool module; /* the first name is that of a file in the folder haul/ beside this library, tried
+                  before */
   const char *since;    /* the release that has all of `required`: "rdma-core 32" */
   const char *packages; /* Debian packages: "libibverbs1 ibverbs-providers" */
   const char *note;     /* NULL, or text behind the hint to install the packages */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "node/directory.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,30 +19,17 @@ static struct { const struct directory_module *module; } table;
 
 static const struct library_symbol symbols[] = {{"haul_directory_module", 0}};
 
-static char path[512];
 static struct library library = {
     .title = DIRECTORY_FILE,
-    .names = {path, DIRECTORY_FILE},
+    .names = {DIRECTORY_FILE},
+    .module = true,
     .since = "this haul",
     .packages = "libcurl4 libjansson4",
     .note = "; if haul was built without libcurl4-openssl-dev and libjansson-dev, build it again",
     LIBRARY_REQUIRED(symbols, table),
 };
 
-/* Only in the directory haul/ beside this library, so that no other module is loaded. */
-static void find_path(void) {
-  Dl_info self;
-  const char *slash = dladdr(&library, &self) ? strrchr(self.dli_fname, '/') : NULL;
-  if (slash)
-    snprintf(path, sizeof path, "%.*s/haul/" DIRECTORY_FILE, (int)(slash - self.dli_fname),
-             self.dli_fname);
-  else
-    snprintf(path, sizeof path, "haul/" DIRECTORY_FILE);
-}
-
 const struct directory_module *directory_module(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, find_path);
   return library_open(&library) ? table.module : NULL;
 }
 

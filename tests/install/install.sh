@@ -41,7 +41,7 @@ echo "-- installing"
 holds "it installs" cmake --install "$build" --prefix "$prefix"
 library=$(find "$prefix" -name libhaul.so)
 libdir=$(dirname "$library")
-for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/world.h include/haul/directory.h include/haul/stats.h include/haul/log.h include/haul/cudahook.h share/man/man1/haul.1 \
+for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/world.h include/haul/directory.h include/haul/file.h include/haul/stats.h include/haul/log.h include/haul/cudahook.h share/man/man1/haul.1 \
   share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 share/man/man7/haul-usrbio.7 \
   share/man/man7/haul-nccl.7 share/man/man7/haul-nixl.7 share/man/man7/haul-ucx.7 \
   include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h include/hf3fs/hf3fs_usrbio.h include/hf3fs/hf3fs_usrbio_gdr.h \
@@ -81,7 +81,7 @@ holds "it needs libc and libxxhash at most" is_empty \
   "$(tr ' ' '\n' <<<"$needed" | grep -v -E '^(libc\.so|libxxhash\.so|ld-linux|$)')"
 echo "        NEEDED $needed"
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | sort)
-declared=$(printf '#include <haul/%s.h>\n' device access world directory stats log | "$cc" -E -P -x c -I"$source/include" - |
+declared=$(printf '#include <haul/%s.h>\n' device access file world directory stats log | "$cc" -E -P -x c -I"$source/include" - |
   grep -o '\bhaul_[a-z_]*(' | tr -d '(' | sort -u)
 holds "it exports what the headers declare, and nothing else" is_same "$exported" "$declared"
 holds "symbols carry the version node" is_empty \
@@ -160,6 +160,19 @@ else
   holds "the command says what is missing" mount_says "^hint: .*libfuse3-dev"
 fi
 
+echo "-- the module that reads files into regions"
+reader=$libdir/haul/libhaul-file.so
+head -c 5000 "$prefix/bin/haul" >"$work/read"
+loads() {
+  timeout 2 "$prefix/bin/haul" serve --listen "unix://@haul-install-$$" --region m=host:8K --load "m=$work/read" |
+    grep "^loaded m: 4.88 KiB of"
+}
+holds "the library finds it where it was moved to" loads
+holds "it needs libc alone" is_same libc.so.6 \
+  "$(readelf -dW "$reader" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')"
+holds "it exports its table and no more" is_same haul_file_module \
+  "$(nm -D --defined-only "$reader" | awk '{print $3}')"
+
 echo "-- the module for metrics"
 metrics=$libdir/haul/libhaul-metrics.so
 serve_says() {
@@ -219,6 +232,8 @@ for language in c:c99 c:c11 c:c17 c++:c++11 c++:c++20; do
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/log.h" -I"$prefix/include"
   holds "directory.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/directory.h" -I"$prefix/include"
+  holds "file.h alone as ${language#*:}" \
+    compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/file.h" -I"$prefix/include"
   holds "cudahook.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/cudahook.h" -I"$prefix/include"
 done

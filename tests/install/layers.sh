@@ -15,7 +15,8 @@ declare -A below=(
   [fabric]="core memory fabric"
   [transfer]="core memory fabric transfer"
   [directory]=directory
-  [node]="core memory fabric transfer directory node"
+  [file]="memory file"
+  [node]="core memory fabric transfer directory file node"
   [storage]="core storage"
   [metrics]=metrics
 )

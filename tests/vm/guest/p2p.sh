@@ -29,12 +29,39 @@ before=$(moved_by_disk)
 expect 0 "reads 8 MiB into it and writes them from it; nothing else may" storage_p2p /mnt/file
 holds "all of them straight" test $(($(moved_by_disk) - before)) = $((16 << 20))
 
+# serve_file FOLDER SOCKET: a node with a region of 8 MiB of peer-to-peer memory, which a new file of that
+# size in the folder fills. What it prints goes to $work/SOCKET.
+serve_file() {
+  random_file "$1/weights" $((8 << 20))
+  sync
+  echo 3 >/proc/sys/vm/drop_caches
+  before=$(moved_by_disk)
+  "$HAUL" serve --listen "unix://$work/$2.socket" --region w=p2p:0:8M --load "w=$1/weights" >"$work/$2" 2>&1 &
+  processes+=($!)
+  await has_lines 1 "^listening on " "$work/$2" || failed "haul serve"
+  moved=$(($(moved_by_disk) - before))
+}
+
+section "a file read into a region that peers use"
+serve_file /mnt own
+holds "the report says that no host copy was made" \
+  grep -q "^loaded w: 8.00 MiB .*: O_DIRECT, into peer-to-peer memory, no copy in host memory" "$work/own"
+holds "the disk wrote all of it to the memory" test "$moved" = $((8 << 20))
+expect 0 "a peer gets it" "$HAUL" get "unix://$work/own.socket/w" "$work/got" --checksum
+holds "the bytes are the file's" cmp /mnt/weights "$work/got"
+
 section "another disk"
 expect 0 "its file system" mount /dev/nvme1n1 /srv
 mounts+=(/srv)
 before=$(moved_by_disk)
 expect 0 "is refused by the kernel, and haul says so" storage_p2p /srv/file refused
 holds "nothing was moved" test "$(moved_by_disk)" = "$before"
+serve_file /srv other
+holds "the report says why the file was copied" \
+  grep -q "8.00 MiB copied in host memory: .*no way from this disk to the memory" "$work/other"
+holds "the disk wrote nothing to the memory" test "$moved" = 0
+expect 0 "a peer gets it" "$HAUL" get "unix://$work/other.socket/w" "$work/got" --checksum
+holds "the bytes are the file's" cmp /srv/weights "$work/got"
 
 section "peers"
 ip link set lo up

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ * Reading files: the public calls, over a module that is loaded when needed. */
+#include <string.h>
+
+#include "core/error.h"
+#include "core/library.h"
+#include "file/module.h"
+#include "memory/copy.h"
+#include "node/node.h"
+
+#define COPY_NS INT64_C(30000000000) /* a longer copy counts as a lost device */
+
+static struct { const struct file_module *module; } table;
+
+static const struct library_symbol symbols[] = {{"haul_file_module", 0}};
+
+static struct library library = {
+    .title = FILE_MODULE,
+    .names = {FILE_MODULE},
+    .module = true,
+    .since = "this haul",
+    .packages = "haul",
+    LIBRARY_REQUIRED(symbols, table),
+};
+
+static int get_host(haul_region *like, size_t length, haul_region **region) {
+  return heap_alloc(like->heap, (struct haul_place){HAUL_HOST, 0}, length, HAUL_REGION_PRIVATE,
+                    region);
+}
+
+static int copy_host(haul_region *to, uint64_t at, haul_region *from, size_t length) {
+  return copy_sync(heap_staging(to->heap), &to->memory, at, &from->memory, 0, length,
+                   haul_deadline_in(COPY_NS));
+}
+
+static const struct file_library file_library = {
+    error_set,           error_system, haul_region_place, haul_region_address,
+    haul_region_release, get_host,     copy_host};
+
+HAUL_API int haul_file_open(int descriptor, haul_file **file) {
+  int code = node_enter("haul_file_open", file, "file is NULL");
+  if (code)
+    return code;
+  return library_open(&library) ? table.module->open(&file_library, descriptor, file)
+                                : HAUL_ENOTSUP;
+}
+
+static int check_read(const haul_region *to, uint64_t at, size_t length, unsigned flags) {
+  int code = region_check(to, at, length);
+  if (code)
+    return code;
+  if (flags & ~HAUL_REQUIRE_ZERO_COPY)
+    return error_code(HAUL_EINVAL, "flags");
+  if (!to->memory.writable)
+    return error_code(HAUL_EACCESS, NULL);
+  return memory_alive(&to->memory) ? 0 : error_code(HAUL_ESTALE, NULL);
+}
+
+HAUL_API int haul_file_read(haul_file *file, uint64_t offset, haul_region *to, uint64_t to_offset,
+                            size_t length, unsigned flags, struct haul_file_report *report) {
+  struct haul_file_report whole = HAUL_FILE_REPORT_INIT;
+  int code =
+      node_enter("haul_file_read", file && to && report && report->size >= sizeof report->size,
+                 "file, region or report is NULL");
+  if (code)
+    return code;
+  size_t size = report->size < sizeof whole ? report->size : sizeof whole;
+  code = check_read(to, to_offset, length, flags);
+  if (code == 0 && length > 0)
+    code = table.module->read(file, offset, to, to_offset, length, flags, &whole);
+  whole.size = report->size;
+  memcpy(report, &whole, size);
+  return code;
+}
+
+HAUL_API void haul_file_close(haul_file *file) {
+  if (file)
+    table.module->close(file);
+}
