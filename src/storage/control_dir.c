@@ -421,6 +421,8 @@ static int start_parts(struct control_dir *dir, const struct control_config *con
   if (code == 0)
     code = workers_open(dir->files, dir->buffers, worker_count(config->workers),
                         config->source ? OFFLOAD_THREADS_REMOTE : OFFLOAD_THREADS, &dir->workers);
+  if (code == 0)
+    workers_log(dir->workers, config->log, config->user);
   submit_semaphore_sweep();
   client_memory_sweep();
   for (unsigned i = 0; i < RING_PRIORITIES && code == 0; i++)

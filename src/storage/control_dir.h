@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "storage/util.h"
+
 struct control_dir;
 struct files;
 struct source;
@@ -34,6 +36,8 @@ struct control_config {
   unsigned workers;      /* 0: one a processor, at most four */
   bool others;           /* other users may post the daemon's semaphores */
   struct source *source; /* of remote files, outlives the directory; NULL: files are local */
+  storage_log *log;      /* NULL: nothing is told */
+  void *user;
 };
 
 int control_dir_open(const struct control_config *config, struct control_dir **dir);

@@ -10,7 +10,8 @@
 
 #include "core/list.h"
 
-#define BUCKETS 1024u
+#define BUCKETS         1024u
+#define READER_RETRY_NS INT64_C(1000000000) /* as libhaul's, for memory that a NIC refused */
 
 struct opening {
   struct list link; /* entry->openings */
@@ -81,6 +82,7 @@ void file_put(struct file *file) {
     if (direct >= 0)
       close(direct);
   }
+  haul_file_close(atomic_load(&file->reader));
   free(entry);
 }
 
@@ -239,6 +241,26 @@ int file_direct(struct file *file, enum file_direction direction) {
   if (opened >= 0)
     close(opened);
   return known; /* another thread's, which found the same alignment */
+}
+
+haul_file *file_reader(struct file *file, int64_t now) {
+  haul_file *reader = atomic_load_explicit(&file->reader, memory_order_acquire), *opened;
+  if (now < atomic_load_explicit(&file->reader_at, memory_order_relaxed))
+    return NULL;
+  if (reader)
+    return reader;
+  if (file->fd[FILE_READ] < 0 || haul_file_open(file->fd[FILE_READ], &opened) != 0) {
+    file_reader_staged(file, now);
+    return NULL;
+  }
+  if (atomic_compare_exchange_strong(&file->reader, &reader, opened))
+    return opened;
+  haul_file_close(opened);
+  return reader; /* another thread's */
+}
+
+void file_reader_staged(struct file *file, int64_t now) {
+  atomic_store_explicit(&file->reader_at, now + READER_RETRY_NS, memory_order_relaxed);
 }
 
 int files_open(struct files **out) {

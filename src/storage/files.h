@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include <haul/file.h>
+
 #include "storage/source.h"
 
 /* An open file of another host, which has no descriptor here: its source reads and writes it. The
@@ -42,6 +44,9 @@ struct file {
   /* O_DIRECT's requirements of addresses, and of offsets and lengths; set before `direct`. A thread
    * that opens the other direction may store the same values again. */
   _Atomic uint32_t memory_align, offset_align;
+  /* Of local files: reads into device memory without bounce buffers. NULL: not opened yet. */
+  _Atomic(haul_file *) reader;
+  _Atomic int64_t reader_at; /* not used before, as bytes would be staged */
 };
 
 enum file_direct {
@@ -76,5 +81,11 @@ void file_put(struct file *file);
 /* The descriptor with O_DIRECT, which the first call opens, or DIRECT_UNSUPPORTED. Blocks for as
  * long as open(2) does. */
 int file_direct(struct file *file, enum file_direction direction);
+
+/* For a read into device memory, or NULL: the bytes are to be staged. Opened by the first call,
+ * which blocks as open(2) does. `now`: CLOCK_MONOTONIC, ns. */
+haul_file *file_reader(struct file *file, int64_t now);
+/* It had to stage bytes: none is given for a while. */
+void file_reader_staged(struct file *file, int64_t now);
 
 #endif

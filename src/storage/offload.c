@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include "core/thread.h"
@@ -16,6 +18,9 @@ struct offload {
   struct list jobs;
   bool stopping;
   unsigned count;
+  storage_log *log;
+  void *user;
+  struct storage_note note; /* `lock` */
   pthread_t threads[];
 };
 
@@ -77,10 +82,41 @@ void offload_release(const struct offload_job *job) {
     buffer_put(job->buffer);
 }
 
-static ssize_t run_job(const struct offload *offload, struct offload_job *job) {
+static void say(struct offload *offload, const struct haul_file_report *report) {
+  char line[sizeof offload->note.line];
+  if (report->direct == report->bytes)
+    snprintf(line, sizeof line,
+             "files are read into device memory without a copy in host memory: "
+             "%s, %s",
+             report->path, report->detail);
+  else
+    snprintf(line, sizeof line, "device memory is staged: %s", report->reason);
+  pthread_mutex_lock(&offload->lock);
+  bool changed = storage_note_changes(&offload->note, line);
+  pthread_mutex_unlock(&offload->lock);
+  if (changed && offload->log)
+    offload->log(offload->user, LOG_INFO, line);
+}
+
+/* The end of the file is no error. */
+static ssize_t read_file(struct offload *offload, struct offload_job *job) {
+  struct haul_file_report report = HAUL_FILE_REPORT_INIT;
+  int code = haul_file_read(job->reader, (uint64_t)job->offset, job->to, job->to_offset,
+                            job->length, 0, &report);
+  job->direct = report.direct;
+  if (report.bytes > 0)
+    say(offload, &report);
+  if (code == 0 || code == HAUL_ERANGE)
+    return (ssize_t)report.bytes;
+  return code == HAUL_ESYSTEM ? -haul_error_last()->system : storage_errno(code);
+}
+
+static ssize_t run_job(struct offload *offload, struct offload_job *job) {
   if (job->kind == OFFLOAD_COPY)
     return storage_errno(haul_region_copy(job->to, job->to_offset, job->from, job->from_offset,
                                           job->length, haul_deadline_in(COPY_TIMEOUT_NS)));
+  if (job->kind == OFFLOAD_FILE)
+    return read_file(offload, job);
   if (job->kind == OFFLOAD_RELEASE) {
     offload_release(job);
     return 0;
@@ -118,6 +154,11 @@ void offload_post(struct offload *offload, struct offload_job *job) {
   list_append(&offload->jobs, &job->link);
   pthread_cond_signal(&offload->posted);
   pthread_mutex_unlock(&offload->lock);
+}
+
+void offload_log(struct offload *offload, storage_log *log, void *user) {
+  offload->log = log;
+  offload->user = user;
 }
 
 int offload_open(unsigned threads, struct offload **out) {

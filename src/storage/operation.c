@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Reads and writes: of local files by io_uring, of remote files by offload threads. Data goes
- * straight to and from host memory; between local files and device memory it goes through bounce
- * buffers, in parts, so that disk and device work at the same time. */
+ * straight to and from host memory, and from local files into device memory where haul_file_read
+ * can. Else between local files and device memory it goes through bounce buffers, in parts, so that
+ * disk and device work at the same time. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -153,9 +154,26 @@ static void post_local(struct worker *worker, struct part *part) {
   io_uring_sqe_set_data(sqe, part);
 }
 
+/* Into device memory, past host memory where that is possible. */
+static void post_file(struct worker *worker, struct part *part) {
+  part->job = (struct offload_job){
+      .kind = OFFLOAD_FILE,
+      .length = part->left,
+      .reader = part->reader,
+      .to = part->operation->buffer->region,
+      .to_offset = part->buffer_offset + part->done,
+      .offset = (off_t)(part->offset + part->done),
+      .done = job_done,
+      .context = worker,
+  };
+  offload_post(worker->workers->offload, &part->job);
+}
+
 static void post_io(struct worker *worker, struct part *part) {
   if (part->operation->remote)
     post_remote(worker, part);
+  else if (part->reader)
+    post_file(worker, part);
   else
     post_local(worker, part);
 }
@@ -188,7 +206,7 @@ static bool is_aligned(const struct part *part) {
 
 static void start_part(struct worker *worker, struct part *part) {
   struct workers_counters *counters = &worker->workers->counters;
-  if (!part->operation->remote) {
+  if (!part->operation->remote && !part->reader) {
     bool supported = file_direct(part->operation->file, direction_of(part)) >= 0;
     part->direct = supported && is_aligned(part);
     counter_add(part->direct ? &counters->direct
@@ -277,7 +295,11 @@ static bool start_next_part(struct worker *worker, struct operation *operation) 
   int code = 0;
   if (list_empty(&worker->free_parts))
     return false;
-  bool staged = buffer->region && !operation->remote;
+  bool local_device = buffer->region && !operation->remote;
+  haul_file *reader = local_device && operation->ring->direction == FILE_READ
+                          ? file_reader(operation->file, worker->time)
+                          : NULL;
+  bool staged = local_device && !reader;
   if (staged)
     bounce = get_bounce(worker, buffer->node, &code);
   if (staged && !bounce && code == 0)
@@ -286,6 +308,7 @@ static bool start_next_part(struct worker *worker, struct operation *operation) 
   struct part *part = list_entry(list_take(&worker->free_parts), struct part, link);
   *part = (struct part){.operation = operation,
                         .bounce = bounce,
+                        .reader = reader,
                         .buffer_offset = operation->buffer_offset + operation->divided,
                         .offset = operation->offset + operation->divided,
                         .left = left < part_max(operation) ? left : part_max(operation)};
@@ -329,6 +352,18 @@ static void count_remote(struct workers_counters *counters, const struct offload
   counter_add(&counters->registration_hits, job->move.found);
 }
 
+/* Counts the bytes of a part that has a reader, which is not used for a while if it stages. */
+static void count_file(const struct worker *worker, struct part *part) {
+  struct workers_counters *counters = &worker->workers->counters;
+  if (part->job.result <= 0)
+    return;
+  uint64_t staged = (uint64_t)part->job.result - part->job.direct;
+  counter_add(&counters->device_direct, part->job.direct);
+  counter_add(&counters->staged, staged);
+  if (staged > 0)
+    file_reader_staged(part->operation->file, worker->time);
+}
+
 bool operations_turn(struct worker *worker) {
   struct list finished = LIST_INIT(finished);
   pthread_mutex_lock(&worker->lock);
@@ -342,7 +377,10 @@ bool operations_turn(struct worker *worker) {
       end_copy(worker, part);
       continue;
     }
-    count_remote(&worker->workers->counters, &part->job);
+    if (part->reader)
+      count_file(worker, part);
+    else
+      count_remote(&worker->workers->counters, &part->job);
     part_ended_io(worker, part, (int)result);
   }
   return divide_operations(worker) || moved;

@@ -4,7 +4,10 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
+
+#define NOTE_NS INT64_C(10000000000) /* between two lines of the log */
 
 int storage_fail(struct haul_storage_error *error, int status, const char *hint, const char *format,
                  ...) {
@@ -35,6 +38,15 @@ int storage_errno(int code) {
   default:
     return -EIO;
   }
+}
+
+bool storage_note_changes(struct storage_note *note, const char *line) {
+  int64_t now = haul_deadline_in(0);
+  if (now < note->next || strcmp(line, note->line) == 0)
+    return false;
+  snprintf(note->line, sizeof note->line, "%s", line);
+  note->next = now + NOTE_NS;
+  return true;
 }
 
 void storage_cond_init(pthread_cond_t *condition) {

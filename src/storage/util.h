@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Errors, and waits with a deadline. */
+ * Errors, lines of the log, and waits with a deadline. */
 #ifndef HAUL_STORAGE_UTIL_H
 #define HAUL_STORAGE_UTIL_H
 
@@ -13,6 +13,18 @@ int storage_fail(struct haul_storage_error *error, int status, const char *hint,
 
 /* The negative errno value for an error code of libhaul; 0 for success. */
 int storage_errno(int code);
+
+/* As struct haul_storage_mount has it. */
+typedef void storage_log(void *user, int priority, const char *text);
+
+/* A line of a log that is repeated only when it has changed. */
+struct storage_note {
+  int64_t next; /* the earliest time of the next one */
+  char line[512];
+};
+
+/* Notes the line. False: it is the last one, or comes too soon after that. */
+bool storage_note_changes(struct storage_note *note, const char *line);
 
 /* A condition for storage_wait. */
 void storage_cond_init(pthread_cond_t *condition);

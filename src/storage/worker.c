@@ -317,6 +317,10 @@ static void close_worker(struct worker *worker) {
   pthread_mutex_destroy(&worker->lock);
 }
 
+void workers_log(struct workers *workers, storage_log *log, void *user) {
+  offload_log(workers->offload, log, user);
+}
+
 int workers_open(struct files *files, struct buffers *buffers, unsigned count,
                  unsigned offload_threads, struct workers **out) {
   struct workers *workers = calloc(1, sizeof *workers + count * sizeof workers->each[0]);

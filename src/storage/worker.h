@@ -14,6 +14,7 @@
 #include "storage/buffers.h"
 #include "storage/files.h"
 #include "storage/ring.h"
+#include "storage/util.h"
 
 struct workers;
 struct worker;
@@ -51,6 +52,8 @@ struct workers_counters {
 /* `count` threads, and `offload_threads` for blocking calls. 0 or a negative errno value. */
 int workers_open(struct files *files, struct buffers *buffers, unsigned count,
                  unsigned offload_threads, struct workers **workers);
+/* Before the first ring: where it is told how device memory is read. */
+void workers_log(struct workers *workers, storage_log *log, void *user);
 /* Blocks until the operations in flight have ended. The rings stay their owners'. */
 void workers_close(struct workers *workers);
 

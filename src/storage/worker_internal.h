@@ -9,24 +9,28 @@
 #include <pthread.h>
 
 #include "storage/source.h"
+#include "storage/util.h"
 #include "storage/worker.h"
 
 #define OPERATIONS   1024u             /* of a worker, and as many parts */
 #define BOUNCE_BYTES ((size_t)1 << 20) /* as libhaul's bounce buffers */
 #define BOUNCES      32u               /* of a worker, for all operations on device memory */
 
-/* Offloading. Threads for blocking calls of workers: copies between bounce buffers and devices, and
- * I/O on remote files. */
+/* Offloading. Threads for blocking calls of workers: copies between bounce buffers and devices,
+ * reads past host memory, and I/O on remote files. */
 
 struct offload;
 
-enum offload_kind { OFFLOAD_COPY, OFFLOAD_READ, OFFLOAD_WRITE, OFFLOAD_RELEASE };
+enum offload_kind { OFFLOAD_COPY, OFFLOAD_FILE, OFFLOAD_READ, OFFLOAD_WRITE, OFFLOAD_RELEASE };
 
 /* Stays the caller's, in place until `done`. */
 struct offload_job {
   struct list link;
   enum offload_kind kind;
   size_t length;
+  /* FILE: reads to `to` from `offset` on. */
+  haul_file *reader;
+  uint64_t direct; /* filled: bytes that passed no host memory */
   /* COPY: */
   haul_region *to, *from;
   uint64_t to_offset, from_offset;
@@ -48,6 +52,8 @@ struct offload_job {
 
 /* 0 or a negative errno value. */
 int offload_open(unsigned threads, struct offload **offload);
+/* Before the first job: where it is told how device memory is read. */
+void offload_log(struct offload *offload, storage_log *log, void *user);
 /* After the last job. */
 void offload_close(struct offload *offload);
 void offload_post(struct offload *offload, struct offload_job *job);
@@ -58,7 +64,8 @@ void offload_release(const struct offload_job *job);
 void offload_cancel_remote(struct offload *offload);
 
 /* A read or write of a ring. It has one part for host memory, one per bounce buffer for device
- * memory, and parts of that size for a remote file, whose source needs no bounce buffer here. */
+ * memory, and parts of that size for a remote file, whose source needs no bounce buffer here, and
+ * for reads into device memory past host memory. */
 struct operation {
   struct list link; /* the free ones, or those that are not yet wholly in parts */
   struct client_ring *ring;
@@ -86,6 +93,7 @@ struct part {
   struct list link; /* the free ones */
   struct operation *operation;
   struct bounce *bounce; /* NULL: the client's memory itself */
+  haul_file *reader;     /* of the file, for device memory without bounce buffers; else NULL */
   uint64_t buffer_offset, offset, left, done;
   bool direct;
   struct offload_job job;

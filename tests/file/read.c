@@ -152,7 +152,7 @@ static void a_file_system_without_direct_reads_is_told(void **state) {
   (void)state;
   open_at(p2p);
   haul_file_close(t.file);
-  seams.offset_align = 0;
+  seams.no_direct = true;
   assert_works(haul_file_open(t.fd, &t.file));
   assert_works(read_at(0, 0, LENGTH, 0));
   assert_report(LENGTH, 0, "page cache", "the file system has no O_DIRECT");

@@ -2,12 +2,13 @@
  * Buffers in device memory: registration, reads and writes. HAUL_TEST_DEVICE names the device; the
  * default is the emulated accelerator. With the argument "remote" the file is another node's, and
  * with "rdma" that node's NIC reaches the device: there doubles stand for GPU and NIC. With "wire"
- * the NIC is one of this host. */
+ * the NIC is one of this host. With "cufile" an emulation of cuFile reads local files. */
 #include "support/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <haul/usrbio.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 #include "client.h"
 #include "doubles/cuda/door.h"
+#include "file/seams/seams.h"
 #include "folder.h"
 #include "haul/haul.h"
 #include "served.h"
@@ -71,6 +73,7 @@ static int set_up(void **state) {
   struct haul_place place;
   if (*state)
     nic_fault(*state);
+  seams = (struct seams){.file_system = EXT4_SUPER_MAGIC}; /* of cuFile's */
   open_rig();
   assert_works(haul_place_parse(device ? device : "sim:0", &place));
   assert_works(haul_node_open(NULL, &t.node));
@@ -427,6 +430,49 @@ static void the_reason_of_a_refusal_is_told(void **state) {
     fail_msg("%s", served_note());
 }
 
+/* Writes are staged. */
+static void cufile_reads_past_host_memory(void **state) {
+  (void)state;
+  int fd = connect_daemon();
+  assert_int_equal(add(fd), 0);
+  unsigned copies = gpu_double()->records;
+  open_client(&reads);
+  assert_int_equal(client_do(&t.client, 5, 1001, 3 * MIB), 3 * MIB);
+  client_close(&t.client);
+  assert_int_equal(gpu_double()->records, copies);
+  assert_int_equal(rig_counter(&t.rig, "device_direct_bytes="), 3 * MIB);
+  assert_int_equal(rig_counter(&t.rig, "staged_bytes="), 0);
+  assert_non_null(strstr(rig_note(), "without a copy in host memory: cuFile, through cuFile's"));
+  open_client(&writes);
+  assert_int_equal(client_do(&t.client, 5, PATTERN_BYTES, 3 * MIB), 3 * MIB);
+  client_close(&t.client);
+  assert_int_equal(rig_counter(&t.rig, "staged_bytes="), 3 * MIB);
+  static char got[3 * MIB];
+  assert_int_equal(pread(t.rig.fd, got, sizeof got, PATTERN_BYTES), sizeof got);
+  for (size_t i = 0; i < sizeof got; i++)
+    assert_int_equal((uint8_t)got[i], rig_byte(1001 + i));
+  close(fd);
+}
+
+/* The first part finds out, and the others pass the daemon's bounce buffers. */
+static void what_cufile_refuses_is_staged_and_it_is_told(void **state) {
+  (void)state;
+  seams.file_system = NFS_SUPER_MAGIC;
+  int fd = connect_daemon();
+  assert_int_equal(add(fd), 0);
+  open_client(&reads);
+  for (unsigned i = 0; i < 2; i++)
+    assert_int_equal(client_do(&t.client, 5, 1001, 3 * MIB), 3 * MIB);
+  client_close(&t.client);
+  const char *bytes = bytes_of_device();
+  for (uint64_t k = 0; k < 3 * MIB; k++)
+    assert_int_equal((uint8_t)bytes[5 + k], rig_byte(1001 + k));
+  assert_int_equal(rig_counter(&t.rig, "device_direct_bytes="), 0);
+  assert_int_equal(rig_counter(&t.rig, "staged_bytes="), 6 * MIB);
+  assert_non_null(strstr(rig_note(), "device memory is staged: cuFile is used for ext4 and xfs"));
+  close(fd);
+}
+
 static void a_registration_ends_with_its_client(void **state) {
   (void)state;
   _Atomic unsigned *live = &nic_double()->live.registrations;
@@ -524,11 +570,31 @@ static int with_this_hosts_nic(void) {
   return cmocka_run_group_tests_name("storage/devices wire", tests, NULL, NULL);
 }
 
+static int with_cufile(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(cufile_reads_past_host_memory),
+      TEST(what_cufile_refuses_is_staged_and_it_is_told),
+      TEST(a_buffer_ends_with_its_connection),
+      TEST(a_file_is_read_into_a_device),
+      TEST(a_device_buffer_is_written_to_a_file),
+      TEST(many_operations_share_the_bounce_buffers),
+  };
+  if (!gpu_is_there())
+    return 77;
+  if (!seams_direct_works("/var/tmp")) {
+    printf("skipped all: the file system of /var/tmp has no O_DIRECT\n");
+    return 77;
+  }
+  return cmocka_run_group_tests_name("storage/devices cufile", tests, NULL, NULL);
+}
+
 int main(int argc, char **argv) {
   if (!rig_is_possible())
     return 77;
-  remote = argc > 1;
+  remote = argc > 1 && strcmp(argv[1], "cufile") != 0;
   setenv("HAUL_SIM_DEVICES", "2", 0);
+  if (argc > 1 && !remote)
+    return with_cufile();
   if (remote)
     return strcmp(argv[1], "rdma") == 0   ? with_a_nic()
            : strcmp(argv[1], "wire") == 0 ? with_this_hosts_nic()

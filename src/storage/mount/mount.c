@@ -124,7 +124,9 @@ static int open_source(struct mount *mount, struct haul_storage_error *error) {
 
 static int open_parts(struct mount *mount, struct haul_storage_error *error) {
   struct control_config config = {.workers = mount->config->workers,
-                                  .others = mount->config->allow_other};
+                                  .others = mount->config->allow_other,
+                                  .log = mount->config->log,
+                                  .user = mount->config->user};
   int status = open_source(mount, error);
   if (status)
     return status;

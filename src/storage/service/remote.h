@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "storage/service/rpc.h"
+#include "storage/util.h"
 
 struct remote_config {
   struct rpc_config rpc;
@@ -77,12 +78,6 @@ struct bounce_area {
   uint32_t taken; /* a bit per slot */
 };
 
-/* A line of the log that is repeated only when it has changed. */
-struct remote_note {
-  int64_t next; /* the earliest time of the next one */
-  char line[512];
-};
-
 /* Device memory: a client buffer for both directions. */
 struct source_memory {
   struct client_buffer buffer;
@@ -97,7 +92,7 @@ struct remote_source {
   void (*log)(void *user, int priority, const char *text);
   void *user;
   pthread_mutex_t note_lock; /* guards the notes */
-  struct remote_note reports, refusals;
+  struct storage_note reports, refusals;
 };
 
 struct remote_open_file {

@@ -11,8 +11,7 @@
 
 #include "storage/service/remote.h"
 
-#define RETRY_NS INT64_C(1000000000)  /* as libhaul's, for memory that a NIC refused */
-#define NOTE_NS  INT64_C(10000000000) /* between two lines of the log */
+#define RETRY_NS INT64_C(1000000000) /* as libhaul's, for memory that a NIC refused */
 
 haul_node *remote_node(struct source *source) {
   return rpc_node(remote_of(source)->rpc);
@@ -34,14 +33,9 @@ void remote_detach(struct source *source, struct source_memory *memory) {
 }
 
 /* Logs how device memory is reached whenever that changes. */
-static void say(struct remote_source *remote, struct remote_note *note, const char *line) {
-  haul_deadline now = haul_deadline_in(0);
+static void say(struct remote_source *remote, struct storage_note *note, const char *line) {
   pthread_mutex_lock(&remote->note_lock);
-  bool changed = now >= note->next && strcmp(line, note->line) != 0;
-  if (changed) {
-    snprintf(note->line, sizeof note->line, "%s", line);
-    note->next = now + NOTE_NS;
-  }
+  bool changed = storage_note_changes(note, line);
   pthread_mutex_unlock(&remote->note_lock);
   if (changed && remote->log)
     remote->log(remote->user, LOG_INFO, line);

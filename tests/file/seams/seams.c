@@ -50,10 +50,11 @@ int open(const char *path, int flags, ...) {
 int statx(int fd, const char *restrict path, int flags, unsigned mask, struct statx *restrict out) {
   int status = (int)syscall(SYS_statx, fd, path, flags, mask, out);
 #ifdef STATX_DIOALIGN
-  if (status == 0 && mask & STATX_DIOALIGN) {
+  bool changes = seams.no_direct || seams.memory_align;
+  if (status == 0 && mask & STATX_DIOALIGN && changes) {
     out->stx_mask |= STATX_DIOALIGN;
-    out->stx_dio_mem_align = seams.memory_align;
-    out->stx_dio_offset_align = seams.offset_align;
+    out->stx_dio_mem_align = seams.no_direct ? 0 : seams.memory_align;
+    out->stx_dio_offset_align = seams.no_direct ? 0 : seams.offset_align;
   }
 #endif
   return status;
@@ -61,7 +62,7 @@ int statx(int fd, const char *restrict path, int flags, unsigned mask, struct st
 
 int fstatfs(int fd, struct statfs *out) {
   int status = (int)syscall(SYS_fstatfs, fd, out);
-  if (status == 0 && seams.file_system)
+  if (status == 0 && seams.file_system && is_direct(fd))
     out->f_type = seams.file_system;
   return status;
 }

@@ -34,6 +34,8 @@ int rig_tear_down(void **state);
 uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool writes);
 /* A number among the daemon's counters, by its name with a '='. */
 uint64_t rig_counter(const struct rig *rig, const char *name);
+/* The last line of the workers' log. */
+const char *rig_note(void);
 /* The file's data at `offset`. */
 uint8_t rig_byte(uint64_t offset);
 
