@@ -2,7 +2,7 @@
  * Files of this host, read into regions of any place by the way with the fewest copies, and a
  * report of that way.
  *
- *   place            straight into the memory                        otherwise
+ *   place            without a copy in host memory                   otherwise
  *   host, dpdk       O_DIRECT                                        from the page cache
  *   p2p              O_DIRECT, on disks that reach the memory        from the page cache
  *   cuda             cuFile (NVIDIA's GPUDirect Storage)             staged
@@ -53,7 +53,7 @@ struct haul_file_report {
 
 /* Reads `length` bytes from `offset` of the file to `to_offset` of the region; they are in place on
  * return, visible to the device that owns them. Blocks as read(2) does. `flags`: 0, or
- * HAUL_REQUIRE_ZERO_COPY: fail rather than read any byte otherwise than straight into the region.
+ * HAUL_REQUIRE_ZERO_COPY: fail rather than copy a byte in host memory.
  * `report` is filled on failure, too, and may not be NULL.
  *
  * O_DIRECT takes bytes whose offset in the file, address and length are multiples of the file

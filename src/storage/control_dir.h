@@ -36,7 +36,7 @@ struct control_config {
   unsigned workers;      /* 0: one a processor, at most four */
   bool others;           /* other users may post the daemon's semaphores */
   struct source *source; /* of remote files, outlives the directory; NULL: files are local */
-  storage_log *log;      /* NULL: nothing is told */
+  storage_log *log;      /* NULL: no log */
   void *user;
 };
 

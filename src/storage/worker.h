@@ -52,7 +52,7 @@ struct workers_counters {
 /* `count` threads, and `offload_threads` for blocking calls. 0 or a negative errno value. */
 int workers_open(struct files *files, struct buffers *buffers, unsigned count,
                  unsigned offload_threads, struct workers **workers);
-/* Before the first ring: where it is told how device memory is read. */
+/* Before the first ring: where the way into device memory is logged. */
 void workers_log(struct workers *workers, storage_log *log, void *user);
 /* Blocks until the operations in flight have ended. The rings stay their owners'. */
 void workers_close(struct workers *workers);

@@ -52,7 +52,7 @@ struct offload_job {
 
 /* 0 or a negative errno value. */
 int offload_open(unsigned threads, struct offload **offload);
-/* Before the first job: where it is told how device memory is read. */
+/* Before the first job: where the way into device memory is logged. */
 void offload_log(struct offload *offload, storage_log *log, void *user);
 /* After the last job. */
 void offload_close(struct offload *offload);
