@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,29 +229,50 @@ static int read_device(struct reading *reading, struct haul_place place) {
   return reading->done < reading->length ? read_staged(reading) : 0;
 }
 
+static int read_range(struct reading *reading) {
+  struct haul_place place = library->place(reading->to);
+  int code = place.kind == HAUL_P2P ? read_mapped(reading, "into peer-to-peer memory")
+             : place.kind == HAUL_HOST || place.kind == HAUL_DPDK
+                 ? read_mapped(reading, "into host memory")
+                 : read_device(reading, place);
+  struct haul_file_report *report = reading->report;
+  report->bytes = reading->done;
+  if (report->direct == report->bytes)
+    report->reason[0] = '\0';
+  if (code || reading->done == reading->length)
+    return code;
+  return library->error(HAUL_ERANGE, 0, NULL, NULL, "the file ends after %zu of %zu bytes",
+                        reading->done, reading->length);
+}
+
+static int check_arguments(const struct reading *reading, unsigned flags) {
+  if (flags & ~HAUL_REQUIRE_ZERO_COPY)
+    return library->error(HAUL_EINVAL, 0, NULL, NULL, "unknown flags");
+  if (reading->offset > INT64_MAX - reading->length)
+    return library->error(HAUL_EINVAL, 0, NULL, NULL, "the offset is beyond any file");
+  if (!(library->rights(reading->to) & HAUL_WRITE))
+    return library->error(HAUL_EACCESS, 0, NULL, NULL, "the region is read-only");
+  return 0;
+}
+
+/* The caller's report may be of an earlier or later version. */
 static int file_read(haul_file *file, uint64_t offset, haul_region *to, uint64_t at, size_t length,
-                     bool direct_only, struct haul_file_report *report) {
-  struct haul_place place = library->place(to);
+                     unsigned flags, struct haul_file_report *report) {
+  struct haul_file_report whole = {.size = report->size};
   struct reading reading = {.file = file,
                             .to = to,
                             .offset = offset,
                             .at = at,
                             .length = length,
-                            .direct_only = direct_only,
-                            .report = report};
-  if (offset > INT64_MAX - length)
-    return library->error(HAUL_EINVAL, 0, NULL, NULL, "the offset is beyond any file");
-  int code = place.kind == HAUL_P2P ? read_mapped(&reading, "into peer-to-peer memory")
-             : place.kind == HAUL_HOST || place.kind == HAUL_DPDK
-                 ? read_mapped(&reading, "into host memory")
-                 : read_device(&reading, place);
-  report->bytes = reading.done;
-  if (report->direct == report->bytes)
-    report->reason[0] = '\0';
-  if (code || reading.done == length)
-    return code;
-  return library->error(HAUL_ERANGE, 0, NULL, NULL, "the file ends after %zu of %zu bytes",
-                        reading.done, length);
+                            .direct_only = flags & HAUL_REQUIRE_ZERO_COPY,
+                            .report = &whole};
+  if (report->size < sizeof report->size)
+    return library->error(HAUL_EINVAL, 0, NULL, NULL, "the report is not initialized");
+  int code = check_arguments(&reading, flags);
+  if (code == 0 && length > 0)
+    code = read_range(&reading);
+  memcpy(report, &whole, report->size < sizeof whole ? report->size : sizeof whole);
+  return code;
 }
 
 /* ---- Files ---- */

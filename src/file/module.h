@@ -5,8 +5,6 @@
 #ifndef HAUL_FILE_MODULE_H
 #define HAUL_FILE_MODULE_H
 
-#include <stdbool.h>
-
 #include "haul/file.h"
 
 #define FILE_MODULE "libhaul-file.so"
@@ -16,6 +14,7 @@ struct file_library {
       __attribute__((format(printf, 5, 6)));
   int (*error_system)(int system, const char *object, const char *call);
   struct haul_place (*place)(const haul_region *region);
+  unsigned (*rights)(const haul_region *region);
   void *(*address)(const haul_region *region);
   void (*release)(haul_region *region);
   /* Host memory of the node of `like`. */
@@ -26,9 +25,9 @@ struct file_library {
 
 struct file_module {
   int (*open)(const struct file_library *library, int descriptor, haul_file **file);
-  /* The region has the range, which is not empty, and is writable. */
+  /* The region has the range. */
   int (*read)(haul_file *file, uint64_t offset, haul_region *to, uint64_t at, size_t length,
-              bool direct_only, struct haul_file_report *report);
+              unsigned flags, struct haul_file_report *report);
   void (*close)(haul_file *file);
 };
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
  * Reading files: the public calls, over a module that is loaded when needed. */
-#include <string.h>
-
 #include "core/error.h"
 #include "core/library.h"
 #include "file/module.h"
@@ -34,43 +32,29 @@ static int copy_host(haul_region *to, uint64_t at, haul_region *from, size_t len
 }
 
 static const struct file_library file_library = {
-    error_set,           error_system, haul_region_place, haul_region_address,
-    haul_region_release, get_host,     copy_host};
+    error_set,           error_system,        haul_region_place, haul_region_rights,
+    haul_region_address, haul_region_release, get_host,          copy_host};
+
+static const char mistake[] = "file, region or report is NULL";
 
 HAUL_API int haul_file_open(int descriptor, haul_file **file) {
-  int code = node_enter("haul_file_open", file, "file is NULL");
+  int code = node_enter("haul_file_open", file, mistake);
   if (code)
     return code;
   return library_open(&library) ? table.module->open(&file_library, descriptor, file)
                                 : HAUL_ENOTSUP;
 }
 
-static int check_read(const haul_region *to, uint64_t at, size_t length, unsigned flags) {
-  int code = region_check(to, at, length);
-  if (code)
-    return code;
-  if (flags & ~HAUL_REQUIRE_ZERO_COPY)
-    return error_code(HAUL_EINVAL, "flags");
-  if (!to->memory.writable)
-    return error_code(HAUL_EACCESS, NULL);
-  return memory_alive(&to->memory) ? 0 : error_code(HAUL_ESTALE, NULL);
-}
-
 HAUL_API int haul_file_read(haul_file *file, uint64_t offset, haul_region *to, uint64_t to_offset,
                             size_t length, unsigned flags, struct haul_file_report *report) {
-  struct haul_file_report whole = HAUL_FILE_REPORT_INIT;
-  int code =
-      node_enter("haul_file_read", file && to && report && report->size >= sizeof report->size,
-                 "file, region or report is NULL");
+  int code = node_enter("haul_file_read", file && to && report, mistake);
+  if (code == 0)
+    code = region_check(to, to_offset, length);
   if (code)
     return code;
-  size_t size = report->size < sizeof whole ? report->size : sizeof whole;
-  code = check_read(to, to_offset, length, flags);
-  if (code == 0 && length > 0)
-    code = table.module->read(file, offset, to, to_offset, length, flags, &whole);
-  whole.size = report->size;
-  memcpy(report, &whole, size);
-  return code;
+  if (!memory_alive(&to->memory))
+    return error_code(HAUL_ESTALE, NULL);
+  return table.module->read(file, offset, to, to_offset, length, flags, report);
 }
 
 HAUL_API void haul_file_close(haul_file *file) {
