@@ -31,9 +31,9 @@ static void print_overview(FILE *out) {
   for (size_t i = 0; i < COMMAND_COUNT; i++)
     fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
   fputs("  help       Show the help of a command\n"
+        "  version    Show the versions of the command and of the library\n"
         "\n"
-        "`haul help COMMAND` or `haul COMMAND --help` shows options and examples;\n"
-        "`haul --version` shows the version.\n"
+        "`haul help COMMAND` or `haul COMMAND --help` shows options and examples.\n"
         "exit status: 0 done, 1 failed, 2 wrong usage\n",
         out);
 }
@@ -66,16 +66,19 @@ static bool is_either(const char *text, const char *one, const char *other) {
   return strcmp(text, one) == 0 || strcmp(text, other) == 0;
 }
 
+static int version(void) {
+  printf("haul %d.%d.%d (libhaul %s)\n", HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR, HAUL_VERSION_PATCH,
+         haul_version());
+  return EXIT_DONE;
+}
+
 static int dispatch(int argc, char **argv) {
   if (argc < 2) {
     print_overview(stderr);
     return EXIT_USAGE;
   }
-  if (is_either(argv[1], "--version", "-V")) {
-    printf("haul %d.%d.%d (libhaul %s)\n", HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR,
-           HAUL_VERSION_PATCH, haul_version());
-    return EXIT_DONE;
-  }
+  if (is_either(argv[1], "--version", "-V") || strcmp(argv[1], "version") == 0)
+    return version();
   if (is_either(argv[1], "--help", "-h") || strcmp(argv[1], "help") == 0)
     return help(argc - 1, argv + 1);
   const struct command *command = find_command(argv[1]);

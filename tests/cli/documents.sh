@@ -8,7 +8,7 @@ here=$(dirname "$0")
 . "$here/lib.sh"
 root=$here/../..
 
-commands=$("$HAUL" help | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -v '^help$')
+commands=$("$HAUL" help | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -vx -e help -e version)
 
 options_of() {
   "$HAUL" help "$1" | sed -n 's/^  --\([a-z-]*\).*/\1/p'
@@ -57,7 +57,7 @@ named() {
 }
 (cd "$root" && find src cmd include integrations -name '*.[ch]' -exec cat {} +) |
   grep -oE '\b[a-z_0-9]+\(' | sort -u >"$work/functions"
-for page in README.md "$root"/docs/*.md; do
+for page in README.md CHANGELOG.md CONTRIBUTING.md "$root"/docs/*.md; do
   page=${page#"$root/"}
   absent=$failures
   while read -r line name; do

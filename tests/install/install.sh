@@ -85,7 +85,7 @@ declared=$(printf '#include <haul/%s.h>\n' device access file world directory st
   grep -o '\bhaul_[a-z_]*(' | tr -d '(' | sort -u)
 holds "it exports what the headers declare, and nothing else" is_same "$exported" "$declared"
 holds "symbols carry the version node" is_empty \
-  "$(nm -D --defined-only "$library" | grep haul_ | grep -v '@@HAUL_0$')"
+  "$(nm -D --defined-only "$library" | grep haul_ | grep -v "@@HAUL_${version%%.*}$")"
 strip -o "$work/stripped" "$library"
 size=$(stat -c %s "$work/stripped")
 echo "        stripped size $((size / 1024)) KiB"
