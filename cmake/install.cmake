@@ -1,9 +1,10 @@
-# Installs library, headers, pkg-config and CMake files, man pages; cmd/haul installs the command.
+# Installs library, headers, pkg-config and CMake files, man pages; cmd/haul installs the command. The component
+# `runtime` has what programs need to run; it is also the wheel's, with the component `python` (pyproject.toml).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS haul EXPORT haulTargets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT development
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/haul/haul.h include/haul/device.h include/haul/access.h
   include/haul/file.h

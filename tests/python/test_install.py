@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The steps of a user: `make install`, `pip install .`, import; without network, outside the tree."""
+"""The folder of the package as a wheel has it: library, command, modules and plugins inside, wherever it lies.
 
-import importlib.util
+tests/python/wheel.sh builds and installs the wheel itself.
+"""
+
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,6 @@ import unittest
 
 import support
 
-PACKAGE = support.REPOSITORY / "integrations/python"
 USE = """
 import haul
 assert haul.__file__.startswith({target!r}), haul.__file__
@@ -21,30 +21,28 @@ with haul.Node() as node, node.alloc(4096) as region:
     view[:5] = b"hello"
     print(haul.__version__, bytes(view[:5]).decode())
     del view
+maps = open("/proc/self/maps").read()
+assert {target!r} + "/haul/lib/libhaul.so.0" in maps, maps
 """
-
-
-def has_bdist_wheel():
-    """Of setuptools from 70.1 on; importing setuptools would patch distutils."""
-    setuptools = importlib.util.find_spec("setuptools")
-    return pathlib.Path(setuptools.origin).with_name("command").joinpath("bdist_wheel.py").exists()
 
 
 @unittest.skipIf("HAUL_TEST_SANITIZED" in os.environ, "the installed package has no sanitizer")
 class Install(support.Case):
     def setUp(self):
-        for name in ("pip", "setuptools", "wheel"):
-            if importlib.util.find_spec(name) or (name == "wheel" and has_bdist_wheel()):
-                continue
-            self.skipTest(f"{sys.executable} has no {name}: sudo apt-get install python3-{name}")
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+        self.target = self.folder / "target"
         self.environment = {
             key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
         }
+        for component in ("runtime", "python"):
+            build = os.environ["HAUL_BUILD"]
+            self.run_in("cmake", "--install", build, "--component", component,
+                        "--prefix", self.folder / "first" / "haul")  # fmt: skip
+        (self.folder / "first").rename(self.target)
 
-    def run_quietly(self, *command, **environment):
+    def run_in(self, *command, status=0, **environment):
         ended = subprocess.run(
             command,
             env={**self.environment, **environment},
@@ -53,54 +51,39 @@ class Install(support.Case):
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.assertEqual(ended.returncode, 0, ended.stdout)
+        self.assertEqual(ended.returncode, status, ended.stdout)
         return ended.stdout
 
-    def pip(self, **environment):
-        """Builds in a copy, as pip writes into the sources."""
-        source, target = self.folder / "source", self.folder / "target"
-        shutil.copytree(
-            PACKAGE, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
-        )
-        command = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps"]
-        offline = {
-            "PIP_NO_INDEX": "1",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_NO_CACHE_DIR": "1",
-        }
-        return subprocess.run(
-            [*command, "--target", target, source],
-            env={**self.environment, **offline, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def test_without_the_library(self):
-        nothing = str(self.folder)
-        ended = self.pip(PKG_CONFIG_LIBDIR=nothing, PKG_CONFIG_PATH=nothing)
-        self.assertNotEqual(ended.returncode, 0)
-        self.assertIn("HAUL_PREFIX=", ended.stdout)
-
-    def test_without_wheel(self):
-        if has_bdist_wheel():
-            self.skipTest("this setuptools builds wheels itself")
-        (self.folder / "sitecustomize.py").write_text("import sys\nsys.modules['wheel'] = None\n")
-        ended = self.pip(PYTHONPATH=str(self.folder))
-        self.assertNotEqual(ended.returncode, 0)
-        self.assertIn("needs wheel: sudo apt-get install python3-wheel", ended.stdout)
+    def python(self, *arguments, **options):
+        return self.run_in(sys.executable, *arguments, PYTHONPATH=str(self.target), **options)
 
     def test_import(self):
-        prefix, target = self.folder / "prefix", self.folder / "target"
-        self.run_quietly("cmake", "--install", os.environ["HAUL_BUILD"], "--prefix", prefix)
-        ended = self.pip(HAUL_PREFIX=str(prefix))
-        self.assertEqual(ended.returncode, 0, ended.stdout)
-        installed = {path.name for path in (target / "haul").iterdir()}
+        installed = {path.name for path in (self.target / "haul").iterdir()}
         self.assertTrue({"py.typed", "_haul.pyi", "_haul.abi3.so"} <= installed, installed)
-        self.assertNotIn("_haul", installed)
-        use = USE.format(target=str(target))
-        said = self.run_quietly(sys.executable, "-c", use, PYTHONPATH=str(target))
+        said = self.python("-c", USE.format(target=str(self.target)))
         self.assertTrue(said.endswith(" hello\n"), said)
+
+    def test_command(self):
+        self.assertRegex(self.python("-m", "haul", "version"), r"^haul \S+ \(libhaul \S+\)$")
+        self.assertIn("usage: haul", self.python("-m", "haul", status=2))
+
+    def test_without_the_command(self):
+        (self.target / "haul/bin/haul").unlink()
+        said = self.python("-m", "haul", "version", status=1, PATH="/nowhere")
+        self.assertIn("hint: install the command haul", said)
+
+    def test_directory(self):
+        if not (self.target / "haul/lib/haul/libhaul-directory.so").exists():
+            self.skipTest("haul is built without directories")
+        said = self.python("-m", "haul", "ls", "etcd://127.0.0.1:1/x", status=1)
+        self.assertIn("check that etcd listens there", said)
+
+    def test_plugin_of_nixl(self):
+        plugin = self.target / "haul/lib/haul/nixl/libplugin_HAUL.so"
+        if not plugin.exists():
+            self.skipTest("haul is built without the plugin for NIXL")
+        said = self.python("-c", "import haul.nixl; print(haul.nixl.plugin())")
+        self.assertEqual(said, f"{plugin}\n")
 
 
 if __name__ == "__main__":
