@@ -44,6 +44,10 @@ install: build ## install under PREFIX (/usr/local)
 dist: ## pack the last commit as build/dist/haul-VERSION.tar.gz
 	@tools/dist
 
+wheel: ## build the wheel of the Python package in build/dist
+	@tools/deps --packages
+	@tools/wheel
+
 clean: ## delete build/
 	@cmake -E rm -rf build
 
@@ -51,4 +55,4 @@ help: ## print these targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 12
 	@echo "Variables: PREFIX, DESTDIR, JOBS, TEST_JOBS, VERBOSE"
 
-.PHONY: all build deps check check-vm check-gpu demo bench install dist clean help
+.PHONY: all build deps check check-vm check-gpu demo bench install dist wheel clean help

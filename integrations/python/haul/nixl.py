@@ -89,7 +89,10 @@ def make_folder(root, plugins, ours):
     def inside(place):
         return {os.path.basename(path): path for path in glob.glob(place + "/*.so*")}
 
-    link_all(root, {package + ".libs": os.path.join(site, package + ".libs")})
+    link_all(root, {
+        package + ".libs": os.path.join(site, package + ".libs"),
+        "libhaul": os.path.realpath(os.path.join(os.path.dirname(ours), "../..")),
+    })  # fmt: skip
     link_all(os.path.dirname(folder), inside(libraries))
     link_all(folder, {**inside(plugins), PLUGIN: ours})
     return folder
