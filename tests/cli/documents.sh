@@ -6,7 +6,7 @@
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
-root=$here/../..
+root=$(realpath "$here/../..")
 
 commands=$("$HAUL" help | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -vx -e help -e version)
 
@@ -93,7 +93,25 @@ missing = [some for some in variants.values() if not any(phrase in library for p
 sys.exit(f"not in src: {missing}" if missing or len(variants) < 5 else 0)
 END
 
-section "completion"
+# What is to complete in every shell: the words, and what they complete to.
+completions() {
+  local command
+  for command in $commands; do
+    echo "${command:0:2} $command"
+    echo "$command --h --help"
+  done
+  cat <<'END'
+put file localhost/name --only m map
+put file localhost/name --only r rdma
+bench localhost --op mess message
+explain s sim:0
+explain host localhost/name --op f fetch-add
+help pi pingpong
+put wei weights.bin
+END
+}
+
+section "completion in bash"
 # completes WORDS… WANTED: completion of the words offers WANTED.
 completes() {
   local wanted=${*: -1}
@@ -108,17 +126,49 @@ ln -s "$(realpath "$HAUL")" "$work/bin/haul"
 PATH=$work/bin:$PATH
 # shellcheck source=tools/completion/haul.bash
 . "$root/tools/completion/haul.bash"
-for command in $commands; do
-  completes "${command:0:2}" "$command"
-  completes "$command" --h --help
-done
-completes put file localhost/name --only m map
-completes put file localhost/name --only r rdma
-completes bench localhost --op mess message
-completes explain s sim:0
-completes explain host localhost/name --op f fetch-add
-completes help pi pingpong
 cd "$work" && : >weights.bin
-completes put wei weights.bin
+while read -r -a words; do
+  completes "${words[@]}"
+done < <(completions)
+
+section "completion in fish"
+if command -v fish >/dev/null; then
+  mkdir -p "$work/config/fish/completions"
+  cp "$root/tools/completion/haul.fish" "$work/config/fish/completions/"
+  while read -r -a words; do
+    wanted=${words[-1]} line="haul ${words[*]:0:${#words[@]}-1}"
+    holds "'$line' completes to '$wanted'" grep -qx -e "$wanted" <(XDG_CONFIG_HOME=$work/config HOME=$work \
+      fish -c 'complete -C "$argv"' "$line" | cut -f 1)
+  done < <(completions)
+else
+  skipped "completion in fish: it is missing (apt-get install fish)"
+fi
+
+section "completion in zsh"
+# The functions of its completion system print what they are given: without a terminal there is no line to complete.
+zsh_completes() {
+  # shellcheck disable=SC2016 # for zsh
+  zsh -fc '
+    cd $1 && shift
+    compadd() { print -l -- ${@:#-*} }
+    _describe() { print -l -- ${${(P)2}%%:*} }
+    _files() { print -l -- * }
+    words=(haul "$@") CURRENT=$((1 + $#))
+    source $HAUL_COMPLETION' - "$work" "$@"
+}
+if command -v zsh >/dev/null; then
+  export HAUL_COMPLETION
+  HAUL_COMPLETION=$(realpath "$root/tools/completion/_haul")
+  # shellcheck disable=SC2016 # for zsh
+  holds "zsh finds the function" test _haul = \
+    "$(zsh -fc 'fpath=($1 $fpath); autoload -U compinit; compinit -D -u; print $_comps[haul]' - "${HAUL_COMPLETION%/*}")"
+  while read -r -a words; do
+    wanted=${words[-1]}
+    holds "'haul ${words[*]:0:${#words[@]}-1}' completes to '$wanted'" \
+      grep -qx -e "$wanted" <(zsh_completes "${words[@]:0:${#words[@]}-1}")
+  done < <(completions)
+else
+  skipped "completion in zsh: it is missing (apt-get install zsh)"
+fi
 
 finish

@@ -45,7 +45,7 @@ for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/acce
   share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 share/man/man7/haul-usrbio.7 \
   share/man/man7/haul-nccl.7 share/man/man7/haul-nixl.7 share/man/man7/haul-ucx.7 \
   include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h include/hf3fs/hf3fs_usrbio.h include/hf3fs/hf3fs_usrbio_gdr.h \
-  share/bash-completion/completions/haul; do
+  share/bash-completion/completions/haul share/zsh/site-functions/_haul share/fish/vendor_completions.d/haul.fish; do
   holds "$file is there" test -s "$prefix/$file"
 done
 holds "every page of the source is there" is_same \
