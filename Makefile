@@ -48,6 +48,9 @@ wheel: ## build the wheel of the Python package in build/dist
 	@tools/deps --packages
 	@tools/wheel
 
+html: ## make HTML of the README, the guide and the man pages in build/html
+	@tools/html
+
 clean: ## delete build/
 	@cmake -E rm -rf build
 
@@ -55,4 +58,4 @@ help: ## print these targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 12
 	@echo "Variables: PREFIX, DESTDIR, JOBS, TEST_JOBS, VERBOSE"
 
-.PHONY: all build deps check check-vm check-gpu demo bench install dist wheel clean help
+.PHONY: all build deps check check-vm check-gpu demo bench install dist wheel html clean help
