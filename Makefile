@@ -44,6 +44,10 @@ install: build ## install under PREFIX (/usr/local)
 dist: ## pack the last commit as build/dist/haul-VERSION.tar.gz
 	@tools/dist
 
+deb: ## build the Debian packages of the last commit in build/deb
+	@tools/deps --packages
+	@tools/deb
+
 wheel: ## build the wheel of the Python package in build/dist
 	@tools/deps --packages
 	@tools/wheel
@@ -58,4 +62,4 @@ help: ## print these targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 12
 	@echo "Variables: PREFIX, DESTDIR, JOBS, TEST_JOBS, VERBOSE"
 
-.PHONY: all build deps check check-vm check-gpu demo bench install dist wheel html clean help
+.PHONY: all build deps check check-vm check-gpu demo bench install dist deb wheel html clean help

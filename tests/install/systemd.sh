@@ -4,7 +4,8 @@
 # The units under a real systemd, the first process of new namespaces over the installed system and a temporary
 # file system: user, sandbox, readiness, sockets, kill and stop.
 #
-#   systemd.sh BUILD
+#   systemd.sh BUILD              installed in this system
+#   systemd.sh --installed ROOT   installed in the system in ROOT, by its packages
 
 set -u # ctest bounds the time
 work=$(mktemp -d "${TMPDIR:-/tmp}/haul-systemd.XXXXXX")
@@ -35,8 +36,8 @@ become_systemd() {
   local root=$work/layer/root
   mount --make-rprivate / && mkdir "$work/layer" && mount -t tmpfs layer "$work/layer" &&
     mkdir "$root" "$work/layer/upper" "$work/layer/work" &&
-    mount -t overlay overlay -o "lowerdir=/,upperdir=$work/layer/upper,workdir=$work/layer/work" "$root" &&
-    cp -a "$work/stage/usr/." "$root/usr/" && mount -t proc proc "$root/proc" &&
+    mount -t overlay overlay -o "lowerdir=$system,upperdir=$work/layer/upper,workdir=$work/layer/work" "$root" &&
+    { [[ $system != / ]] || cp -a "$work/stage/usr/." "$root/usr/"; } && mount -t proc proc "$root/proc" &&
     mount -t sysfs sysfs "$root/sys" &&
     mount --rbind /dev "$root/dev" && mount -t tmpfs -o mode=755 run "$root/run" &&
     mount -t tmpfs tmp "$root/tmp" && mkdir "$root/run/haul-test" &&
@@ -108,7 +109,7 @@ check() {
 }
 
 if [[ ${1-} == --inside ]]; then
-  work=$2
+  work=$2 system=$3
   become_systemd
 fi
 if [[ ${1-} == --under-systemd ]]; then
@@ -120,12 +121,16 @@ fi
 trap clean_up EXIT
 trap 'exit 1' INT TERM
 [[ $(id -u) == 0 ]] || skip_all "only root may make the namespaces"
-[[ -x /lib/systemd/systemd ]] || skip_all "it is not installed (apt-get install systemd)"
+system=/
+[[ $1 != --installed ]] || system=$2
+[[ -x $system/lib/systemd/systemd ]] || skip_all "it is not installed (apt-get install systemd)"
 mkdir "$work/result"
-DESTDIR=$work/stage cmake --install "$1" --prefix /usr >"$work/out" 2>&1 || {
-  cat "$work/out"
-  exit 1
-}
+if [[ $system == / ]]; then
+  DESTDIR=$work/stage cmake --install "$1" --prefix /usr >"$work/out" 2>&1 || {
+    cat "$work/out"
+    exit 1
+  }
+fi
 for at in $(groups); do
   mkdir "$at/$group" 2>"$work/out" || skip_all "no cgroup of its own: $(cat "$work/out")"
   # A new cpuset is empty and accepts no process.
@@ -136,8 +141,8 @@ done
 # shellcheck disable=SC2016
 timeout -s KILL 120 bash -c '
   for at in $1; do echo $$ >"$at/$2/cgroup.procs"; done
-  exec unshare --mount --pid --fork --kill-child --uts --ipc --net --cgroup bash "$3" --inside "$4"
-' - "$(groups)" "$group" "$0" "$work" >"$work/said" 2>&1
+  exec unshare --mount --pid --fork --kill-child --uts --ipc --net --cgroup bash "$3" --inside "$4" "$5"
+' - "$(groups)" "$group" "$0" "$work" "$system" >"$work/said" 2>&1
 if [[ ! -s $work/result/output ]]; then
   skip_all "it does not start here: $(tail -n 1 "$work/said")$([[ -e $work/result/begun ]] || echo ' (no namespaces or overlay)')"
 fi

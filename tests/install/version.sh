@@ -32,6 +32,7 @@ is "the library's file" "$(basename "$(realpath "$library")")" "libhaul.so.$vers
 is "SONAME" "$(readelf -dW "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')" "libhaul.so.$major"
 is "version node" "$(sed -n 's/^\(HAUL_.*\) {$/\1/p' "$source/src/libhaul.map")" "HAUL_$major"
 is "CHANGELOG.md" "$(sed -n 's/^## \([0-9.]*\) .*/\1/p;T;q' "$source/CHANGELOG.md")" "$version"
+is "Debian's changelog" "$(sed -n '1s/^haul (\(.*\)-[0-9]*) .*/\1/p' "$source/packaging/debian/changelog")" "$version"
 is "files of packages that state a version of their own" \
   "$(cd "$source" && grep -rlE --include=pyproject.toml --include=setup.py '^ *version *= *"' integrations)" ""
 ((failures == 0))
