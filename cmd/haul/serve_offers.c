@@ -114,8 +114,8 @@ static int open_regular(const char *path, int *descriptor, size_t *size) {
 
 static int make_from_file(const struct offer *offer, haul_node *node, haul_region **region) {
   const struct haul_place host = {HAUL_HOST, 0};
-  size_t size;
-  int descriptor, status = open_regular(offer->path, &descriptor, &size);
+  size_t size = 0;
+  int descriptor = -1, status = open_regular(offer->path, &descriptor, &size);
   if (status)
     return status;
   status = haul_region_alloc(node, host, size, 0, region)
@@ -138,8 +138,8 @@ static void print_load(const struct offer *offer, const struct haul_file_report 
 static int load_region(const struct offer *offer, haul_region *region) {
   struct haul_file_report report = HAUL_FILE_REPORT_INIT;
   haul_file *file = NULL;
-  size_t size;
-  int descriptor, status = open_regular(offer->load, &descriptor, &size);
+  size_t size = 0;
+  int descriptor = -1, status = open_regular(offer->load, &descriptor, &size);
   if (status)
     return status;
   if (size > offer->size)
