@@ -87,9 +87,22 @@ static void a_trial_begins_anew_when_there_was_no_work(void **state) {
   int64_t now = MS;
   for (int i = 0; i < 100; i++) {
     run(&trial, &now, 90, 1000, 1500);
-    trial.began = 0; /* as a request does when no other is unanswered */
+    splice_trial_abandon(&trial); /* by a request when no other is unanswered */
     now += 1000 * MS;
   }
+  assert_false(trial.copies);
+}
+
+/* A burst after a steady stream would otherwise keep the way that was being tried. */
+static void an_abandoned_trial_of_the_slower_way_ends(void **state) {
+  (void)state;
+  struct splice_trial trial = {0};
+  int64_t now = MS;
+  while (!trial.copies)
+    run(&trial, &now, 1, 1000, 500);
+  splice_trial_abandon(&trial);
+  assert_false(trial.copies);
+  run(&trial, &now, 90, 1000, 500);
   assert_false(trial.copies);
 }
 
@@ -102,6 +115,7 @@ int main(void) {
       cmocka_unit_test(a_change_of_load_is_noticed),
       cmocka_unit_test(the_first_half_of_a_trial_does_not_count),
       cmocka_unit_test(a_trial_begins_anew_when_there_was_no_work),
+      cmocka_unit_test(an_abandoned_trial_of_the_slower_way_ends),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

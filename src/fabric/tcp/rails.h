@@ -212,6 +212,8 @@ void tx_move_cursor(struct tx_frame *frame, uint64_t bytes);
 ssize_t tx_send_pages(struct tcp_rail *rail, struct tx_frame *frame);
 /* Sockets took these bytes at `now`; requests were unanswered all the time since `began`. */
 void splice_trial_count(struct splice_trial *trial, uint64_t bytes, int64_t now);
+/* Ends a trial without a result. */
+void splice_trial_abandon(struct splice_trial *trial);
 /* Whether the system splices pages here: 0, or the errno. Without the lock. */
 int tcp_probe_splice(void);
 

@@ -71,6 +71,12 @@ void splice_trial_count(struct splice_trial *trial, uint64_t bytes, int64_t now)
   trial->began = 0;
 }
 
+/* The other way is tried again after more trials. */
+void splice_trial_abandon(struct splice_trial *trial) {
+  trial->began = 0;
+  trial->copies = trial->copy_wins;
+}
+
 /* This rail copies from now on; reports show it. */
 static void stop_splicing(struct tcp_rail *rail) {
   rail->tx.may_splice = false;

@@ -21,8 +21,8 @@ static struct tcp_slot *slot_new(struct tcp_endpoint *endpoint, uint64_t *reques
   while (endpoint->slots[endpoint->next_slot].busy)
     endpoint->next_slot = (endpoint->next_slot + 1) % TCP_WINDOW;
   struct tcp_slot *slot = &endpoint->slots[endpoint->next_slot];
-  if (endpoint->busy_slots == 0)
-    endpoint->trial.began = 0; /* the application was slower than the path */
+  if (endpoint->busy_slots == 0) /* the application was slower than the path */
+    splice_trial_abandon(&endpoint->trial);
   slot->generation++;
   slot->busy = true;
   *request = (uint64_t)slot->generation << 32 | endpoint->next_slot;
@@ -127,9 +127,9 @@ __attribute__((cold)) bool slots_drop(struct tcp_rail *rail, struct list *works)
 
 /* Works; with the endpoint's lock */
 
-/* Payload bytes that are queued, or that the peer was asked for. */
-static uint64_t load_of(const struct tcp_rail *rail) {
-  return rail->tx.queued + rail->expected;
+/* Payload bytes that this side has queued, or that it has asked for, which come the other way. */
+static uint64_t load_of(const struct tcp_rail *rail, const struct work *work) {
+  return work->operation == HAUL_OP_READ ? rail->expected : rail->tx.queued;
 }
 
 /* The best rank takes the express rail, where no other works are queued; others take the rail with
@@ -142,7 +142,7 @@ static struct tcp_rail *choose_rail(const struct tcp_endpoint *endpoint, const s
     return express;
   for (unsigned i = 0; i < endpoint->rail_count; i++) {
     struct tcp_rail *rail = endpoint->rails[i];
-    if (rail_takes_works(rail) && (!best || load_of(rail) + least < load_of(best)))
+    if (rail_takes_works(rail) && (!best || load_of(rail, work) + least < load_of(best, work)))
       best = rail;
   }
   return best;
