@@ -138,7 +138,7 @@ static void check_query(const Setup &setup) {
   CHECK(setup.agent.backend->query_memory(list, found) == SUCCESS && found.size() == 4);
   CHECK(found[0] && found[1] && !found[2] && !found[3]);
   std::string size = std::to_string(std::filesystem::file_size(setup.name));
-  for (int i = 0; i < 2; i++)
+  for (size_t i = 0; i < 2; i++)
     CHECK(found[i]->at("size") == size && found[i]->contains("mode") &&
           found[i]->contains("mtime"));
 }
