@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -197,24 +198,50 @@ static void names_are_removed_with_all_that_they_contain(void **state) {
   assert_int_equal(remove_name(".", "folder", false), 0);
 }
 
+static pid_t other; /* a process that uses the mount, too; 0: none */
+
+/* Until it is killed, the test ends, or the mount ends. */
+static void use_names(pid_t parent) {
+  char name[64];
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent)
+    _exit(0);
+  for (unsigned i = 0;; i++) {
+    snprintf(name, sizeof name, "folder/other-%u", i % 8);
+    if (mkdir(at_point(&mounted, name), 0700) || rmdir(at_point(&mounted, name)))
+      _exit(1);
+  }
+}
+
+static int end_other(void) {
+  int status = 0;
+  if (other > 0) {
+    kill(other, SIGKILL);
+    waitpid(other, &status, 0);
+  }
+  other = 0;
+  return status;
+}
+
+static int tear_down_both(void **state) {
+  end_other();
+  return mounted_tear_down(state);
+}
+
 /* The kernel holds the lock of the folder for them, which dropping a name needs, too. */
 static void names_change_while_others_use_them(void **state) {
   (void)state;
-  char name[64];
-  pid_t child = fork();
-  if (child == 0)
-    for (unsigned i = 0;; i++) {
-      snprintf(name, sizeof name, "folder/other-%u", i % 8);
-      mkdir(at_point(&mounted, name), 0700);
-      rmdir(at_point(&mounted, name));
-    }
+  pid_t parent = getpid();
+  other = fork();
+  assert_true(other >= 0);
+  if (other == 0)
+    use_names(parent);
   for (int i = 0; i < 300; i++) {
     folder_put(mounted.point, "folder/mine", "");
     assert_int_equal(move_name("folder", "mine", number_of("folder"), "moved", true), 0);
     assert_int_equal(remove_name("folder", "moved", true), 0);
   }
-  kill(child, SIGKILL);
-  waitpid(child, NULL, 0);
+  assert_true(WIFSIGNALED(end_other())); /* else one of its calls has failed */
 }
 
 static int punch(int flags) {
@@ -499,7 +526,7 @@ int main(int count, char **arguments) {
       TEST(moved_names_are_seen_at_once),
       TEST(moves_need_valid_names_and_known_folders),
       TEST(names_are_removed_with_all_that_they_contain),
-      TEST(names_change_while_others_use_them),
+      cmocka_unit_test_setup_teardown(names_change_while_others_use_them, set_up, tear_down_both),
       TEST(all_holes_are_checked_before_the_first_is_punched),
       TEST(a_thousand_holes_are_punched_at_once),
       TEST(every_file_and_folder_has_the_magic),
