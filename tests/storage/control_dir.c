@@ -342,43 +342,57 @@ static void dead_processes_without_handles_are_reaped(void **state) {
 }
 
 /* A file as clients make it, last used long ago; returns its descriptor. */
-static int leave_file(const char *id, char path[64], uid_t uid) {
+static char left_files[6][64];
+static unsigned left_count;
+
+/* Leaves a file as of a client that has died long ago. */
+static const char *leave_file(const char *id, uid_t uid, int *fd) {
   const struct timespec long_ago[2] = {{1000000000, 0}, {1000000000, 0}};
-  snprintf(path, 64, "/dev/shm/hf3fs-iov-%s-%d", id, getpid());
-  int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  assert_true(fd >= 0);
-  assert_int_equal(ftruncate(fd, 4096), 0);
-  assert_int_equal(fchown(fd, uid, (gid_t)-1), 0);
-  assert_int_equal(futimens(fd, long_ago), 0);
-  return fd;
+  char *path = left_files[left_count++];
+  snprintf(path, sizeof left_files[0], "/dev/shm/hf3fs-iov-%s-%d", id, getpid());
+  *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  assert_true(*fd >= 0);
+  assert_int_equal(ftruncate(*fd, 4096), 0);
+  assert_int_equal(fchown(*fd, uid, (gid_t)-1), 0);
+  assert_int_equal(futimens(*fd, long_ago), 0);
+  return path;
+}
+
+static int remove_left_files(void **state) {
+  while (left_count > 0)
+    unlink(left_files[--left_count]);
+  return rig_tear_down(state);
 }
 
 static void left_files_of_dead_clients_are_removed_at_the_start(void **state) {
   (void)state;
-  char left[64], open_one[64], mapped_one[64], young[64], link[64], other[64];
-  rig_close(&rig);
-  close(leave_file("left", left, getuid()));
-  int fd = leave_file("open", open_one, getuid());
-  int mapped = leave_file("mapped", mapped_one, getuid());
-  char *memory = mmap(NULL, 4096, PROT_READ, MAP_SHARED, mapped, 0);
+  int fd, in_use;
+  const char *left = leave_file("left", getuid(), &fd);
+  close(fd);
+  const char *mapped = leave_file("mapped", getuid(), &fd);
+  char *memory = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
   assert_true(memory != MAP_FAILED);
-  close(mapped);
-  int just_made = leave_file("young", young, getuid());
-  assert_int_equal(futimens(just_made, NULL), 0);
-  close(just_made);
-  close(leave_file("link", link, getuid()));
+  close(fd);
+  const char *young = leave_file("young", getuid(), &fd);
+  assert_int_equal(futimens(fd, NULL), 0);
+  close(fd);
+  const char *link = leave_file("link", getuid(), &fd);
+  close(fd);
   assert_int_equal(unlink(link), 0);
   assert_int_equal(symlink(young, link), 0);
-  close(leave_file("other", other, getuid() == 0 ? 12345 : getuid()));
+  const char *other = leave_file("other", getuid() == 0 ? 12345 : getuid(), &fd);
+  close(fd);
+  const char *open_one = leave_file("open", getuid(), &in_use);
+  rig_close(&rig);
   rig_open(&rig, 1);
   assert_int_equal(access(left, F_OK), -1);
   assert_int_equal(access(other, F_OK), -1); /* root's daemon serves all users */
   assert_int_equal(unlink(open_one), 0);
-  assert_int_equal(unlink(mapped_one), 0);
+  assert_int_equal(unlink(mapped), 0);
   assert_int_equal(unlink(young), 0);
   assert_int_equal(unlink(link), 0);
   munmap(memory, 4096);
-  close(fd);
+  close(in_use);
 }
 
 static void one_ring_works_beside_a_thousand(void **state) {
@@ -417,7 +431,8 @@ int main(void) {
       TEST(the_last_handle_removes_a_processs_entries),
       TEST(handles_of_others_remove_nothing),
       TEST(dead_processes_without_handles_are_reaped),
-      TEST(left_files_of_dead_clients_are_removed_at_the_start),
+      cmocka_unit_test_setup_teardown(left_files_of_dead_clients_are_removed_at_the_start, set_up,
+                                      remove_left_files),
       TEST(one_ring_works_beside_a_thousand),
   };
   return cmocka_run_group_tests_name("storage/virt", tests, NULL, NULL);
