@@ -150,7 +150,9 @@ struct source_ops {
   int (*statfs)(struct source *source, struct statvfs *stat);
 
   /* make and create count one lookup for the node. A file is a regular one: -EPERM if its mode has
-   * another type. */
+   * another type. For a caller that is not checked, the folder of `make` and the new folder of
+   * `rename`, if it is another one, are taken as known by a number alone: -EACCES if that caller
+   * may not search all folders from the root to it, -ESTALE if it is not in the tree. */
   int (*make)(struct source *source, const struct source_caller *caller, uint64_t folder,
               const char *name, const struct source_new *wanted, struct source_entry *entry);
   /* `flags` as unlinkat(2): AT_REMOVEDIR removes a folder, 0 anything else. */

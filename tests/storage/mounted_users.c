@@ -212,6 +212,8 @@ static void the_link_ioctl_checks_the_callers_rights(void **state) {
   make_target("alice");
   assert_int_equal(by(BOB, 0, link_there), EACCES);
   assert_int_equal(by(ALICE, 0, link_there), 0);
+  make_target("root/open");
+  assert_int_equal(by(ALICE, 0, link_there), EACCES); /* no path leads her there */
   make_target("team");
   assert_int_equal(by(ALICE, 0, link_there), EACCES);
   assert_int_equal(by(ALICE, TEAM, link_there), 0);
@@ -253,13 +255,27 @@ static int remove_tree(void) {
   return remove_from("open", "tree");
 }
 
+/* A place outside of the mounted tree. */
+static const char *above_source(void) {
+  static char path[sizeof mounted.root + 16];
+  snprintf(path, sizeof path, "%s/above", mounted.root);
+  return path;
+}
+
 /* As that of links. */
 static void the_move_ioctl_checks_the_callers_rights(void **state) {
   (void)state;
+  make_folder("open/above", 0777, 0, 0);
+  make_folder("open/above/below", 0777, 0, 0);
   folder_put(mounted.source, "open/of-alice", "text");
   assert_int_equal(chown(at_source(&mounted, "open/of-alice"), ALICE, ALICE), 0);
   make_target("root");
   assert_int_equal(by(ALICE, 0, move_there), EACCES);
+  make_target("root/open");
+  assert_int_equal(by(ALICE, 0, move_there), EACCES); /* no path leads her there */
+  make_target("open/above/below");
+  assert_int_equal(rename(at_source(&mounted, "open/above"), above_source()), 0);
+  assert_int_equal(by(ALICE, 0, move_there), ESTALE);
   make_target("team");
   assert_int_equal(by(ALICE, 0, move_there), EACCES);
   make_target("alice");

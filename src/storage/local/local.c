@@ -169,6 +169,45 @@ int local_get_folder(struct source *source, uint64_t handle, const char *name,
   return *folder ? 0 : -ESTALE;
 }
 
+static bool is_same(const struct stat *one, const struct stat *other) {
+  return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
+}
+
+/* Whether the thread's user may search all folders from the root to this one; each lookup of ".."
+ * needs that right. -ESTALE: it is outside of the root, or deeper than a path can name. */
+static int check_path_to(int folder, int root) {
+  struct stat top = {0}, here = {0}, above = {0};
+  int at = openat(folder, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  int result = at < 0 || fstat(at, &here) || fstat(root, &top) ? -errno : 0;
+  for (int level = 0; !result && !is_same(&here, &top); level++) {
+    int up = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    close(at);
+    at = up;
+    if (at < 0 || fstat(at, &above))
+      result = -errno;
+    else if (is_same(&here, &above) || level == PATH_MAX / 2)
+      result = -ESTALE;
+    else
+      here = above;
+  }
+  if (!result && fstatat(at, ".", &here, 0))
+    result = -errno;
+  if (at >= 0)
+    close(at);
+  return result;
+}
+
+/* For callers whose rights to the folder itself the kernel checks at the change. */
+static int check_reach(struct source *source, const struct source_caller *caller,
+                       const struct node *folder) {
+  if (caller->checked)
+    return 0;
+  struct node *root = get_node(source, SOURCE_ROOT);
+  int result = check_path_to(folder->fd, root->fd);
+  put_node(source, root);
+  return result;
+}
+
 /* `linked`: a descriptor of the file that a hard link names, or -1. */
 static int make_at(int folder, const char *name, const struct source_new *wanted, int linked) {
   char path[PROC_ROOM];
@@ -194,6 +233,8 @@ static int make_name(struct source *source, const struct source_caller *caller, 
   if (result)
     return result;
   result = credentials_assume(&own, caller);
+  if (!result)
+    result = check_reach(source, caller, parent);
   if (!result && make_at(parent->fd, name, wanted, linked))
     result = -errno;
   credentials_restore(&own);
@@ -229,11 +270,14 @@ static int local_unlink(struct source *source, uint64_t folder, const char *name
 }
 
 /* The kernel checks the rights of a caller that is not checked. */
-static int rename_for(const struct source_caller *caller, int from, const char *name, int to,
+static int rename_for(struct source *source, const struct source_caller *caller,
+                      const struct node *from, const char *name, const struct node *to,
                       const char *new_name, unsigned flags) {
   struct credentials own = {0};
   int result = caller->checked ? 0 : credentials_assume(&own, caller);
-  if (!result && renameat2(from, name, to, new_name, flags))
+  if (!result && from != to)
+    result = check_reach(source, caller, to);
+  if (!result && renameat2(from->fd, name, to->fd, new_name, flags))
     result = -errno;
   credentials_restore(&own);
   return result;
@@ -250,7 +294,7 @@ static int local_rename(struct source *source, const struct source_caller *calle
     return result;
   result = local_get_folder(source, new_folder, new_name, &to);
   if (!result) {
-    result = rename_for(caller, from->fd, name, to->fd, new_name, flags);
+    result = rename_for(source, caller, from, name, to, new_name, flags);
     put_node(source, to);
   }
   put_node(source, from);
