@@ -17,6 +17,7 @@
 #include <fcntl.h> /* AT_REMOVEDIR */
 #include <haul/haul.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -162,9 +163,11 @@ struct source_ops {
                 const char *name, uint64_t new_folder, const char *new_name, unsigned flags);
   /* Removes anything with this name for a caller that is not checked; `recursive`: a folder with
    * all that it contains on its file system, else it must be empty. After an error a part may be
-   * removed. NULL: remote, where no such caller may change anything. */
+   * removed. -EBUSY: others keep adding names; -ESTALE: others moved a folder out; -ENAMETOOLONG:
+   * more than 2048 folders are in each other; -ECANCELED: `stop` was set. NULL: remote, where no
+   * such caller may change anything. */
   int (*remove)(struct source *source, const struct source_caller *caller, uint64_t folder,
-                const char *name, bool recursive);
+                const char *name, bool recursive, const atomic_bool *stop);
 
   /* `flags`: the access mode and O_TRUNC; others are ignored, as each write says its offset,
    * appending and durability. -EISDIR for a folder, -ELOOP for a symlink, -ENXIO for other special

@@ -6,9 +6,13 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <haul/usrbio.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -302,6 +306,82 @@ static void the_remove_ioctl_checks_the_callers_rights(void **state) {
   assert_int_equal(access(at_source(&mounted, "open/tree"), F_OK), -1);
 }
 
+#define JOBS_EACH 16 /* removals of one user at a time */
+
+/* A mount in the tree, whose process is stopped: calls for its names wait. */
+static struct {
+  struct mounted mount;
+  int folder; /* open, through the outer mount */
+  struct call_remove call;
+  int results[2]; /* a pipe */
+  pthread_t threads[JOBS_EACH + 1];
+} slow;
+
+static int set_up_slow(void **state) {
+  const char *const options[] = {"--allow-other", NULL};
+  struct stat stat_of;
+  *state = &mounted;
+  make_tree();
+  make_folder("slow", 0777, 0, 0);
+  mounted_make(&slow.mount);
+  strcpy(slow.mount.point, at_source(&mounted, "slow"));
+  mounted_start(&slow.mount, options);
+  mounted_start(&mounted, options);
+  slow.folder = open(at_point(&mounted, "slow"), O_RDONLY | O_CLOEXEC);
+  assert_true(slow.folder >= 0);
+  assert_int_equal(fstat(slow.folder, &stat_of), 0);
+  slow.call = (struct call_remove){.folder = stat_of.st_ino, .name = "absent"};
+  assert_int_equal(pipe2(slow.results, O_CLOEXEC), 0);
+  assert_int_equal(kill(slow.mount.daemon, SIGSTOP), 0);
+  return 0;
+}
+
+static int tear_down_slow(void **state) {
+  kill(slow.mount.daemon, SIGCONT);
+  for (size_t i = 0; i < COUNT(slow.threads); i++)
+    if (slow.threads[i])
+      pthread_join(slow.threads[i], NULL);
+  close(slow.results[0]);
+  close(slow.results[1]);
+  close(slow.folder);
+  mounted_tear_down(state);
+  mounted_end(&slow.mount);
+  return 0;
+}
+
+/* As alice: setfsuid changes this thread alone. */
+static void *remove_slowly(void *argument) {
+  (void)argument;
+  setfsuid(ALICE);
+  int failed = error_of(ioctl(slow.folder, CALL_REMOVE, &slow.call));
+  if (write(slow.results[1], &failed, sizeof failed) != sizeof failed)
+    abort();
+  return NULL;
+}
+
+static int next_result(void) {
+  struct pollfd wait = {slow.results[0], POLLIN, 0};
+  int failed;
+  assert_int_equal(poll(&wait, 1, 30000), 1);
+  assert_int_equal(read(slow.results[0], &failed, sizeof failed), sizeof failed);
+  return failed;
+}
+
+static int remove_absent(void) {
+  return remove_from("open", "absent");
+}
+
+static void one_user_leaves_room_for_removals_of_others(void **state) {
+  (void)state;
+  for (size_t i = 0; i < COUNT(slow.threads); i++)
+    assert_int_equal(pthread_create(&slow.threads[i], NULL, remove_slowly, NULL), 0);
+  assert_int_equal(next_result(), EAGAIN);
+  assert_int_equal(by(BOB, 0, remove_absent), ENOENT);
+  assert_int_equal(kill(slow.mount.daemon, SIGCONT), 0);
+  for (int i = 0; i < JOBS_EACH; i++)
+    assert_int_equal(next_result(), ENOENT);
+}
+
 static void the_process_is_root_again_after_each_call(void **state) {
   (void)state;
   for (int i = 0; i < 40; i++) {
@@ -414,6 +494,8 @@ int main(void) {
       TEST(the_link_ioctl_checks_the_callers_rights),
       TEST(the_move_ioctl_checks_the_callers_rights),
       TEST(the_remove_ioctl_checks_the_callers_rights),
+      cmocka_unit_test_setup_teardown(one_user_leaves_room_for_removals_of_others, set_up_slow,
+                                      tear_down_slow),
       TEST(the_process_is_root_again_after_each_call),
       TEST(acls_are_enforced),
       cmocka_unit_test_setup_teardown(modes_are_enforced_without_acls, set_up_without_acls,

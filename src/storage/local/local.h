@@ -73,7 +73,7 @@ void local_proc_path(char path[PROC_ROOM], int fd);
 /* Removing trees: remove.c */
 
 int local_remove(struct source *source, const struct source_caller *caller, uint64_t folder,
-                 const char *name, bool recursive);
+                 const char *name, bool recursive, const atomic_bool *stop);
 
 /* A reference to a folder in which a name is about to change: local.c. */
 int local_get_folder(struct source *source, uint64_t handle, const char *name,

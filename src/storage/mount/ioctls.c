@@ -96,11 +96,14 @@ static int punch_holes(const struct ioctl_call *call, const struct ioctl_holes *
  * has a thread of its own. */
 
 #define NAME_JOBS       64u                  /* at a time; more fail with EAGAIN */
+#define NAME_JOBS_EACH  16u                  /* of one user */
 #define NAME_TIMEOUT_NS INT64_C(10000000000) /* for those in progress at the end */
 
 struct name_job {
+  struct list link;
   struct mount *mount;
   fuse_req_t request;
+  uid_t user;
   uint64_t node; /* the open folder */
   union {
     struct ioctl_move move;
@@ -166,7 +169,8 @@ static int remove_name(struct name_job *job, const struct source_caller *caller)
   if (!status && !source->ops->remove)
     status = -EPERM;
   if (!status)
-    status = source->ops->remove(source, caller, job->node, remove->name, remove->recursive);
+    status = source->ops->remove(source, caller, job->node, remove->name, remove->recursive,
+                                 &job->mount->stopping);
   if (!status)
     drop_name(job, job->node, remove->name);
   return status;
@@ -174,11 +178,11 @@ static int remove_name(struct name_job *job, const struct source_caller *caller)
 
 static void end_name_job(struct name_job *job) {
   struct mount *mount = job->mount;
-  free(job);
   pthread_mutex_lock(&mount->lock);
-  mount->name_jobs--;
+  list_remove(&job->link);
   pthread_cond_broadcast(&mount->name_job_ended);
   pthread_mutex_unlock(&mount->lock);
+  free(job);
 }
 
 static void *run_name_job(void *argument) {
@@ -194,12 +198,24 @@ static void *run_name_job(void *argument) {
   return NULL;
 }
 
+/* With the lock. */
+static bool may_start(const struct name_job *job) {
+  const struct mount *mount = job->mount;
+  unsigned all = 0, own = 0;
+  list_each(item, &mount->name_jobs) {
+    all++;
+    own += list_entry(item, struct name_job, link)->user == job->user;
+  }
+  return !atomic_load(&mount->stopping) && all < NAME_JOBS && own < NAME_JOBS_EACH;
+}
+
 static int start_thread(struct name_job *job) {
   struct mount *mount = job->mount;
   pthread_t thread;
   pthread_mutex_lock(&mount->lock);
-  bool starts = !mount->stopping && mount->name_jobs < NAME_JOBS;
-  mount->name_jobs += starts;
+  bool starts = may_start(job);
+  if (starts)
+    list_append(&mount->name_jobs, &job->link);
   pthread_mutex_unlock(&mount->lock);
   if (!starts)
     return -EAGAIN;
@@ -207,7 +223,7 @@ static int start_thread(struct name_job *job) {
   if (status == 0)
     return pthread_detach(thread);
   pthread_mutex_lock(&mount->lock);
-  mount->name_jobs--;
+  list_remove(&job->link);
   pthread_mutex_unlock(&mount->lock);
   return status;
 }
@@ -222,8 +238,11 @@ static void start_name_job(const struct ioctl_call *call, const void *in, size_t
   if (!status && !job)
     status = -ENOMEM;
   if (!status) {
-    *job = (struct name_job){
-        .mount = mount_of(call->request), .request = call->request, .node = call->node, .run = run};
+    *job = (struct name_job){.mount = mount_of(call->request),
+                             .request = call->request,
+                             .user = fuse_req_ctx(call->request)->uid,
+                             .node = call->node,
+                             .run = run};
     memcpy(&job->argument, in, size);
     status = start_thread(job);
   }
@@ -237,10 +256,10 @@ bool mount_end_ioctls(struct mount *mount) {
   int64_t until = haul_deadline_in(NAME_TIMEOUT_NS);
   bool ended = true;
   pthread_mutex_lock(&mount->lock);
-  mount->stopping = true;
-  while (mount->name_jobs > 0 && ended)
+  atomic_store(&mount->stopping, true);
+  while (!list_empty(&mount->name_jobs) && ended)
     ended = storage_wait(&mount->name_job_ended, &mount->lock, until);
-  ended = mount->name_jobs == 0;
+  ended = list_empty(&mount->name_jobs);
   pthread_mutex_unlock(&mount->lock);
   return ended;
 }

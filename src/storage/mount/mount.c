@@ -315,6 +315,7 @@ static struct mount *new_mount(const struct haul_storage_mount *config) {
   pthread_mutex_init(&mount->lock, NULL);
   storage_cond_init(&mount->name_job_ended);
   list_init(&mount->handles);
+  list_init(&mount->name_jobs);
   clock_gettime(CLOCK_REALTIME, &mount->since);
   return mount;
 }

@@ -18,6 +18,7 @@
 #include <haul/usrbio.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "core/list.h"
 #include "storage/control_dir.h"
@@ -36,8 +37,8 @@ struct mount {
   int begun;             /* an eventfd: the kernel's first request has its reply */
   pthread_mutex_t lock;  /* guards the fields below */
   struct list handles;   /* the kernel releases none of them after a forced unmount */
-  bool stopping;         /* no more of the next */
-  unsigned name_jobs;    /* ioctls that move or remove names */
+  atomic_bool stopping;  /* set with the lock: no more of the next, and removals end */
+  struct list name_jobs; /* ioctls that move or remove names */
   pthread_cond_t name_job_ended;
 };
 
