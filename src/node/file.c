@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Reading files: the public calls, over a module that is loaded when needed. */
+#include <string.h>
+
 #include "core/error.h"
 #include "core/library.h"
 #include "file/module.h"
@@ -45,11 +47,20 @@ HAUL_API int haul_file_open(int descriptor, haul_file **file) {
                                 : HAUL_ENOTSUP;
 }
 
+/* Of a report that may be of an earlier or later version. */
+static void clear(struct haul_file_report *report) {
+  size_t whole = report->size < sizeof *report ? report->size : sizeof *report;
+  if (whole > sizeof report->size)
+    memset((char *)report + sizeof report->size, 0, whole - sizeof report->size);
+}
+
 HAUL_API int haul_file_read(haul_file *file, uint64_t offset, haul_region *to, uint64_t to_offset,
                             size_t length, unsigned flags, struct haul_file_report *report) {
   int code = node_enter("haul_file_read", file && to && report, mistake);
-  if (code == 0)
-    code = region_check(to, to_offset, length);
+  if (code)
+    return code;
+  clear(report);
+  code = region_check(to, to_offset, length);
   if (code)
     return code;
   if (!memory_alive(&to->memory))

@@ -262,6 +262,29 @@ static void wrong_arguments_are_rejected(void **state) {
   assert_string_equal(haul_error_last()->call, "haul_file_read");
 }
 
+static void assert_cleared(void) {
+  struct haul_file_report none = HAUL_FILE_REPORT_INIT;
+  assert_memory_equal(&t.report, &none, sizeof none);
+  memset(&t.report.bytes, 7, sizeof t.report - sizeof t.report.size);
+}
+
+/* Whichever check fails, the report is not that of an earlier read; nor is it filled beyond its
+ * size. */
+static void a_failure_leaves_no_earlier_report(void **state) {
+  (void)state;
+  open_at(p2p);
+  assert_works(read_at(1, 0, LENGTH - 1, 0));
+  assert_fails(HAUL_ERANGE, read_at(0, 1, 2 * LENGTH, 0));
+  assert_cleared();
+  assert_fails(HAUL_EINVAL, read_at(0, 0, 1, 2));
+  assert_cleared();
+  t.report.size = offsetof(struct haul_file_report, detail);
+  assert_fails(HAUL_ERANGE, read_at(0, 1, 2 * LENGTH, 0));
+  assert_int_equal(t.report.bytes, 0);
+  assert_int_equal(t.report.path[0], 0);
+  assert_int_equal(t.report.detail[0], 7);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
 int main(void) {
@@ -274,6 +297,7 @@ int main(void) {
       TEST(a_shorter_file_is_an_error),
       TEST(other_memory_is_staged),
       TEST(errors_of_the_disk_are_errors),
+      TEST(a_failure_leaves_no_earlier_report),
       TEST(wrong_arguments_are_rejected),
   };
   setenv("HAUL_SIM_DEVICES", "1", 0);
