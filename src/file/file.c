@@ -226,7 +226,8 @@ static int read_device(struct reading *reading, struct haul_place place) {
   else
     snprintf(reading->report->reason, REASON_ROOM,
              "haul knows no way from a disk to this kind of memory");
-  return reading->done < reading->length ? read_staged(reading) : 0;
+  bool ended = !*reading->report->reason; /* the file; else there is a reason */
+  return reading->done < reading->length && !ended ? read_staged(reading) : 0;
 }
 
 static int read_range(struct reading *reading) {

@@ -234,6 +234,17 @@ static void the_end_of_the_file_is_told(void **state) {
   assert_fails(HAUL_ERANGE, haul_file_read(t.file, LENGTH - 5, t.region, 0, 100, 0, &t.report));
   assert_int_equal(t.report.bytes, 5);
   assert_int_equal(t.report.direct, 5);
+  t.report = (struct haul_file_report)HAUL_FILE_REPORT_INIT;
+  assert_fails(HAUL_ERANGE, haul_file_read(t.file, LENGTH - 5, t.region, 0, 100,
+                                           HAUL_REQUIRE_ZERO_COPY, &t.report));
+  assert_int_equal(t.report.bytes, 5);
+  assert_int_equal(t.report.direct, 5);
+  assert_string_equal(t.report.path, "cuFile");
+  assert_string_equal(t.report.reason, "");
+  assert_fails(HAUL_ERANGE,
+               haul_file_read(t.file, LENGTH, t.region, 0, 100, HAUL_REQUIRE_ZERO_COPY, &t.report));
+  assert_int_equal(t.report.bytes, 0);
+  assert_int_equal(seams.cached + seams.direct, 0);
 }
 
 static void without_cufile_bytes_are_staged(void **state) {
