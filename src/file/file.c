@@ -14,7 +14,8 @@
 #include "file/cufile.h"
 #include "file/module.h"
 
-#define CHUNK ((size_t)2 << 20) /* of staged bytes */
+#define CHUNK     ((size_t)2 << 20) /* of staged bytes */
+#define ALIGN_MAX 65536u            /* of O_DIRECT: powers of two up to it divide CHUNK */
 
 struct haul_file {
   int fd, direct;                      /* the same with O_DIRECT, or -1 */
@@ -278,8 +279,8 @@ static int file_read(haul_file *file, uint64_t offset, haul_region *to, uint64_t
 
 /* ---- Files ---- */
 
-/* From the file system (statx, since Linux 6.1), else a page. False: it has no O_DIRECT. */
-static bool read_alignment(struct haul_file *file) {
+/* From the file system (statx, since Linux 6.1), else a page. */
+static void read_alignment(struct haul_file *file) {
   file->memory_align = file->offset_align = 4096;
 #ifdef STATX_DIOALIGN
   struct statx stx = {0};
@@ -289,7 +290,22 @@ static bool read_alignment(struct haul_file *file) {
     file->offset_align = stx.stx_dio_offset_align;
   }
 #endif
-  return file->memory_align != 0 && file->offset_align != 0;
+}
+
+static bool is_usable(uint32_t align) {
+  return align <= ALIGN_MAX && (align & (align - 1)) == 0;
+}
+
+/* Is there O_DIRECT, and does its alignment fit? */
+static bool check_alignment(struct haul_file *file) {
+  read_alignment(file);
+  if (file->memory_align == 0 || file->offset_align == 0)
+    snprintf(file->no_direct, REASON_ROOM, "the file system has no O_DIRECT for this file");
+  else if (!is_usable(file->memory_align) || !is_usable(file->offset_align))
+    snprintf(file->no_direct, REASON_ROOM,
+             "O_DIRECT's alignment, %u and %u, is no power of two up to %u", file->offset_align,
+             file->memory_align, ALIGN_MAX);
+  return !*file->no_direct;
 }
 
 static void open_direct(struct haul_file *file) {
@@ -299,8 +315,7 @@ static void open_direct(struct haul_file *file) {
   if (file->direct < 0) {
     snprintf(file->no_direct, REASON_ROOM, "the file cannot be opened with O_DIRECT: %s",
              strerror(errno));
-  } else if (!read_alignment(file)) {
-    snprintf(file->no_direct, REASON_ROOM, "the file system has no O_DIRECT for this file");
+  } else if (!check_alignment(file)) {
     close(file->direct);
     file->direct = -1;
   }

@@ -165,6 +165,27 @@ static void a_file_system_without_direct_reads_is_told(void **state) {
   assert_report(LENGTH, 0, "page cache", "cannot be opened with O_DIRECT: Invalid argument");
 }
 
+/* Only a power of two up to 64 KiB is used: others need not divide the staged chunks. */
+static void an_alignment_that_does_not_fit_is_told(void **state) {
+  (void)state;
+  const unsigned aligns[][2] = {{512, 4 << 20}, {512, 3 << 19},  {512, 1536},
+                                {1536, BLOCK},  {512, 1u << 31}, {1u << 17, BLOCK}};
+  open_at(sim);
+  for (size_t i = 0; i < COUNT(aligns); i++) {
+    haul_file_close(t.file);
+    seams.memory_align = aligns[i][0];
+    seams.offset_align = aligns[i][1];
+    assert_works(haul_file_open(t.fd, &t.file));
+    assert_fails(HAUL_ENOPATH,
+                 haul_file_read(t.file, 0, t.view, 0, LENGTH, HAUL_REQUIRE_ZERO_COPY, &t.report));
+    assert_non_null(strstr(haul_error_last()->text, "is no power of two up to 65536"));
+    assert_works(read_at(0, 0, LENGTH, 0));
+    assert_report(LENGTH, 0, "staged", "");
+    assert_int_equal(seams.direct, 0);
+    assert_there(0, 0, LENGTH);
+  }
+}
+
 /* As of a disk from which no DMA reaches the memory; at once, and after some bytes. */
 static void a_refusal_of_the_kernel_is_told(void **state) {
   (void)state;
@@ -293,6 +314,7 @@ int main(void) {
       TEST(parts_of_blocks_come_from_the_page_cache),
       TEST(what_does_not_fit_the_alignment_is_told),
       TEST(a_file_system_without_direct_reads_is_told),
+      TEST(an_alignment_that_does_not_fit_is_told),
       TEST(a_refusal_of_the_kernel_is_told),
       TEST(a_shorter_file_is_an_error),
       TEST(other_memory_is_staged),
