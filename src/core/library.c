@@ -3,9 +3,11 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <link.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/error.h"
 
@@ -40,23 +42,57 @@ static int fill_table(const struct library *library, void *from) {
                    missing, missing == 1 ? "" : "s");
 }
 
-/* The path of a module: only in the folder haul/ beside this library, so that no other is loaded.
- */
-static void find_module(const struct library *library, char *path, size_t size) {
-  Dl_info self = {.dli_fname = ""};
-  const char *slash = dladdr(library, &self) ? strrchr(self.dli_fname, '/') : NULL;
-  snprintf(path, size, "%.*shaul/%s", slash ? (int)(slash + 1 - self.dli_fname) : 0, self.dli_fname,
-           library->names[0]);
+/* The file of this library, or of the program that it is a part of, whose name in the loader is
+ * empty; "" if the path is unknown or too long. */
+static void find_self(char *path, size_t size) {
+  static const char own; /* an address in it */
+  Dl_info self;
+  void *object = NULL;
+  ssize_t length;
+  if (dladdr1(&own, &self, &object, RTLD_DL_LINKMAP) && object &&
+      *((struct link_map *)object)->l_name)
+    length = snprintf(path, size, "%s", ((struct link_map *)object)->l_name);
+  else
+    length = readlink("/proc/self/exe", path, size);
+  path[length >= 0 && length < (ssize_t)size ? length : 0] = '\0';
 }
 
-/* Opens the first name that the loader finds. On failure the detail is about the first one tried.
- */
+/* The path of a module: only in the folder haul/ beside this library, so that no other is loaded,
+ * from the working directory least of all. */
+static int find_module(const struct library *library, char *path, size_t size) {
+  find_self(path, size);
+  size_t used = *path == '/' ? (size_t)(strrchr(path, '/') + 1 - path) : size;
+  if (used < size &&
+      snprintf(path + used, size - used, "haul/%s", library->names[0]) < (int)(size - used))
+    return 0;
+  return error_set(
+      HAUL_ENOTSUP, 0, library->names[0], "load haul by an absolute path",
+      "%s cannot be found: the path of haul's library is relative, unknown or too long",
+      library->title);
+}
+
+/* Module and library may be of different releases. */
+static int check_module(const struct library *library) {
+  const size_t *size;
+  memcpy(&size, library->table, sizeof size);
+  if (!library->module || *size == library->module)
+    return 0;
+  return error_set(HAUL_ENOTSUP, 0, library->names[0], "install both from one release",
+                   "%s and haul's library are of different releases", library->title);
+}
+
+/* Opens the module, or the first name that the loader finds. On failure the detail is about the
+ * first one tried. */
 static void *open_any(const struct library *library) {
-  char words[120] = "", path[512];
-  if (library->module)
-    find_module(library, path, sizeof path);
-  for (int i = library->module ? -1 : 0; i < 0 || library->names[i]; i++) {
-    void *opened = dlopen(i < 0 ? path : library->names[i], RTLD_NOW | RTLD_LOCAL);
+  char words[120] = "", path[PATH_MAX];
+  const char *const module[] = {path, NULL}, *const *name = library->names;
+  if (library->module) {
+    if (find_module(library, path, sizeof path) != 0)
+      return NULL;
+    name = module;
+  }
+  for (; *name; name++) {
+    void *opened = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
     if (opened)
       return opened;
     const char *why = dlerror();
@@ -75,7 +111,7 @@ static void open_now(struct library *library) {
   void *opened = open_any(library);
   if (!opened)
     return;
-  if (fill_table(library, opened) != 0) {
+  if (fill_table(library, opened) != 0 || check_module(library) != 0) {
     dlclose(opened);
     return;
   }

@@ -25,8 +25,8 @@ struct library_symbol {
 struct library {
   const char *title;    /* "libibverbs" */
   const char *names[3]; /* names for dlopen, tried in order; NULL ends them */
-  bool module; /* the first name is that of a file in the folder haul/ beside this library, tried
-                  before */
+  size_t module;        /* 0; else the first name is that of a file in the folder haul/ beside this
+                           library,        whose one symbol is a table that begins with this size */
   const char *since;    /* the release that has all of `required`: "rdma-core 32" */
   const char *packages; /* Debian packages: "libibverbs1 ibverbs-providers" */
   const char *note;     /* NULL, or text behind the hint to install the packages */
@@ -44,7 +44,8 @@ struct library {
 /* The filled table. The first call that succeeds opens the library for good, as drivers keep
  * threads and handlers that outlive any use. A failure is not cached: a package that is installed
  * later is found. May block while the loader searches the file system. NULL with the detail
- * HAUL_ENOTSUP: no library (system: ENOENT), or one without a required call. */
+ * HAUL_ENOTSUP: no library (system: ENOENT), one without a required call, or a module of another
+ * release. */
 void *library_open(struct library *library);
 
 /* The table if the library is loaded in this process already, by haul or by others, else NULL.

@@ -56,6 +56,9 @@ static int open_directory(const struct directory_library *library, const char *u
   char urls[8][160];
   const char *members[9];
   struct login login;
+  if (library->size != sizeof *library)
+    return library->error(HAUL_ENOTSUP, 0, DIRECTORY_FILE, "install both from one release",
+                          DIRECTORY_FILE " and haul's library are of different releases");
   struct directory *directory = calloc(1, sizeof *directory);
   char *text = strdup(url);
   int code = 0;
@@ -393,6 +396,7 @@ static int etcd_drop(struct directory *directory, int64_t number,
 
 extern const struct directory_module haul_directory_module;
 __attribute__((visibility("default"))) const struct directory_module haul_directory_module = {
+    .size = sizeof haul_directory_module,
     .open = open_directory,
     .close = close_directory,
     .find = etcd_find,

@@ -22,6 +22,7 @@ struct directory_walk;
 /* Functions of the library that the module calls: those of core/error.h, haul_place_format,
  * haul_place_parse. */
 struct directory_library {
+  size_t size; /* of the struct: the module refuses another one; `error` stays behind it */
   int (*error)(int code, int system, const char *object, const char *hint, const char *format, ...)
       __attribute__((format(printf, 5, 6)));
   const char *(*hint)(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -31,6 +32,8 @@ struct directory_library {
 };
 
 struct directory_module {
+  size_t size; /* of the struct: the library refuses another one */
+
   /* Makes no connection. `login`: text of the login file (login.h); NULL: no login. A member that
    * is silent for `liveness` ns is left for the next one. `stop`: ends calls under way within a
    * second once it is set; may be NULL. */

@@ -333,6 +333,9 @@ static int check_file(int descriptor) {
 }
 
 static int file_open(const struct file_library *calls, int descriptor, haul_file **out) {
+  if (calls->size != sizeof *calls)
+    return calls->error(HAUL_ENOTSUP, 0, FILE_MODULE, "install both from one release",
+                        FILE_MODULE " and haul's library are of different releases");
   library = calls;
   int code = check_file(descriptor);
   if (code)
@@ -362,5 +365,5 @@ static void file_close(haul_file *file) {
 }
 
 extern const struct file_module haul_file_module;
-__attribute__((visibility("default")))
-const struct file_module haul_file_module = {file_open, file_read, file_close};
+__attribute__((visibility("default"))) const struct file_module haul_file_module = {
+    sizeof haul_file_module, file_open, file_read, file_close};

@@ -10,6 +10,7 @@
 #define FILE_MODULE "libhaul-file.so"
 
 struct file_library {
+  size_t size; /* of the struct: the module refuses another one; `error` stays behind it */
   int (*error)(int code, int system, const char *object, const char *hint, const char *format, ...)
       __attribute__((format(printf, 5, 6)));
   int (*error_system)(int system, const char *object, const char *call);
@@ -24,6 +25,7 @@ struct file_library {
 };
 
 struct file_module {
+  size_t size; /* of the struct: the library refuses another one */
   int (*open)(const struct file_library *library, int descriptor, haul_file **file);
   /* The region has the range. */
   int (*read)(haul_file *file, uint64_t offset, haul_region *to, uint64_t at, size_t length,

@@ -12,8 +12,9 @@
 
 #define IDLE_MAX 4 /* connections kept for the next lookup */
 
-const struct directory_library directory_library = {error_set, error_hint, error_code,
-                                                    haul_place_format, haul_place_parse};
+const struct directory_library directory_library = {
+    sizeof directory_library, error_set,       error_hint, error_code,
+    haul_place_format,        haul_place_parse};
 
 static struct { const struct directory_module *module; } table;
 
@@ -22,7 +23,7 @@ static const struct library_symbol symbols[] = {{"haul_directory_module", 0}};
 static struct library library = {
     .title = DIRECTORY_FILE,
     .names = {DIRECTORY_FILE},
-    .module = true,
+    .module = sizeof(struct directory_module),
     .since = "this haul",
     .packages = "libcurl4 libjansson4",
     .note = "; if haul was built without libcurl4-openssl-dev and libjansson-dev, build it again",

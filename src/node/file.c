@@ -17,7 +17,7 @@ static const struct library_symbol symbols[] = {{"haul_file_module", 0}};
 static struct library library = {
     .title = FILE_MODULE,
     .names = {FILE_MODULE},
-    .module = true,
+    .module = sizeof(struct file_module),
     .since = "this haul",
     .packages = "haul",
     LIBRARY_REQUIRED(symbols, table),
@@ -34,8 +34,8 @@ static int copy_host(haul_region *to, uint64_t at, haul_region *from, size_t len
 }
 
 static const struct file_library file_library = {
-    error_set,           error_system,        haul_region_place, haul_region_rights,
-    haul_region_address, haul_region_release, get_host,          copy_host};
+    sizeof file_library, error_set,           error_system, haul_region_place, haul_region_rights,
+    haul_region_address, haul_region_release, get_host,     copy_host};
 
 static const char mistake[] = "file, region or report is NULL";
 

@@ -352,9 +352,17 @@ int world_dl_iterate_phdr(int (*each)(struct dl_phdr_info *, size_t, void *), vo
   return 0;
 }
 
-int world_dladdr(const void *address, Dl_info *info) {
-  (void)address, (void)info;
-  return 0;
+int world_dladdr1(const void *address, Dl_info *info, void **object, int flags) {
+  static char name[] = "/lib/libhaul.so.0";
+  static struct link_map map = {.l_name = name};
+  (void)address, (void)info, (void)flags;
+  *object = &map;
+  return 1;
+}
+
+ssize_t world_readlink(const char *path, char *target, size_t size) {
+  (void)path, (void)target, (void)size;
+  return fail(ENOSYS);
 }
 
 extern const struct directory_module haul_directory_module;
