@@ -6,8 +6,8 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <fcntl.h>
-#include <system_error>
 
 #include "log.h"
 #include "report.h"
@@ -33,7 +33,7 @@ bool FileThreads::start() {
   try {
     while (threads_.size() < THREADS)
       threads_.emplace_back([this] { run(); });
-  } catch (const std::system_error &) { /* fewer do, too */
+  } catch (const std::exception &) { /* fewer do, too */
   }
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   return !threads_.empty();
@@ -43,7 +43,11 @@ bool FileThreads::add(FileRequest *request) {
   std::lock_guard guard(lock_);
   if (stopping_ || !start())
     return false;
-  queue_.push_back({request, 0});
+  try {
+    queue_.push_back({request, 0});
+  } catch (const std::exception &) {
+    return false;
+  }
   added_.notify_all();
   return true;
 }
@@ -189,8 +193,9 @@ Status FileRequest::post(const haul_transfer_options &options, const std::string
   status_ = IN_PROGRESS;
   if (threads_.add(this))
     return check();
-  say("no thread can be started for files");
-  return status_ = BACKEND_ERROR;
+  status_ = BACKEND_ERROR;
+  say("no thread can be started for files, or memory is short");
+  return BACKEND_ERROR;
 }
 
 Status FileRequest::cancel() {
@@ -202,21 +207,26 @@ Status FileRequest::cancel() {
 }
 
 /* In the thread that has ended the last step. */
-Status FileRequest::finish() {
+Status FileRequest::finish() noexcept {
   if (failure_ != SUCCESS || canceled_)
     return failure_ != SUCCESS ? failure_.load() : CANCELED;
-  return notifies_ ? self_->send(NOTIFICATION, std::move(message_), nullptr) : SUCCESS;
+  try {
+    return notifies_ ? self_->send(NOTIFICATION, std::move(message_), nullptr) : SUCCESS;
+  } catch (const std::exception &error) {
+    return fail("cannot use files", error);
+  }
 }
 
 /* Steps after a failure are of no use. */
-void FileRequest::run(size_t number, Stage &stage) {
-  const Step &step = steps_[number];
+void FileRequest::run(size_t number, Stage &stage) noexcept {
   if (canceled_ || failure_ != SUCCESS)
     return;
-  Status status = haul_deadline_in(0) > until_
-                      ? fail_step(step, "the deadline passed", BACKEND_ERROR)
-                      : move(step, stage);
-  Status none = SUCCESS;
+  Status none = SUCCESS, status;
+  try {
+    status = move_in_time(steps_[number], stage);
+  } catch (const std::exception &error) {
+    status = fail("cannot use files", error);
+  }
   failure_.compare_exchange_strong(none, status);
 }
 
@@ -225,6 +235,11 @@ Status FileRequest::fail_step(const Step &step, const std::string &why, Status s
       std::to_string(step.bytes) + " bytes at " + std::to_string(step.offset) + " of " +
       step.file->name() + ": " + why);
   return status;
+}
+
+Status FileRequest::move_in_time(const Step &step, Stage &stage) {
+  return haul_deadline_in(0) > until_ ? fail_step(step, "the deadline passed", BACKEND_ERROR)
+                                      : move(step, stage);
 }
 
 /* Memory and file remain registered meanwhile. */

@@ -48,7 +48,7 @@ public:
     return getpid() != owner_;
   }
 
-  /* False: no thread can be started. */
+  /* False: no thread can be started, or memory is short. */
   bool add(FileRequest *request);
 
   /* Ends the request's steps that no thread has begun, and waits for the others. */
@@ -113,12 +113,13 @@ private:
   Status check_memory(const MetaDescriptor &local);
   void add(const std::shared_ptr<Region> &region, const std::shared_ptr<File> &file,
            uint64_t address, uint64_t offset, size_t length);
-  void run(size_t step, Stage &stage);
+  void run(size_t step, Stage &stage) noexcept;
+  Status move_in_time(const Step &step, Stage &stage);
   Status move(const Step &step, Stage &stage);
   Status move_host(const Step &step, int descriptor, iovec *segments, size_t count);
   Status move_device(const Step &step, int descriptor, haul_region *region, Stage &stage);
   Status copy(const Step &step, haul_region *region, haul_region *stage);
-  Status finish();
+  Status finish() noexcept;
   Status fail_step(const Step &step, const std::string &why, Status status);
 
   const Operation operation_;

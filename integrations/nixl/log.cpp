@@ -58,4 +58,9 @@ Status fail(const std::string &what) {
   return status_of(error->code);
 }
 
+Status fail(const char *what, const std::exception &error) noexcept {
+  fprintf(stderr, "haul-nixl %d: %s: %s\n", static_cast<int>(getpid()), what, error.what());
+  return BACKEND_ERROR;
+}
+
 } // namespace haul_nixl

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <system_error>
+#include <exception>
 #include <thread>
 
 #include "flight.h"
@@ -153,7 +153,7 @@ bool Peer::start_thread() {
       threads.end();
     }).detach();
     running_ = true;
-  } catch (const std::system_error &) {
+  } catch (const std::exception &) {
     threads_.end();
   }
   return running_;

@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <thread>
 
+#include "refusal.h"
+
 namespace test {
 
 static constexpr size_t KIB = 1024, MIB = 1024 * KIB, LARGE = 64 * MIB;
@@ -288,6 +290,62 @@ static void check_report(const Parameters &parameters) {
   CHECK(std::count(said.begin(), said.end(), '\n') == 2); /* with the agent's */
 }
 
+/* A post that throws has ended its request; `threw` counts it. Whether an allocation was refused.
+ */
+static bool post_without_memory(Transfer &transfer, long from, int &threw) {
+  Status status;
+  Refusal refusal(Refusal::HERE, from);
+  try {
+    status = transfer.post();
+  } catch (const std::bad_alloc &) {
+    threw++;
+    status = transfer.check();
+    CHECK(status != IN_PROGRESS);
+  }
+  bool refused = refusal.end();
+  CHECK(status == IN_PROGRESS ? transfer.wait() == SUCCESS : refused || status == SUCCESS);
+  CHECK(transfer.run() == SUCCESS);
+  return refused;
+}
+
+static void check_posts_without_memory(const Parameters &parameters) {
+  int threw = 0;
+  bool refused = true;
+  for (long from = 0; refused; from++) { /* the first request starts the threads */
+    Folder folder;
+    Agent agent("short of memory", parameters);
+    size_t memory = agent.add_memory(MIB);
+    size_t file = agent.add_file("rw,create:" + folder.file("file"), 100);
+    refused = post_without_memory(*agent.file_transfer(WRITE, memory, file, MIB), from, threw);
+  }
+  CHECK(threw > 0);
+  Setup setup(parameters);
+  auto write = setup.transfer(WRITE, MIB);
+  CHECK(write->run() == SUCCESS);
+  threw = 0;
+  for (int i = 0; i < 100; i++) /* the queue grows now and then */
+    post_without_memory(*write, 0, threw);
+  CHECK(threw > 0);
+}
+
+/* An exception in a thread ends the request alone. */
+static void check_threads_without_memory(Setup &setup) {
+  std::string text = "without memory";
+  auto write = setup.transfer(WRITE, MIB);
+  CHECK(write->run() == SUCCESS); /* starts the threads */
+  int failures = 0;
+  bool refused = true;
+  for (long from = 0; refused; from++) {
+    Refusal refusal(Refusal::ELSEWHERE, from);
+    Status status = write->run(&text);
+    refused = refusal.end();
+    CHECK(status == SUCCESS || (refused && status == BACKEND_ERROR));
+    failures += status != SUCCESS;
+  }
+  CHECK(failures > 0);
+  CHECK(setup.agent.receive() == std::pair(setup.agent.name, text));
+}
+
 void test_files(const Parameters &parameters) {
   {
     Setup setup(parameters);
@@ -301,7 +359,9 @@ void test_files(const Parameters &parameters) {
     check_deregistered(setup);
     check_fork(setup);
     check_threads(setup);
+    check_threads_without_memory(setup);
   }
+  check_posts_without_memory(parameters);
   check_deadline(parameters);
   check_report(parameters);
 }
