@@ -92,7 +92,7 @@ std::string File::name() const {
   if (!path_.empty())
     return path_;
   std::string link = "/proc/self/fd/" + std::to_string(descriptor_);
-  ssize_t length = ended_ ? 0 : readlink(link.c_str(), path, sizeof path);
+  ssize_t length = uses_.ended() ? 0 : readlink(link.c_str(), path, sizeof path);
   return length > 0 ? std::string(path, static_cast<size_t>(length))
                     : "descriptor " + std::to_string(descriptor_);
 }
@@ -158,8 +158,7 @@ Status File::open(const BlobDescriptor &memory, FileDevices &devices, std::share
 }
 
 void File::end() {
-  std::unique_lock lock(lock_);
-  if (ended_.exchange(true) || !devices_)
+  if (!uses_.end() || !devices_)
     return;
   close(descriptor_);
   devices_->drop(device_);

@@ -2,15 +2,14 @@
 #ifndef HAUL_NIXL_FILE_H
 #define HAUL_NIXL_FILE_H
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <shared_mutex>
 #include <string>
 
 #include "interface.h"
+#include "uses.h"
 
 namespace haul_nixl {
 
@@ -47,8 +46,7 @@ public:
 
   /* Calls `use` with the descriptor, unless the registration has ended. */
   template <typename Use> void with(const Use &use) {
-    std::shared_lock lock(lock_);
-    if (!ended_)
+    if (Uses::Use begun(uses_); begun)
       use(descriptor_);
   }
 
@@ -60,8 +58,7 @@ private:
       : descriptor_(descriptor), flags_(flags), path_(std::move(path)), devices_(devices),
         device_(device) {}
 
-  std::shared_mutex lock_;
-  std::atomic<bool> ended_ = false; /* changes with the lock */
+  Uses uses_;
   const int descriptor_;
   const int flags_; /* as of open(2) */
   const std::string path_;

@@ -21,10 +21,8 @@ std::string random_name() {
 }
 
 void Region::end() {
-  std::unique_lock lock(lock_);
-  haul_region *region = std::exchange(region_, nullptr);
-  lock.unlock();
-  haul_region_release(region);
+  if (uses_.end())
+    haul_region_release(region_);
 }
 
 Status Remote::look_up() {

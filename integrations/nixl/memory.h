@@ -5,11 +5,11 @@
 #include <haul/haul.h>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 
 #include "interface.h"
 #include "peer.h"
+#include "uses.h"
 
 namespace haul_nixl {
 
@@ -29,16 +29,16 @@ public:
 
   /* Calls `use` with the region; without, it has ended. */
   template <typename Use> int with(const Use &use) {
-    std::shared_lock lock(lock_);
-    return region_ ? use(region_) : HAUL_ESTALE;
+    Uses::Use begun(uses_);
+    return begun ? use(region_) : HAUL_ESTALE;
   }
 
   const uintptr_t base;
   const std::string name; /* under which it is published: random, and never used again */
 
 private:
-  std::shared_mutex lock_;
-  haul_region *region_;
+  Uses uses_;
+  haul_region *const region_;
 };
 
 /* Memory of an agent, as its metadata describes it. It is looked up at its first use. */

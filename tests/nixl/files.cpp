@@ -3,6 +3,7 @@
 #include "files.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 #include <sys/wait.h>
 #include <thread>
 
+#include "file.h"
 #include "refusal.h"
 
 namespace test {
@@ -346,6 +348,30 @@ static void check_threads_without_memory(Setup &setup) {
   CHECK(setup.agent.receive() == std::pair(setup.agent.name, text));
 }
 
+/* Continuous uses do not delay the end: it waits for those alone that began before. */
+static void check_end_under_uses(const Setup &setup) {
+  FileDevices devices;
+  std::shared_ptr<File> file;
+  CHECK(File::open({{0, 0, 1}, "ro:" + setup.name}, devices, file) == SUCCESS);
+  std::atomic<bool> ended = false;
+  std::thread ender;
+  file->with([&](int descriptor) {
+    ender = std::thread([&] {
+      file->end();
+      ended = true;
+    });
+    bool used = true;
+    for (int i = 0; used && i < 10000; i++) {
+      used = false;
+      std::thread([&] { file->with([&](int) { used = true; }); }).join();
+      std::this_thread::sleep_for(std::chrono::milliseconds(used ? 1 : 0));
+    }
+    CHECK(!used && !ended);
+    CHECK(fcntl(descriptor, F_GETFD) >= 0);
+  });
+  ender.join();
+}
+
 void test_files(const Parameters &parameters) {
   {
     Setup setup(parameters);
@@ -360,6 +386,7 @@ void test_files(const Parameters &parameters) {
     check_fork(setup);
     check_threads(setup);
     check_threads_without_memory(setup);
+    check_end_under_uses(setup);
   }
   check_posts_without_memory(parameters);
   check_deadline(parameters);
