@@ -19,7 +19,7 @@ static struct library library = {
     .names = {FILE_MODULE},
     .module = sizeof(struct file_module),
     .since = "this haul",
-    .packages = "haul",
+    .packages = "libhaul0",
     LIBRARY_REQUIRED(symbols, table),
 };
 
