@@ -48,23 +48,36 @@ mapfile -t check < <(grep -o 'HEALTHCHECK.*' "$file" | grep -oE '"[^"]*"' | tr -
 holds "the container file has a command and a health check" test "${#start[@]}" -ge 2 -a "${#check[@]}" -ge 2
 
 echo hello >"$root/var/lib/haul/export/hello"
-: >"$work/log"
 mount -t proc proc "$root/proc"
 within() { chroot --userspec="$user" "$root" "$@"; }
-chroot --userspec="$user" "$root" "${start[@]}" >"$work/log" 2>&1 &
-node=$!
-for ((i = 0; i < 300; i++)); do
-  grep -q '^listening' "$work/log" && break
-  kill -0 "$node" 2>/dev/null || break
-  sleep 0.1
-done
-holds "the node listens" grep '^listening' "$work/log"
+# start_node COMMAND...: waits until it listens or ends.
+start_node() {
+  : >"$work/log"
+  chroot --userspec="$user" "$root" "$@" >"$work/log" 2>&1 &
+  node=$!
+  for ((i = 0; i < 300; i++)); do
+    grep -q '^listening' "$work/log" && break
+    kill -0 "$node" 2>/dev/null || break
+    sleep 0.1
+  done
+}
+node_says() { grep "$1" "$work/log" || { cat "$work/log" && false; }; }
+stop_node() {
+  kill "$node" && wait "$node" 2>/dev/null
+  node=
+}
+
+start_node "${start[@]}"
+holds "the node listens" node_says '^listening'
 holds "it runs as that user" test "$(stat -c %u:%g "/proc/$node")" = "$user"
 holds "the health check passes" within "${check[@]}"
 holds "a file is read" within /usr/bin/haul get localhost/export/hello -
 holds "the module for etcd loads" grep -q "check that etcd listens there" \
   <(within /usr/bin/haul ls etcd://127.0.0.1:1/x 2>&1)
-kill "$node" && wait "$node" 2>/dev/null
-node=
+stop_node
 holds "without the node the health check fails" test 1 = "$(within "${check[@]}" >/dev/null 2>&1; echo $?)"
+start_node /usr/bin/haul serve --region w=host:6 --load w=/var/lib/haul/export/hello
+holds "a node loads a file" node_says '^loaded w: 6 B '
+holds "which is read" grep -x hello <(within /usr/bin/haul get localhost/w -)
+stop_node
 ((failures == 0))
