@@ -40,8 +40,10 @@ finish() {
 "$work/probe/bin/pip" download -q --no-deps -d "$work/probe" scikit-build-core >"$work/out" 2>&1 ||
   { echo "skipped the wheel: no PyPI: $(tail -n 1 "$work/out")" && exit 77; }
 
-echo "-- from a checkout"
-holds "it is built" env PYTHON="$python" "$source/tools/wheel" "$work/wheel"
+echo "-- from a clone"
+tree=$work/tree
+git -c safe.directory='*' clone -q "$source" "$tree"
+holds "it is built" env PYTHON="$python" "$tree/tools/wheel" "$work/wheel"
 wheel=$(echo "$work"/wheel/*.whl)
 [[ -e $wheel ]] || finish
 holds "for every Python from 3.11 on, and glibc 2.34" grep -qE -- '-cp311-abi3-manylinux_2_(1[0-9]|2[0-9]|3[0-4])_x86_64' <<<"$wheel"
@@ -53,17 +55,29 @@ echo "-- in a clean environment"
 here=$work/clean/bin
 holds "one command installs it" "$here/pip" install -q "$wheel"
 package=$("$here/python" -c 'import haul, os; print(os.path.dirname(haul.__file__))')
-holds "python -m haul is the command" says "^haul $("$source/tools/version") " "$here/python" -m haul version
-holds "and so is haul" says "^haul $("$source/tools/version") " "$here/haul" version
+holds "python -m haul is the command" says "^haul $("$tree/tools/version") " "$here/python" -m haul version
+holds "and so is haul" says "^haul $("$tree/tools/version") " "$here/haul" version
 holds "no file names the folders of the build" \
-  sh -c '! grep -rlE "$1|build/wheel" "$2" --include="*.so*" --include=haul --include="*.py"' - "$source" "$package"
+  sh -c '! grep -rlE "$1|build/wheel" "$2" --include="*.so*" --include=haul --include="*.py"' - "$tree" "$package"
 holds "the module for etcd is inside" says "check that etcd listens there" "$here/haul" ls etcd://127.0.0.1:1/x
-holds "the module for files is inside" says "cannot use /nowhere/at/all" "$here/haul" mount /nowhere/at/all "$work"
+holds "the module for mounts is inside" says "cannot use /nowhere/at/all" "$here/haul" mount /nowhere/at/all "$work"
+# It ends, since it cannot listen there.
+holds "the module that reads files into regions is inside" says "^loaded w: " \
+  "$here/haul" serve --listen unix:///nowhere/at/all --region w=host:8M --load "w=$wheel"
 holds "the library for programs of 3FS is inside" "$here/python" -c \
   "import ctypes; assert ctypes.CDLL('$package/lib/libhf3fs_api_shared.so').hf3fs_ior_size(1) == 4336"
 holds "the plugin for NCCL is inside" "$here/python" -c \
   "import ctypes; ctypes.CDLL('$package/lib/libnccl-net-haul.so').ncclNetPlugin_v11"
-holds "the licences of the libraries that were added are inside" test -s "$package/licenses/libfuse3-3"
+for library in libfuse3 libjansson liburing libxxhash; do
+  holds "the licence of the added $library is inside" test -s "$package/licenses/$library"
+done
+hidden=/usr/share/doc/libfuse3-dev/copyright
+if unshare --mount true 2>/dev/null; then
+  holds "without that of libfuse3 there is no wheel" says "no licence for the added libfuse3" \
+    unshare --mount sh -c "mount --bind /dev/null $hidden && PYTHON=$python $tree/tools/wheel $work/none"
+else
+  echo "skipped the wheel without a licence: no namespaces"
+fi
 cat >"$work/transfer.py" <<'END'
 import haul
 with haul.Node() as node, haul.Node() as other:
