@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`python -m haul.nixl`: the folder for NIXL_PLUGIN_DIR, of a wheel that is made up."""
 
+import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -9,6 +10,16 @@ import tempfile
 import unittest
 
 import support
+from haul import nixl
+
+PROCESSES = 8
+
+
+def make_folders(barrier, roots, plugins, plugin):
+    """A child: every folder at the same time as the others."""
+    for root in roots:
+        barrier.wait(support.PATIENCE)
+        nixl.make_folder(root, plugins, plugin)
 
 
 class Folder(support.Case):
@@ -63,6 +74,22 @@ class Folder(support.Case):
                 },
             )
             (folder / "libplugin_OLD.so").symlink_to("/nowhere")
+
+    def test_at_once(self):
+        names = [f"libplugin_{i}.so" for i in range(50)]
+        plugins = self.add_wheel("nixl_cu12", "1.5.1", *names)
+        roots = [str(self.folder / f"root{i}") for i in range(10)]
+        fork = multiprocessing.get_context("fork")
+        given = (fork.Barrier(PROCESSES), roots, str(plugins), str(self.plugin))
+        children = [fork.Process(target=make_folders, args=given) for _ in range(PROCESSES)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+        self.assertEqual([child.exitcode for child in children], [0] * PROCESSES)
+        for root in roots:
+            found = os.listdir(os.path.join(root, ".nixl_cu12.mesonpy.libs", "plugins"))
+            self.assertEqual(sorted(found), sorted([*names, self.plugin.name]))
 
     def test_refusals(self):
         ended = self.run_module("--no-check")

@@ -9,11 +9,13 @@ plugin than that of the installed library.
 """
 
 import argparse
+import contextlib
 import glob
 import os
 import re
 import subprocess
 import sys
+import tempfile
 
 PLUGIN = "libplugin_HAUL.so"
 
@@ -66,17 +68,20 @@ def plugin():
 
 
 def link_all(folder, sources):
-    """A folder of these links alone, by name."""
+    """A folder of these links alone, by name. Others may do the same at the same time."""
     os.makedirs(folder, exist_ok=True)
     for name in os.listdir(folder):
         if name not in sources and os.path.islink(os.path.join(folder, name)):
-            os.unlink(os.path.join(folder, name))
-    for name, source in sources.items():
-        link = os.path.join(folder, name)
-        if os.path.lexists(link) and os.readlink(link) == source:
-            continue
-        os.symlink(source, f"{link}.{os.getpid()}")
-        os.replace(f"{link}.{os.getpid()}", link)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
+    # Without a lock, which not every file system of home folders has.
+    with tempfile.TemporaryDirectory(dir=folder) as new:
+        for name, source in sources.items():
+            link = os.path.join(folder, name)
+            if os.path.lexists(link) and os.readlink(link) == source:
+                continue
+            os.symlink(source, os.path.join(new, name))
+            os.replace(os.path.join(new, name), link)
 
 
 def make_folder(root, plugins, ours):
