@@ -84,9 +84,11 @@ holds "a builder has the tools" inside builder "apt-get update -q
 inside builder "apt-get install -qqy --no-install-recommends libucx0 autoconf automake libtool
   cd /home/haul && tests/ucx/source --fetch" >"$work/ucx.log" 2>&1 </dev/null ||
   echo "skipped ucx-haul: $(tail -n 1 "$work/ucx.log")"
+inside builder "cd /home/haul && mkdir -p build/deb && touch build/deb/{other_0.1.0-1,haul_0.0.9-1}.dsc"
 holds "the packages are built, and lintian finds no errors and warnings" \
   inside builder "cd /home/haul && tools/deb" || exit 1
 built=$work/builder/home/haul/build/deb
+holds "of the files in the folder, those of other packages stay" test -e "$built/other_0.1.0-1.dsc" -a ! -e "$built/haul_0.0.9-1.dsc"
 (cd "$built" && stat -c '        %n %s bytes' -- *.deb)
 
 echo "-- a system with nothing else"
@@ -106,6 +108,7 @@ status=$?
 sed 's/^/        | /' "$work/systemd.log"
 ((status == 77)) || holds "under systemd the units work" test "$status" = 0
 holds "apt installs the other packages" inside fresh "cd /packages && apt-get install -qy ./*.deb gcc libc6-dev pkgconf"
+holds "the man pages of the calls are there" inside fresh "for page in region file; do test -s /usr/share/man/man3/haul_\$page.3.gz; done"
 for test in consumer python plugins; do
   holds "the packages pass '$test'" inside fresh "/packages/tests/$test"
 done
