@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: MIT
+"""The store for LMCache, and its connector, in the order of calls in which LMCache makes them.
+
+tests/python/lmcache_plugin.py drives the connector by LMCache itself.
+"""
+
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+import haul
+import support
+from haul import lmcache
+
+PAGE = 64 << 10
+
+
+class StoreCase(support.Case):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name, "values")
+        self.address = f"unix://{folder.name}/socket"
+        self.done = {}
+
+    def command(self, *more):
+        return [sys.executable, "-m", "haul.lmcache", self.folder, "--listen", self.address, *more]
+
+    def start(self, capacity="64M"):
+        """A store's process, and what it says first."""
+        store = subprocess.Popen(self.command("--capacity", capacity), stdout=subprocess.PIPE, text=True)
+        self.addCleanup(store.stdout.close)
+        self.addCleanup(store.wait)
+        self.addCleanup(store.kill)
+        return store, store.stdout.readline()
+
+    def connect(self, timeout=support.PATIENCE):
+        connector = lmcache.Connector(self.address, timeout=timeout)
+        self.addCleanup(connector.close)
+        return connector
+
+    def end(self, connector, number):
+        """What the batch's completion says."""
+        while (connector, number) not in self.done:
+            ready, _, _ = select.select([connector.event_fd()], [], [], support.PATIENCE)
+            self.assertTrue(ready, "the batch does not end")
+            for completed, *said in connector.drain_completions():
+                self.assertNotIn((connector, completed), self.done)
+                self.done[connector, completed] = said
+        return self.done.pop((connector, number))
+
+    def set(self, connector, values):
+        return self.end(connector, connector.submit_batch_set(list(values), views(values.values())))
+
+    def get(self, connector, keys, length=PAGE):
+        found = [bytearray(length) for _ in keys]
+        return self.end(connector, connector.submit_batch_get(keys, views(found))), found
+
+    def exists(self, connector, keys):
+        return self.end(connector, connector.submit_batch_exists(keys))
+
+    def delete(self, connector, keys):
+        return self.end(connector, connector.submit_batch_delete(keys))
+
+    def files(self):
+        return {path.name for path in self.folder.iterdir()}
+
+
+def views(values):
+    return [memoryview(value) for value in values]
+
+
+def values_of(keys, length=PAGE):
+    return {key: os.urandom(length) for key in keys}
+
+
+class Values(StoreCase):
+    def test_a_value_is_stored_found_loaded_and_deleted(self):
+        self.start()
+        connector = self.connect()
+        values = values_of(["a/model@00000001@0@ab", "a/model@00000001@0@cd", "key"])
+        keys = list(values)
+        self.assertEqual(self.exists(connector, keys), [True, "", [False] * 3])
+        self.assertEqual(self.set(connector, values), [True, "", [True] * 3])
+        self.assertEqual(self.exists(connector, [*keys, "other"])[2], [True] * 3 + [False])
+        said, found = self.get(connector, keys)
+        self.assertEqual(said, [True, "", [True] * 3])
+        self.assertEqual(found, list(values.values()))
+        self.assertEqual(self.delete(connector, ["other", *keys[1:]]), [True, "", [False, True, True]])
+        self.assertEqual(self.exists(connector, keys)[2], [True, False, False])
+        self.assertEqual(len(self.files()), 1)
+
+    def test_errors_are_of_a_key(self):
+        self.start()
+        connector = self.connect()
+        values = values_of(["a", "b"])
+        self.set(connector, values)
+        (ok, text, loaded), found = self.get(connector, ["a", "no", "b"])
+        self.assertEqual((ok, text, loaded),
+                         (False, "no: the store has no such key", [True, False, True]))
+        self.assertEqual(found, [values["a"], bytes(PAGE), values["b"]])
+        (ok, text, loaded), _ = self.get(connector, ["a"], PAGE // 2)
+        self.assertEqual((ok, text, loaded),
+                         (False, f"a: the value has {PAGE} bytes, and its memory {PAGE // 2}", [False]))
+
+    def test_a_value_replaces_an_earlier_one(self):
+        self.start(capacity=str(PAGE * 3))
+        connector = self.connect()
+        for _ in range(8):  # more than fit, if any of them stayed
+            values = values_of(["a"])
+            self.assertTrue(self.set(connector, values)[0])
+        self.assertEqual(self.get(connector, ["a"])[1], [values["a"]])
+        self.assertTrue(self.set(connector, values_of(["a"], 100))[0])
+        self.assertTrue(self.set(connector, values_of(["b", "c"]))[0])
+
+    def test_a_full_store_refuses_values(self):
+        self.start(capacity=str(PAGE * 2))
+        connector = self.connect()
+        ok, text, stored = self.set(connector, values_of(["a", "b", "c"]))
+        self.assertFalse(ok)
+        self.assertEqual(stored, [True, True, False])
+        self.assertEqual(text, f"c: the store is full: {PAGE * 2} of {PAGE * 2} bytes are in use, and"
+                         f" this value has {PAGE} (hint: delete keys, or raise --capacity)")  # fmt: skip
+        self.assertEqual(len(self.files()), 2)
+        self.delete(connector, ["a"])
+        self.assertTrue(self.set(connector, values_of(["c"]))[0])
+
+    def test_a_thousand_keys(self):
+        self.start()
+        connector = self.connect()
+        values = values_of([f"model@{i}" for i in range(1000)], 1000)
+        self.assertEqual(self.set(connector, values), [True, "", [True] * 1000])
+        self.assertEqual(self.exists(connector, list(values)), [True, "", [True] * 1000])
+        said, found = self.get(connector, list(values), 1000)
+        self.assertEqual(said, [True, "", [True] * 1000])
+        self.assertEqual(found, list(values.values()))
+
+    def test_batches_at_a_time(self):
+        """Of two connectors, each used by two threads."""
+        self.start()
+        failed = []
+
+        def use(connector, lock, name):
+            try:
+                for turn in range(10):
+                    values = values_of([f"{name}-{turn}-{i}" for i in range(20)], 5000)
+                    with lock:  # of this test's record of completions
+                        numbers = [connector.submit_batch_set([key], views([value]))
+                                   for key, value in values.items()]  # fmt: skip
+                        for number in numbers:
+                            self.assertEqual(self.end(connector, number), [True, "", [True]])
+                        said, found = self.get(connector, list(values), 5000)
+                    self.assertEqual(said[0], True, said)
+                    self.assertEqual(found, list(values.values()))
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        threads = []
+        for each in range(2):
+            connector, lock = self.connect(), threading.Lock()
+            threads += [threading.Thread(target=use, args=(connector, lock, f"{each}{i}")) for i in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertFalse(failed)
+
+
+class Failures(StoreCase):
+    def test_a_store_that_is_killed_and_another_on_its_folder(self):
+        store, said = self.start()
+        self.assertEqual(said, f"0 values, listening on {self.address}\n")
+        connector = self.connect()
+        values = values_of(["a", "b"])
+        self.set(connector, values)
+        store.kill()
+        store.wait()
+        ok, text, found = self.exists(connector, ["a", "b"])
+        self.assertEqual((ok, found), (False, [False] * 2))
+        self.assertRegex(text, "a: .*; b: .*")
+        (self.folder / "new-1").write_bytes(b"half a value")
+        _, said = self.start()
+        self.assertEqual(said, f"2 values, listening on {self.address}\n")
+        self.assertEqual(len(self.files()), 2)
+        self.assertEqual(self.get(connector, ["a", "b"]), ([True, "", [True] * 2], list(values.values())))
+
+    def test_a_store_that_is_killed_during_batches_leaves_whole_values(self):
+        for turn in range(5):
+            store, _ = self.start()
+            connector = self.connect()
+            values = values_of([f"{turn}-{i}" for i in range(100)], PAGE)
+            numbers = [connector.submit_batch_set([key], views([value])) for key, value in values.items()]
+            self.end(connector, numbers[turn * 10])
+            store.kill()
+            store.wait()
+            for number in numbers[:turn * 10] + numbers[turn * 10 + 1:]:
+                self.end(connector, number)  # long before its deadline
+            store, _ = self.start()
+            (_, _, loaded), found = self.get(connector, list(values))
+            self.assertIn(True, loaded)
+            for is_loaded, memory, value in zip(loaded, found, values.values()):
+                self.assertEqual(memory, value if is_loaded else bytes(PAGE))
+            self.delete(connector, list(values))
+            store.kill()
+            store.wait()
+
+    def test_a_store_that_does_not_respond(self):
+        store, _ = self.start()
+        connector = self.connect(timeout=2)
+        values = values_of(["a"])
+        self.set(connector, values)
+        memory = bytearray(PAGE)
+        store.send_signal(signal.SIGSTOP)
+        try:
+            number = connector.submit_batch_get(["a"], views([memory]))
+            ok, text, _ = self.end(connector, number)
+        finally:
+            store.send_signal(signal.SIGCONT)
+        self.assertFalse(ok)
+        self.assertIn(f"a: the store at {self.address} did not respond in 2 s", text)
+        self.assertTrue(self.exists(connector, ["a"])[2][0])  # the late request has been served
+        self.assertEqual(memory, bytes(PAGE))
+
+    def test_the_end_of_a_connector(self):
+        """While it waits for a response, and while it connects."""
+        store, _ = self.start()
+        for is_connected in (True, False):
+            connector = self.connect(timeout=support.PATIENCE if is_connected else 1)
+            if is_connected:
+                self.exists(connector, ["a"])
+            store.send_signal(signal.SIGSTOP)
+            try:
+                memory = bytearray(PAGE)
+                connector.submit_batch_get(["a"], views([memory]))
+                connector.close()
+            finally:
+                store.send_signal(signal.SIGCONT)
+            memory.append(0)  # fails while memory is in use
+            self.assertRaises(ValueError, connector.submit_batch_exists, ["a"])
+            connector.close()
+        self.assertEqual(self.exists(self.connect(), ["a"]), [True, "", [False]])
+
+    def test_without_a_store(self):
+        ok, text, found = self.exists(self.connect(), ["a"])
+        self.assertEqual((ok, found), (False, [False]))
+        self.assertIn("nobody listens there", text)
+
+    def test_messages_that_are_no_requests(self):
+        self.start()
+        with haul.Node() as node:
+            peer = node.connect(self.address)
+            for data in (b"", b"\xff", b"[]", b'{"serial":1,"time":1,"operation":"no","items":[]}',
+                         b'{"serial":1,"time":1,"operation":"set","items":[["a"]]}',
+                         b'{"serial":1,"time":1,"operation":"set","items":[["a","no",8]]}',
+                         b'{"serial":1,"time":1,"operation":"set","items":[["a","no",-8]]}'):  # fmt: skip
+                peer.send(data, tag=lmcache._TAG)
+                peer.send(data)
+            connector = self.connect()
+            self.assertTrue(self.set(connector, values_of(["a"]))[0])
+            self.assertEqual(len(self.files()), 1)
+
+    def test_a_folder_has_one_store(self):
+        self.start()
+        ended = subprocess.run(self.command("--capacity", "1M"), stderr=subprocess.PIPE, text=True)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("another store uses the folder", ended.stderr)
+
+    def test_an_interrupted_store(self):
+        store, _ = self.start()
+        connector = self.connect()
+        self.set(connector, values_of(["a"]))
+        store.send_signal(signal.SIGINT)
+        self.assertEqual(store.wait(support.PATIENCE), 130)
+
+    def test_a_wrong_capacity(self):
+        ended = subprocess.run(self.command("--capacity", "much"), stderr=subprocess.PIPE, text=True)
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("'much' is not a number of bytes like 64G", ended.stderr)
+
+
+if __name__ == "__main__":
+    support.main()
