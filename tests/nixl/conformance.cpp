@@ -446,7 +446,7 @@ static void test_deadline() {
   unsetenv("HAUL_LIVENESS");
 }
 
-/* A restarted agent has other metadata; the old one reaches nobody. */
+/* A restarted agent has other metadata; the old one reaches no agent. */
 static void test_restart() {
   Agent agent("survivor", with_paths());
   size_t local = agent.add_memory(MIB, 1);

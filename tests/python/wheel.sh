@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# The wheel: its tag and size, a clean environment, what lies inside, and imports beside other users of native
+# The wheel: its tag and size, a clean environment, its content, and imports beside other users of native
 # libraries in every order. Needs PyPI.
 #
 #   wheel.sh SOURCE PYTHON

@@ -33,7 +33,7 @@ static void a_slow_start_does_not_decide(void **state) {
   (void)state;
   struct splice_trial trial = {0};
   int64_t now = MS;
-  run(&trial, &now, 100, 300, 1000); /* memory that nobody has touched */
+  run(&trial, &now, 100, 300, 1000); /* untouched memory */
   run(&trial, &now, 300, 1000, 1000);
   assert_false(trial.copy_wins);
 }
