@@ -163,7 +163,7 @@ struct haul_node_config {
   int64_t liveness_ns;    /* drop a peer that is silent this long; default 5 s, at least 10 ms */
   int64_t transfer_ns;    /* deadline of transfers that set none; default 60 s */
   unsigned tcp_rails;     /* rails, data connections to a tcp peer, if this side connects: at most
-                             16; default 1 over loopback and Unix sockets, else 2 */
+                             16; default 2 */
   unsigned copy_threads;  /* helpers for large copies between host memories, at most 16; default 1
                              if there are several processors; UINT_MAX: none */
   int peer_events;        /* 1: queue HAUL_PEER_JOINED and HAUL_PEER_LEFT with the messages */

@@ -25,8 +25,9 @@ struct library_symbol {
 struct library {
   const char *title;    /* "libibverbs" */
   const char *names[3]; /* names for dlopen, tried in order; NULL ends them */
-  size_t module;        /* 0; else the first name is that of a file in the folder haul/ beside this
-                           library,        whose one symbol is a table that begins with this size */
+  /* 0; else the first name is a file's in the folder haul/ beside this library, and its one symbol
+   * is a table that begins with this size. */
+  size_t module;
   const char *since;    /* the release that has all of `required`: "rdma-core 32" */
   const char *packages; /* Debian packages: "libibverbs1 ibverbs-providers" */
   const char *note;     /* NULL, or text behind the hint to install the packages */

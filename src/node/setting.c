@@ -59,7 +59,7 @@ static const struct setting settings[] = {
     NUMBER("deadline", TIME, VALUE(transfer_ns), 1, INT64_MAX, .initial = 60 * S),
     NUMBER("idle_rails", TIME, VALUE(idle_rails_ns), MS, INT64_MAX - 1, .initial = 60 * S,
            WORD("0", INT64_MAX)),
-    NUMBER("tcp_rails", COUNT, VALUE(tcp_rails), 1, 16, .zero = "2"),
+    NUMBER("tcp_rails", COUNT, VALUE(tcp_rails), 1, 16, .initial = 2),
     NUMBER("copy_threads", COUNT, VALUE(copy_threads), 1, 16, WORD("none", UINT_MAX),
            .clamps = true),
     NUMBER("message_window", BYTES, VALUE(message_window), MESSAGE_WINDOW_MIN, MESSAGE_WINDOW_MAX,

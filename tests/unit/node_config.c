@@ -285,7 +285,7 @@ static void numbers_of_the_call_are_checked(void **state) {
   assert_fails(HAUL_EINVAL, config_read(&given, &config));
   assert_string_equal(haul_error_last()->object, "tcp_rails");
   assert_string_equal(haul_error_last()->text,
-                      "invalid tcp_rails '17': expected a number from 1 to 16, for example 4");
+                      "invalid tcp_rails '17': expected a number from 1 to 16, for example 2");
   given.tcp_rails = 0;
   given.spin_ns = -1;
   assert_fails(HAUL_EINVAL, config_read(&given, &config));

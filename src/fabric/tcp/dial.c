@@ -13,15 +13,7 @@
 
 #define PAUSE_NS      10000000LL /* before the first attempt after a failed one; it doubles */
 #define PAUSE_MOST_NS 1000000000LL
-#define RAILS         2 /* by default: bench/run tcp-write */
 #define CHECKS        8 /* of the acceptor, one every quarter of the liveness timeout */
-
-static unsigned wanted_rails(const struct link *link) {
-  unsigned wanted = link->fabric->config->tcp_rails;
-  if (wanted == 0)
-    wanted = RAILS;
-  return wanted < TCP_RAILS_MAX ? wanted : TCP_RAILS_MAX;
-}
 
 static bool is_shortage(int code) {
   return code == HAUL_ENOMEM || code == HAUL_ELIMIT;
@@ -125,7 +117,7 @@ static bool is_missing(const struct tcp_endpoint *endpoint, unsigned index) {
 static void dial_next(struct tcp_endpoint *endpoint) {
   struct link *link = endpoint->base.link;
   struct tcp_dial *dial = &endpoint->dial;
-  unsigned wanted = wanted_rails(link);
+  unsigned wanted = link->fabric->config->tcp_rails;
   while (dial->next <= wanted && !is_missing(endpoint, index_of(dial->next, wanted)))
     dial->next++;
   if (dial->next > wanted) {
@@ -296,7 +288,7 @@ static void connect_rails(struct tcp_endpoint *endpoint, unsigned wanted, haul_d
 void tcp_connect(struct endpoint *base, haul_deadline until) {
   struct tcp_endpoint *endpoint = (struct tcp_endpoint *)base;
   struct link *link = base->link;
-  unsigned wanted = wanted_rails(link);
+  unsigned wanted = link->fabric->config->tcp_rails;
   if (link->tls) {
     connect_rails(endpoint, wanted, until);
     wanted = atomic_load(&endpoint->open_rails);

@@ -6,8 +6,8 @@
  *
  * On one host (loopback or Unix socket), pages of a WRITE that ended before its ACK stay queued in
  * the peer's socket. No close, not even a reset, removes them: the peer reads the bytes that the
- * pages hold by then. So haul
- * splices only pages whose content it controls after the region's release:
+ * pages hold by then. So haul splices only pages whose content it controls after the region's
+ * release:
  *  - memory that haul allocated; after such an end it returns to the system instead of the pool,
  *    and the kernel keeps the pages while a socket refers to them;
  *  - files, whose pages hold the file's content.
