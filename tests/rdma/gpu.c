@@ -20,7 +20,7 @@
 
 #define MIB    ((uint64_t)1 << 20)
 #define LENGTH (2 * MIB)
-#define BOUND  (20 * S)
+#define BOUND  (60 * S)
 
 static struct cuda_double *door;
 static char folder[64];
@@ -175,7 +175,18 @@ static void report_of_write(struct haul_region *local, struct haul_path *path) {
   *path = report.paths[0];
 }
 
-/* Longer than a NIC's refusal counts. */
+/* A refusal counts the longer, the longer it took: no time is too long on a busy machine. */
+static void await_direct(struct haul_region *local) {
+  haul_deadline until = haul_deadline_in(BOUND);
+  while (strstr(path_from(local).detail, "staged")) {
+    assert_true(haul_deadline_in(0) < until);
+    check_bytes(local, 3, MIB + 7);
+    usleep(20000);
+  }
+  check_direct(local);
+}
+
+/* Longer than a quick refusal of a NIC counts. */
 static void wait_for_the_next_try(void) {
   usleep(1200000);
 }
@@ -190,22 +201,12 @@ static void a_shortage_stages_until_the_next_try(void **state) {
   report_of_write(local, &path);
   check_reason(&path, "staged locally", "a limit of locked memory or of registrations");
   check_staged(local, "staged locally");
-  wait_for_the_next_try();
+  await_direct(local);
   report_of_write(local, &path);
   assert_null(strstr(path.detail, "staged"));
   assert_string_equal(path.reason, "");
   check_direct(local);
   haul_region_release(local);
-}
-
-static void await_direct(struct haul_region *local) {
-  haul_deadline until = haul_deadline_in(BOUND);
-  while (strstr(path_from(local).detail, "staged")) {
-    assert_true(haul_deadline_in(0) < until);
-    check_bytes(local, 3, MIB + 7);
-    usleep(20000);
-  }
-  check_direct(local);
 }
 
 /* The owner has to stage each of its regions, until the peer's node has asked again for all. No
@@ -267,7 +268,6 @@ static void a_refused_region_stages_no_other(void **state) {
   nic_fault("dmabuf,nomem:1");
   check_staged(refused, "staged locally");
   check_direct(other);
-  check_staged(refused, "staged locally");
   haul_region_release(refused);
   haul_region_release(other);
 }
