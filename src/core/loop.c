@@ -19,6 +19,10 @@
 #define EVENTS_A_ROUND   32
 #define URGENT_NS        20000 /* longest sleep while a poller is urgent */
 #define ROUNDS_PER_EPOLL 16    /* rounds of pollers between two epoll calls while spinning */
+#define ASSIST_EVERY_NS  2000  /* between two rounds of a caller that polls */
+#define ASSIST_TIGHT_NS  5000  /* between two polls of such a caller, at most */
+#define ASSIST_LASTS_NS  50000 /* the thread leaves the descriptors to such a caller this long */
+#define NAP_NS           100000
 #define POLLERS_MAX      16384 /* that can rest */
 #define POLLER_WORDS     (POLLERS_MAX / 64)
 
@@ -50,18 +54,25 @@ struct loop {
    * harmless. The exchange in take_asked pairs with loop_poll: it sees what the caller changed. */
   _Atomic uint64_t asked[POLLER_WORDS];
   _Atomic bool any_asked;
-  _Atomic uint32_t running;  /* 1: a thread runs rounds */
-  _Atomic uint32_t sleeping; /* 1: that thread sleeps or is about to; pairs with loop_wake */
-  _Atomic uint32_t woken;
+  _Atomic uint32_t running; /* 1: a thread runs rounds */
+  /* AWAKE, or how that thread sleeps or is about to; pairs with loop_wake. */
+  _Atomic uint32_t sleeping;
+  _Atomic uint32_t woken; /* futex word of a nap */
+  /* Times of loop_assist's last call and last round, and whether one is under way. */
+  _Atomic int64_t polled_at, assisted_at;
+  _Atomic bool assisting;
   _Atomic uint32_t notifications; /* futex word: incremented by loop_notify */
   _Atomic uint32_t waiters;       /* threads that sleep on it */
   _Atomic uint32_t ended;
   _Atomic bool polled; /* loop_descriptor was called */
   struct inbox deferred;
   _Atomic bool running_deferred; /* a thread runs deferred calls */
+  bool urgent;                   /* lock: was a poller, when the running thread polled? */
   int64_t next_at;               /* running thread: when the next timer or poll is due */
   unsigned round;                /* running thread: rounds so far */
 };
+
+enum { AWAKE, IN_EPOLL, IN_NAP };
 
 static void on_wake(struct watch *watch, uint32_t events) {
   (void)events;
@@ -245,7 +256,9 @@ void loop_change(struct loop *loop, struct watch *watch, uint32_t events) {
   epoll_ctl(loop->epoll_fd, EPOLL_CTL_MOD, watch->fd, &event);
 }
 
-static int dispatch_events(struct loop *loop, const struct epoll_event *events, int count) {
+/* `passed`, unless NULL, is left to the loop's own thread. */
+static int dispatch_events(struct loop *loop, const struct epoll_event *events, int count,
+                           const struct watch *passed) {
   int handled = 0;
   for (int i = 0; i < count; i++) {
     uint32_t slot = (uint32_t)events[i].data.u64;
@@ -253,7 +266,7 @@ static int dispatch_events(struct loop *loop, const struct epoll_event *events, 
     if (slot >= loop->watches.count || loop->watches.list[slot].generation != generation)
       continue;
     struct watch *watch = loop->watches.list[slot].owner;
-    if (!watch)
+    if (!watch || watch == passed)
       continue;
     handled += watch != &loop->wake_watch && watch != &loop->timer_watch;
     watch->ready(watch, events[i].events);
@@ -368,6 +381,20 @@ static bool has_notification(const struct loop *loop, const uint32_t *seen) {
   return seen && atomic_load(&loop->notifications) != *seen;
 }
 
+/* Does a caller poll the descriptors? Its thread then sleeps without them, or each event would wake
+ * it for nothing. */
+static bool is_assisted(struct loop *loop, int64_t now) {
+  return loop->own_thread &&
+         now - atomic_load_explicit(&loop->assisted_at, memory_order_relaxed) < ASSIST_LASTS_NS;
+}
+
+/* Sleeps until loop_wake, or for NAP_NS. */
+static void nap(struct loop *loop, int64_t now, int64_t until) {
+  atomic_store(&loop->sleeping, IN_NAP); /* Dekker, as in poll_descriptors */
+  futex_wait(&loop->woken, 0, until - now < NAP_NS ? until : now + NAP_NS);
+  atomic_store(&loop->sleeping, AWAKE);
+}
+
 /* Waits for events until `until` and dispatches them. `until` in the past: does not sleep. */
 static int poll_descriptors(struct loop *loop, int64_t now, int64_t until, const uint32_t *seen) {
   struct epoll_event events[EVENTS_A_ROUND];
@@ -378,7 +405,7 @@ static int poll_descriptors(struct loop *loop, int64_t now, int64_t until, const
     span = (struct timespec){left / 1000000000, left % 1000000000};
     /* Dekker with loop_wake, which sets woken and then reads sleeping; and with loop_notify, which
      * increments notifications before that. */
-    atomic_store(&loop->sleeping, 1);
+    atomic_store(&loop->sleeping, IN_EPOLL);
     sleeps = !atomic_load(&loop->woken) && !has_notification(loop, seen);
   }
   if (!sleeps)
@@ -386,11 +413,11 @@ static int poll_descriptors(struct loop *loop, int64_t now, int64_t until, const
   bool for_ever = until == HAUL_FOREVER && sleeps;
   int count = wait_events(loop->epoll_fd, events, for_ever ? NULL : &span);
   if (until > now)
-    atomic_store(&loop->sleeping, 0);
+    atomic_store(&loop->sleeping, AWAKE);
   if (count <= 0)
     return 0;
   loop_lock(loop);
-  int handled = dispatch_events(loop, events, count);
+  int handled = dispatch_events(loop, events, count, NULL);
   loop_unlock(loop);
   return handled;
 }
@@ -413,6 +440,7 @@ static int run_callbacks(struct loop *loop, int64_t now, bool may_sleep, int64_t
   int handled = fire_timers(loop, now);
   take_asked(loop);
   handled += run_pollers(loop, &urgent);
+  loop->urgent = urgent;
   if (may_sleep && !handled && arm_pollers(loop))
     *due = now;
   if (loop->timers.first && loop->timers.first->at < *due)
@@ -437,7 +465,9 @@ static int run_rounds(struct loop *loop, int64_t until, const uint32_t *seen) {
     int handled = run_callbacks(loop, now, !spin && !woken && now < until, &loop->next_at);
     int64_t sleep_until = loop->next_at < until ? loop->next_at : until;
     spin |= handled > 0;
-    if (!spin) {
+    if (!spin && !woken && !seen && sleep_until > now && is_assisted(loop, now)) {
+      nap(loop, now, sleep_until);
+    } else if (!spin) {
       handled += poll_descriptors(loop, now, woken ? now : sleep_until, seen);
     } else if (++loop->round % ROUNDS_PER_EPOLL == 0) {
       handled += poll_descriptors(loop, now, 0, NULL);
@@ -526,20 +556,54 @@ static void sleep_until_notified(struct loop *loop, bool (*done)(void *user), vo
   atomic_fetch_sub(&loop->waiters, 1);
 }
 
+/* A round without timers, and without the eventfd: whoever reads that hides the wake-up from the
+ * thread that sleeps. What the thread did before its sleep is done again where it may be outdated.
+ */
+static int poll_once(struct loop *loop) {
+  struct epoll_event events[EVENTS_A_ROUND];
+  bool urgent = false;
+  if (pthread_mutex_trylock(&loop->lock) != 0)
+    return 0;
+  take_asked(loop);
+  int handled = run_pollers(loop, &urgent);
+  int count = wait_events(loop->epoll_fd, events, &(struct timespec){0, 0});
+  if (count > 0)
+    handled += dispatch_events(loop, events, count, &loop->wake_watch);
+  if ((urgent && !loop->urgent) || (handled && arm_pollers(loop)))
+    loop_wake(loop);
+  loop_unlock(loop);
+  return handled;
+}
+
+void loop_assist(struct loop *loop, int64_t now) {
+  int64_t polled = atomic_load_explicit(&loop->polled_at, memory_order_relaxed);
+  atomic_store_explicit(&loop->polled_at, now, memory_order_relaxed);
+  if (!loop->own_thread || loop_has_ended(loop) || now - polled > ASSIST_TIGHT_NS ||
+      now - atomic_load_explicit(&loop->assisted_at, memory_order_relaxed) < ASSIST_EVERY_NS ||
+      atomic_exchange(&loop->assisting, true))
+    return;
+  atomic_store_explicit(&loop->assisted_at, now, memory_order_relaxed);
+  if (poll_once(loop) > 0)
+    loop_notify(loop);
+  atomic_store(&loop->assisting, false);
+}
+
 bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *user), void *user,
                int64_t until) {
-  int64_t began = loop->own_thread && loop->spin_ns ? clock_now() : 0;
-  for (;;) {
+  int64_t began = clock_now();
+  for (int64_t now = began;; now = clock_now()) {
     uint32_t seen = atomic_load(&loop->notifications); /* before `done` is called */
     if (done(user))
       return true;
-    if (atomic_load_explicit(&loop->ended, memory_order_relaxed) || clock_now() >= until)
+    if (now >= until || now - began < loop->spin_ns)
+      loop_assist(loop, now);
+    if (now >= until || atomic_load_explicit(&loop->ended, memory_order_relaxed))
       return done(user);
     if (help && help(user))
       continue;
     if (!loop->own_thread || loop_in_deferred(loop))
       run_until(loop, until, &seen);
-    else if (loop->spin_ns == 0 || clock_now() - began >= loop->spin_ns)
+    else if (now - began >= loop->spin_ns)
       sleep_until_notified(loop, done, user, until);
   }
 }
@@ -548,7 +612,10 @@ void loop_wake(struct loop *loop) {
   /* Dekker: a runner sets sleeping or clears running, then reads woken. loop_descriptor sets
    * polled, then wakes. Without a descriptor the next runner reads woken before it sleeps. */
   atomic_store(&loop->woken, 1);
-  if (atomic_load(&loop->sleeping) || (!atomic_load(&loop->running) && has_outside_waiter(loop)))
+  uint32_t sleeping = atomic_load(&loop->sleeping);
+  if (sleeping == IN_NAP)
+    futex_wake(&loop->woken);
+  else if (sleeping || (!atomic_load(&loop->running) && has_outside_waiter(loop)))
     signal_eventfd(loop->wake_fd);
 }
 

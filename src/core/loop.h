@@ -74,6 +74,11 @@ int loop_run(struct loop *loop, int64_t until);
 bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *user), void *user,
                int64_t until);
 
+/* For a caller that polls for an end and found none at `now`. Where it polls without a pause, it
+ * runs rounds itself, and the loop's own thread leaves the descriptors to it: no thread has to wake
+ * up first. Most calls only compare times. */
+void loop_assist(struct loop *loop, int64_t now);
+
 /* Wakes waiters, which check their conditions again. */
 void loop_notify(struct loop *loop);
 /* Ends the sleep of the thread that runs the loop. */

@@ -333,8 +333,13 @@ HAUL_API int haul_transfer_test(haul_transfer *transfer) {
   int code = transfer_enter("haul_transfer_test", transfer);
   if (code)
     return code;
-  if (!transfer_is_done(transfer) && clock_now() >= transfer->deadline)
+  if (transfer_is_done(transfer))
+    return result(transfer);
+  int64_t now = clock_now();
+  if (now >= transfer->deadline)
     transfer_expire(transfer);
+  else
+    loop_assist(transfer->remote->transfers->fabric->loop, now);
   return result(transfer);
 }
 

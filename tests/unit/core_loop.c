@@ -925,6 +925,133 @@ static void with_an_own_thread_the_descriptor_reports_notifications(void **state
   loop_close(loop);
 }
 
+/* Calls at the times of a caller that polls without a pause; the first one in a loop has none
+ * before it. */
+static void assist(struct loop *loop, int calls) {
+  static int64_t now = 1000 * MS;
+  for (int i = 0; i < calls; i++)
+    loop_assist(loop, now += 3000);
+}
+
+static void a_caller_that_polls_runs_descriptors_and_pollers(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(true);
+  int fd = new_event(1);
+  struct seen seen;
+  struct counted poller;
+  watch(loop, &seen, fd, see);
+  make_pollers(loop, &poller, 1);
+  start(loop, &poller, 1);
+  loop_descriptor(loop);
+  assist(loop, 2);
+  assert_int_equal(seen.count, 1);
+  assert_int_equal(poller.count, 1);
+  assert_true(loop_clear_notification(loop)); /* others may wait for what it found */
+  close(fd);
+  loop_close(loop);
+}
+
+static void a_caller_that_polls_now_and_then_leaves_it_to_the_thread(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(true);
+  int fd = new_event(1);
+  struct seen seen;
+  watch(loop, &seen, fd, see);
+  for (int i = 1; i < 100; i++)
+    loop_assist(loop, i * MS);
+  assert_int_equal(seen.count, 0);
+  close(fd);
+  loop_close(loop);
+}
+
+static void a_loop_without_a_thread_is_not_assisted(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(false);
+  int fd = new_event(1);
+  struct seen seen;
+  watch(loop, &seen, fd, see);
+  assist(loop, 10);
+  assert_int_equal(seen.count, 0);
+  close(fd);
+  loop_close(loop);
+}
+
+/* The completion may have used up the event that the thread's sleep relies on. */
+static void a_caller_that_polls_arms_the_pollers_again(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(true);
+  struct counted poller;
+  start_armed(loop, &poller);
+  assist(loop, 2);
+  assert_int_equal(poller.armed, 0);
+  poller.found = true;
+  assist(loop, 1);
+  assert_int_equal(poller.armed, 1);
+  loop_close(loop);
+}
+
+struct called {
+  struct deferred deferred;
+  _Atomic bool done;
+};
+
+static void call(struct deferred *deferred) {
+  atomic_store(&((struct called *)deferred)->done, true);
+}
+
+static void *run_to_the_end(void *argument) {
+  struct loop *loop = argument;
+  while (!loop_has_ended(loop))
+    loop_run(loop, HAUL_FOREVER);
+  return NULL;
+}
+
+/* Whether the thread sleeps on its descriptors or takes a nap. */
+static void a_caller_that_polls_takes_no_wake_up_of_the_thread(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(true);
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, run_to_the_end, loop), 0);
+  for (int i = 0; i < 3000; i++) {
+    struct called called = {.deferred.run = call};
+    int64_t until = clock_after(clock_now(), LONG_AFTER);
+    if (i % 100 == 0)
+      pause_ms(1);
+    loop_defer(loop, &called.deferred);
+    while (!atomic_load(&called.done) && clock_now() < until)
+      loop_assist(loop, clock_now());
+    assert_true(atomic_load(&called.done));
+  }
+  loop_end(loop);
+  pthread_join(thread, NULL);
+  loop_close(loop);
+}
+
+static void the_thread_takes_over_from_a_caller_that_stopped_polling(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(true);
+  int fd = new_event(0);
+  struct seen seen;
+  pthread_t thread;
+  watch(loop, &seen, fd, see_and_unwatch);
+  assert_int_equal(pthread_create(&thread, NULL, run_to_the_end, loop), 0);
+  for (int64_t until = clock_after(clock_now(), MS); clock_now() < until;)
+    loop_assist(loop, clock_now());
+  assert_int_equal(eventfd_write(fd, 1), 0);
+  int64_t until = clock_after(clock_now(), LONG_AFTER);
+  for (int count = 0; count == 0;) {
+    pause_ms(1);
+    loop_lock(loop);
+    count = seen.count;
+    loop_unlock(loop);
+    assert_true(clock_now() < until);
+  }
+  loop_end(loop);
+  pthread_join(thread, NULL);
+  close(fd);
+  loop_close(loop);
+}
+
 static void a_failed_open_leaks_nothing(void **state) {
   (void)state;
   struct rlimit limit, few;
@@ -995,6 +1122,12 @@ int main(void) {
       cmocka_unit_test(a_wake_runs_callbacks_or_signals_the_descriptor),
       cmocka_unit_test(the_descriptor_is_readable_when_a_timer_is_due),
       cmocka_unit_test(with_an_own_thread_the_descriptor_reports_notifications),
+      cmocka_unit_test(a_caller_that_polls_runs_descriptors_and_pollers),
+      cmocka_unit_test(a_caller_that_polls_now_and_then_leaves_it_to_the_thread),
+      cmocka_unit_test(a_loop_without_a_thread_is_not_assisted),
+      cmocka_unit_test(a_caller_that_polls_arms_the_pollers_again),
+      cmocka_unit_test(a_caller_that_polls_takes_no_wake_up_of_the_thread),
+      cmocka_unit_test(the_thread_takes_over_from_a_caller_that_stopped_polling),
       cmocka_unit_test(a_failed_open_leaks_nothing),
       cmocka_unit_test(closing_null_does_nothing),
   };
