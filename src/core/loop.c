@@ -575,17 +575,18 @@ static int poll_once(struct loop *loop) {
   return handled;
 }
 
-void loop_assist(struct loop *loop, int64_t now) {
+bool loop_assist(struct loop *loop, int64_t now) {
   int64_t polled = atomic_load_explicit(&loop->polled_at, memory_order_relaxed);
   atomic_store_explicit(&loop->polled_at, now, memory_order_relaxed);
   if (!loop->own_thread || loop_has_ended(loop) || now - polled > ASSIST_TIGHT_NS ||
       now - atomic_load_explicit(&loop->assisted_at, memory_order_relaxed) < ASSIST_EVERY_NS ||
       atomic_exchange(&loop->assisting, true))
-    return;
+    return false;
   atomic_store_explicit(&loop->assisted_at, now, memory_order_relaxed);
   if (poll_once(loop) > 0)
     loop_notify(loop);
   atomic_store(&loop->assisting, false);
+  return true;
 }
 
 bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *user), void *user,

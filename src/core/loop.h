@@ -75,9 +75,9 @@ bool loop_wait(struct loop *loop, bool (*done)(void *user), bool (*help)(void *u
                int64_t until);
 
 /* For a caller that polls for an end and found none at `now`. Where it polls without a pause, it
- * runs rounds itself, and the loop's own thread leaves the descriptors to it: no thread has to wake
- * up first. Most calls only compare times. */
-void loop_assist(struct loop *loop, int64_t now);
+ * runs a round itself each 2 us and gets true, and the loop's own thread leaves the descriptors to
+ * it: no thread has to wake up first. Other calls only compare times. */
+bool loop_assist(struct loop *loop, int64_t now);
 
 /* Wakes waiters, which check their conditions again. */
 void loop_notify(struct loop *loop);

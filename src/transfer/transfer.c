@@ -338,8 +338,8 @@ HAUL_API int haul_transfer_test(haul_transfer *transfer) {
   int64_t now = clock_now();
   if (now >= transfer->deadline)
     transfer_expire(transfer);
-  else
-    loop_assist(transfer->remote->transfers->fabric->loop, now);
+  else if (loop_assist(transfer->remote->transfers->fabric->loop, now))
+    help_copy(transfer);
   return result(transfer);
 }
 
