@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -333,6 +334,7 @@ static int set_up_slow(void **state) {
   slow.call = (struct call_remove){.folder = stat_of.st_ino, .name = "absent"};
   assert_int_equal(pipe2(slow.results, O_CLOEXEC), 0);
   assert_int_equal(kill(slow.mount.daemon, SIGSTOP), 0);
+  assert_int_equal(waitpid(slow.mount.daemon, NULL, WUNTRACED), slow.mount.daemon);
   return 0;
 }
 
