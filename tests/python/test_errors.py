@@ -36,6 +36,50 @@ class Errors(support.Case):
         self.assertEqual(caught.exception.code, Code.ETIMEDOUT)
         self.assertTrue(issubclass(haul.PeerGone, ConnectionError))
 
+    def test_each_code_has_a_class(self):
+        self.assertEqual(set(haul.ERRORS), set(Code))
+        self.assertEqual(len(set(haul.ERRORS.values())), len(Code))
+        for code, kind in haul.ERRORS.items():
+            with self.subTest(kind.__name__):
+                error = haul._data.error_of(code, 5, "call", "object", "text", "hint")
+                self.assertIs(type(error), kind)
+                self.assertIs(getattr(haul, kind.__name__), kind)
+                self.assertIsInstance(error, haul.Error)
+                self.assertEqual(error.code, code)
+                self.assertEqual(str(error), "call: object: text (hint: hint)")
+                self.assertEqual(getattr(error, "errno", 5), 5)
+                again = pickle.loads(pickle.dumps(error))
+                self.assertEqual((type(again), again.args), (kind, error.args))
+
+    def test_except_clauses(self):
+        """By Python's class, by haul's, and by the base of all."""
+        with haul.Node() as node:
+            peer = node.connect(node.listen("tcp://127.0.0.1:0"))
+            region = node.alloc(4096)
+            region.publish("r")
+            remote = peer.lookup("r")
+            for base, kind, call in (
+                (TimeoutError, haul.TimedOut, lambda: node.receive(timeout=0)),
+                (ConnectionError, haul.ConnectFailed, lambda: node.connect("unix://@haul-nobody")),
+                (FileNotFoundError, haul.NoSuchName, lambda: peer.lookup("none")),
+                (FileExistsError, haul.NameInUse, lambda: region.publish("r")),
+                (IndexError, haul.OutOfRange, lambda: remote.read(region, [(0, 4096, 1)])),
+                (PermissionError, haul.AccessDenied, lambda: remote.write(region)),
+                (PermissionError, haul.Insecure, lambda: node.listen("tcp://0.0.0.0:0")),
+                (ValueError, haul.BadAddress, lambda: node.listen("nowhere")),
+                (OSError, haul.AddressInUse, lambda: node.listen(node.addresses[0])),
+                (ValueError, haul.NoSuchPlace, lambda: node.alloc(1, "attic")),
+                (ValueError, haul.BadTicket, lambda: node.import_(bytes(256))),
+                (ValueError, haul.Invalid, lambda: node.alloc(0)),
+                (ValueError, haul.Closed, closed_region(node).export),
+            ):
+                for wanted in (base, kind, haul.Error):
+                    with self.subTest(kind.__name__, wanted=wanted.__name__):
+                        with self.assertRaises(wanted) as caught:
+                            call()
+                        self.assertIs(type(caught.exception), kind)
+                        self.assertTrue(caught.exception.hint)
+
     def test_pickling(self):
         with haul.Node() as node:
             error = self.fails(Code.ETIMEDOUT, node.receive, timeout=0)
@@ -51,6 +95,12 @@ class Errors(support.Case):
 
     def test_unknown_codes_stay_numbers(self):
         self.assertEqual(haul._data.error_of(-99, 0, "", "", "text", "").code, -99)
+
+
+def closed_region(node):
+    region = node.alloc(4096)
+    region.close()
+    return region
 
 
 class Arguments(support.Case):

@@ -3,63 +3,132 @@
 
 A Node is this process as a peer, a Region a range of bytes at a place, a Tensor a part of a region
 with a type and a shape. A Peer is another node, a Remote a region that it publishes, a Transfer an
-operation in flight. Times are seconds. Calls that wait take `timeout`; its default is the node's.
+operation in flight.
+
+Times are seconds, lengths and offsets bytes, and calls block only where their text says so. They
+release the GIL meanwhile, and Ctrl-C ends them. `timeout` has the node's value by default; math.inf
+waits for ever. Every failure of the library is an Error, whose class depends on its code; besides
+the listed ones, every call raises Closed for an object that is closed, and TypeError, ValueError or
+OverflowError for arguments that Python cannot convert. Objects that own something are context
+managers. Any thread may use any object.
 """
 
 from ._data import (
+    ERRORS,
+    AccessDenied,
+    AddressInUse,
+    BadAddress,
+    BadTicket,
+    Busy,
+    Canceled,
     Check,
+    ChecksumMismatch,
+    Closed,
     Code,
+    ConnectFailed,
     Device,
     Error,
+    Forked,
+    Insecure,
+    Invalid,
     Layout,
+    LimitReached,
     Message,
+    NameInUse,
+    NoPath,
+    NoSuchName,
+    NoSuchPlace,
+    NotAuthenticated,
+    NotSupported,
+    OutOfMemory,
+    OutOfRange,
     Path,
+    PathBroke,
     PeerGone,
+    ProtocolViolated,
     Published,
     Received,
     Report,
     Rights,
+    Stale,
+    SystemFailed,
     TimedOut,
+    VersionMismatch,
 )
-from ._haul import MESSAGE_MAX, Node, Peer, Region, Remote, Tensor, Transfer, version
+from ._haul import (
+    MESSAGE_MAX,
+    Node,
+    Peer,
+    Region,
+    Remote,
+    Tensor,
+    Transfer,
+    version,
+)
 from .aio import receive
 from .tensors import recv_tensor, send_tensor
 
 READ = Rights.READ
 WRITE = Rights.WRITE
-
-for _class in (
-    Check, Code, Device, Error, Layout, Message, Path, PeerGone, Published, Received, Report,
-    Rights, TimedOut,
-):  # fmt: skip
-    _class.__module__ = __name__  # as tracebacks show it
-
 __version__ = version()
 __all__ = [
+    "ERRORS",
     "MESSAGE_MAX",
     "READ",
     "WRITE",
+    "AccessDenied",
+    "AddressInUse",
+    "BadAddress",
+    "BadTicket",
+    "Busy",
+    "Canceled",
     "Check",
+    "ChecksumMismatch",
+    "Closed",
     "Code",
+    "ConnectFailed",
     "Device",
     "Error",
+    "Forked",
+    "Insecure",
+    "Invalid",
     "Layout",
+    "LimitReached",
     "Message",
+    "NameInUse",
+    "NoPath",
+    "NoSuchName",
+    "NoSuchPlace",
     "Node",
+    "NotAuthenticated",
+    "NotSupported",
+    "OutOfMemory",
+    "OutOfRange",
     "Path",
+    "PathBroke",
     "Peer",
     "PeerGone",
+    "ProtocolViolated",
     "Published",
     "Received",
     "Region",
     "Remote",
     "Report",
     "Rights",
+    "Stale",
+    "SystemFailed",
     "Tensor",
     "TimedOut",
     "Transfer",
+    "VersionMismatch",
     "receive",
     "recv_tensor",
     "send_tensor",
     "version",
 ]
+
+for _name in __all__:
+    _public = globals()[_name]
+    if getattr(_public, "__module__", "").startswith(f"{__name__}."):
+        _public.__module__ = __name__  # as tracebacks show it
+del _name, _public

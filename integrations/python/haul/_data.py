@@ -44,7 +44,7 @@ class Code(enum.IntEnum):
 
 
 class Error(Exception):
-    """A call of haul failed.
+    """A call of haul failed. Each code has a class of its own, which is also one of Python's classes.
 
     code    a Code, or a plain number from a newer library
     system  errno of the system call behind it, or 0
@@ -67,20 +67,155 @@ class Error(Exception):
         parts = (call, "" if object in text else object, text)
         message = ": ".join(part for part in parts if part)
         super().__init__(f"{message} (hint: {hint})" if hint else message)
+        if system and isinstance(self, OSError):
+            setattr(self, "errno", system)  # as a statement it would be one of Error's for mypy
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._given
+
+
+class Invalid(Error, ValueError):
+    """An argument is invalid."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """There is no memory."""
+
+
+class NotSupported(Error, NotImplementedError):
+    """The operation is not supported here: the hint names what is missing."""
 
 
 class TimedOut(Error, TimeoutError):
     """The deadline passed."""
 
 
+class Canceled(Error):
+    """The operation was canceled."""
+
+
 class PeerGone(Error, ConnectionError):
-    """The peer is gone."""
+    """The connection to the peer ended."""
 
 
-_CLASSES: dict[int, type[Error]] = {Code.ETIMEDOUT: TimedOut, Code.EPEER: PeerGone}
+class NoSuchName(Error, FileNotFoundError):
+    """The name does not exist."""
+
+
+class NameInUse(Error, FileExistsError):
+    """The name is already in use."""
+
+
+class OutOfRange(Error, IndexError):
+    """The range is out of bounds."""
+
+
+class AccessDenied(Error, PermissionError):
+    """The memory or the region does not grant the access."""
+
+
+class Stale(Error):
+    """The owner released the memory or withdrew its name."""
+
+
+class ProtocolViolated(Error):
+    """The peer violated the protocol."""
+
+
+class VersionMismatch(Error):
+    """There is no protocol version that both sides know."""
+
+
+class BadAddress(Error, ValueError):
+    """The address is invalid or unavailable."""
+
+
+class AddressInUse(Error, OSError):
+    """The address is already in use."""
+
+
+class ConnectFailed(Error, ConnectionError):
+    """The connection failed."""
+
+
+class Insecure(Error, PermissionError):
+    """Refused as insecure."""
+
+
+class NoPath(Error):
+    """No path meets the constraints: the hint has the reason of each."""
+
+
+class ChecksumMismatch(Error):
+    """The bytes differ from those that were sent."""
+
+
+class Busy(Error):
+    """The object is in use."""
+
+
+class LimitReached(Error):
+    """A limit is reached: the text names it."""
+
+
+class Forked(Error, RuntimeError):
+    """The object belongs to the parent process."""
+
+
+class Closed(Error, ValueError):
+    """The object is closed, like a closed file."""
+
+
+class SystemFailed(Error, OSError):
+    """A system call failed: errno says how."""
+
+
+class BadTicket(Error, ValueError):
+    """The ticket is damaged, forged or for other memory."""
+
+
+class NoSuchPlace(Error, ValueError):
+    """The place does not exist."""
+
+
+class PathBroke(Error, ConnectionError):
+    """The path broke during the transfer."""
+
+
+class NotAuthenticated(Error, PermissionError):
+    """The peer did not prove its identity, or does not accept this one."""
+
+
+ERRORS: dict[int, type[Error]] = {
+    Code.EINVAL: Invalid,
+    Code.ENOMEM: OutOfMemory,
+    Code.ENOTSUP: NotSupported,
+    Code.ETIMEDOUT: TimedOut,
+    Code.ECANCELED: Canceled,
+    Code.EPEER: PeerGone,
+    Code.ENAME: NoSuchName,
+    Code.EEXIST: NameInUse,
+    Code.ERANGE: OutOfRange,
+    Code.EACCESS: AccessDenied,
+    Code.ESTALE: Stale,
+    Code.EPROTO: ProtocolViolated,
+    Code.EVERSION: VersionMismatch,
+    Code.EADDRESS: BadAddress,
+    Code.EADDRINUSE: AddressInUse,
+    Code.ECONNECT: ConnectFailed,
+    Code.EINSECURE: Insecure,
+    Code.ENOPATH: NoPath,
+    Code.ECHECKSUM: ChecksumMismatch,
+    Code.EBUSY: Busy,
+    Code.ELIMIT: LimitReached,
+    Code.EFORK: Forked,
+    Code.ECLOSED: Closed,
+    Code.ESYSTEM: SystemFailed,
+    Code.ETICKET: BadTicket,
+    Code.EPLACE: NoSuchPlace,
+    Code.EPATH: PathBroke,
+    Code.EAUTH: NotAuthenticated,
+}
 
 
 def _known(code: int) -> int:
@@ -91,7 +226,8 @@ def _known(code: int) -> int:
 
 
 def error_of(code: int, system: int, call: str, object: str, text: str, hint: str) -> Error:
-    return _CLASSES.get(code, Error)(code, system, call, object, text, hint)
+    """The error of a code, of its class."""
+    return ERRORS.get(code, Error)(code, system, call, object, text, hint)
 
 
 def array_of(view: memoryview, dtype: Any, copy: bool | None) -> Any:
@@ -118,6 +254,8 @@ class Layout(NamedTuple):
 
 
 class Message(NamedTuple):
+    """A message, or with peer_events that a peer joined or left."""
+
     kind: str  # "message", "offer" (refused); with peer_events also "joined" and "left"
     peer: Peer
     tag: int

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from typing import Callable
 
-from ._data import Code, Error, Message, TimedOut
+from ._data import Code, Error, Message, TimedOut, error_of
 from ._haul import Node, Transfer
 
 _POLL_INTERVAL = 0.1
@@ -141,7 +141,9 @@ def _raised_as(call: str) -> Iterator[None]:
     except Error as error:
         if error.code != Code.ECLOSED:
             raise
-        raise Error(error.code, error.system, call, error.object, error.text, error.hint) from None
+        raise error_of(
+            error.code, error.system, call, error.object, error.text, error.hint
+        ) from None
 
 
 async def finish(transfer: Transfer) -> Transfer:
