@@ -68,8 +68,8 @@ class Gpu(support.Case):
             tensor = Passed(memory.tensor("float32", (8, 64), offset=1024))
             out = Passed(self.region.tensor("float32", (8, 64), offset=512))
             for _ in range(2):
-                sent = pool.submit(haul.send_tensor, peer, tensor)
-                self.assertIs(haul.recv_tensor(self.node, out).tensor, out)
+                sent = pool.submit(haul.send, tensor, peer)
+                self.assertIs(haul.receive(self.node, out).tensor, out)
                 sent.result(support.PATIENCE)
             back = self.node.alloc(4096)
             back.copy_from(self.region, length=4096)

@@ -63,20 +63,20 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         self.assertIsInstance(results[0], haul.Error)
 
     async def test_the_node_is_closed_meanwhile(self):
-        waiting = asyncio.create_task(haul.receive(self.node))
+        waiting = asyncio.create_task(haul.aio.receive(self.node))
         await asyncio.sleep(0.05)
         await asyncio.to_thread(self.node.close)
         with self.assertRaises(haul.Error) as caught:
             await asyncio.wait_for(waiting, support.PATIENCE)
         self.assertEqual((caught.exception.code, caught.exception.call), (Code.ECLOSED, "receive"))
         with self.assertRaises(haul.Error) as caught:
-            await haul.receive(self.node)
+            await haul.aio.receive(self.node)
         self.assertEqual((caught.exception.code, caught.exception.call), (Code.ECLOSED, "receive"))
 
     async def test_new_descriptors_keep_their_readers(self):
         """Its descriptor may have the number of the node's closed one."""
         loop, heard, node = asyncio.get_running_loop(), asyncio.Event(), haul.Node()
-        waiting = asyncio.create_task(haul.receive(node))
+        waiting = asyncio.create_task(haul.aio.receive(node))
         await asyncio.sleep(0.05)
         number = node.fileno()
         node.close()
@@ -98,11 +98,11 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
             return len(os.listdir("/proc/self/fd"))
 
         with self.assertRaises(haul.TimedOut):
-            await haul.receive(self.node, timeout=0.05)
+            await haul.aio.receive(self.node, timeout=0.05)
         before = count()
         for _ in range(3):
             with self.assertRaises(haul.TimedOut):
-                await haul.receive(self.node, timeout=0.05)
+                await haul.aio.receive(self.node, timeout=0.05)
         self.assertEqual(count(), before)
 
     async def test_a_transfer_is_closed_meanwhile(self):
@@ -124,7 +124,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         expected = self.fails(Code.ETIMEDOUT, self.node.receive, timeout=0)
         for timeout in (0, 0.05):
             with self.assertRaises(haul.TimedOut) as caught:
-                await haul.receive(self.node, timeout=timeout)
+                await haul.aio.receive(self.node, timeout=timeout)
             self.assertIsInstance(caught.exception, TimeoutError)
             self.assertEqual(str(caught.exception), str(expected))
             self.assertEqual(caught.exception.code, Code.ETIMEDOUT)
@@ -185,7 +185,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
 
     async def test_canceled_receivers_lose_no_message(self):
         for _ in range(20):
-            task = asyncio.create_task(haul.receive(self.owner))
+            task = asyncio.create_task(haul.aio.receive(self.owner))
             await asyncio.sleep(0)
             self.peer.send(b"kept")
             await asyncio.sleep(0)
@@ -193,7 +193,7 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
             try:
                 message = await task
             except asyncio.CancelledError:
-                message = await haul.receive(self.owner, timeout=support.PATIENCE)
+                message = await haul.aio.receive(self.owner, timeout=support.PATIENCE)
             self.assertEqual(message.data, b"kept")
 
     async def test_one_transfer(self):
@@ -226,14 +226,14 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
 
         async def echo():
             for i in range(50):
-                message = await haul.receive(self.owner)
+                message = await haul.aio.receive(self.owner)
                 self.assertEqual(message.tag, i)
                 message.peer.send(message.data, tag=i)
 
         async def ask():
             for i in range(50):
                 self.peer.send(b"%d" % i, tag=i)
-                self.assertEqual((await haul.receive(self.node)).data, b"%d" % i)
+                self.assertEqual((await haul.aio.receive(self.node)).data, b"%d" % i)
 
         async def move():
             for _ in range(10):
@@ -266,9 +266,9 @@ class Awaited(support.Case, unittest.IsolatedAsyncioTestCase):
         """After the check whether it is closed."""
         complaints = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, said: complaints.append(said))
-        other, task = await asyncio.to_thread(left_waiting, haul.receive(self.owner))
+        other, task = await asyncio.to_thread(left_waiting, haul.aio.receive(self.owner))
         with mock.patch.object(other, "is_closed", lambda: False):
-            waiting = asyncio.create_task(haul.receive(self.owner))
+            waiting = asyncio.create_task(haul.aio.receive(self.owner))
             await asyncio.sleep(0)
             self.peer.send(b"news")
             message = await asyncio.wait_for(waiting, support.PATIENCE)
@@ -303,7 +303,7 @@ class Forgotten(support.Case):
         self.assertTrue(gone() is None)
 
     def test_a_receiver(self):
-        self.is_freed(lambda: left_waiting(haul.receive(haul.Node()))[1])
+        self.is_freed(lambda: left_waiting(haul.aio.receive(haul.Node()))[1])
 
     def test_a_transfer(self):
         def leave():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""send_tensor and recv_tensor."""
+"""haul.send, haul.receive and haul.share."""
 
 import asyncio
 import concurrent.futures
@@ -12,7 +12,7 @@ import haul
 import support
 from haul import Code
 from haul._haul import TENSOR_TAG
-from haul.tensors import inbox_of
+from haul._inbox import inbox_of
 
 PATIENCE = support.PATIENCE
 NUMPY_TYPES = (
@@ -62,12 +62,12 @@ class Pair(support.Case):
 
     def send(self, tensor, **keywords):
         """Sends to the right in another thread; returns its future."""
-        return self.pool.submit(haul.send_tensor, self.to_right, tensor, **keywords)
+        return self.pool.submit(haul.send, tensor, self.to_right, **keywords)
 
     def pass_on(self, tensor, out=None, **keywords):
         """Sends to the right; returns what arrives there."""
         sent = self.send(tensor)
-        received = haul.recv_tensor(self.to_left, out, **keywords)
+        received = haul.receive(self.to_left, out, **keywords)
         self.assertIsNone(sent.result(PATIENCE))
         return received.tensor
 
@@ -151,7 +151,7 @@ class Tensors(Pair):
                 del arrived
         empty = torch.zeros(2, 0)
         self.assertEqual(self.pass_on(empty, limit=0).shape, (2, 0))
-        self.assertRaises(ValueError, haul.send_tensor, self.to_right, torch.zeros(3, 4).t())
+        self.assertRaises(ValueError, haul.send, torch.zeros(3, 4).t(), self.to_right)
 
     def test_torch_is_not_imported(self):
         child = self.child("sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))")
@@ -161,7 +161,7 @@ class Tensors(Pair):
         for tensor in (b"secret", self.left.alloc(6)):
             self.pass_on(tensor, limit=6)
             self.assertEqual(self.to_left.list(), [])
-            self.fails(Code.ETIMEDOUT, haul.send_tensor, self.to_right, tensor, timeout=0.01)
+            self.fails(Code.ETIMEDOUT, haul.send, tensor, self.to_right, timeout=0.01)
             self.assertEqual(self.to_left.list(), [])
 
 
@@ -171,51 +171,51 @@ class OverTcp(Tensors):
 
 class Arguments(Pair):
     def nothing_was_sent(self):
-        self.fails(Code.ETIMEDOUT, haul.recv_tensor, self.right, id=None, limit=1 << 20, timeout=0)
+        self.fails(Code.ETIMEDOUT, haul.receive, self.right, id=None, limit=1 << 20, timeout=0)
 
     def test_not_contiguous(self):
         square = numpy.zeros((4, 4))
         fortran = numpy.asfortranarray(numpy.zeros((2, 3)))
         for tensor in (square[:, :2], square[::2], square[::-1], fortran):
-            self.assertRaises(ValueError, haul.send_tensor, self.to_right, tensor)
-            self.assertRaises(ValueError, haul.recv_tensor, self.to_left, tensor)
+            self.assertRaises(ValueError, haul.send, tensor, self.to_right)
+            self.assertRaises(ValueError, haul.receive, self.to_left, tensor)
         repeated = numpy.broadcast_to(square[0], (4, 4))
-        self.assertRaises(ValueError, haul.send_tensor, self.to_right, repeated)
+        self.assertRaises(ValueError, haul.send, repeated, self.to_right)
         self.nothing_was_sent()
         self.pass_on(square[1:3], limit=64)  # rows are contiguous
 
     def test_types_that_haul_does_not_have(self):
         for dtype in (">f4", ">i8", "S3", "U2", "O", "f4,i4"):
-            self.assertRaises(ValueError, haul.send_tensor, self.to_right, numpy.zeros(3, dtype))
-            self.assertRaises(ValueError, haul.recv_tensor, self.to_left, numpy.zeros(3, dtype))
-        self.assertRaises(BufferError, haul.send_tensor, self.to_right, numpy.zeros((1,) * 9))
-        self.assertRaises(TypeError, haul.send_tensor, self.to_right, "text")
+            self.assertRaises(ValueError, haul.send, numpy.zeros(3, dtype), self.to_right)
+            self.assertRaises(ValueError, haul.receive, self.to_left, numpy.zeros(3, dtype))
+        self.assertRaises(BufferError, haul.send, numpy.zeros((1,) * 9), self.to_right)
+        self.assertRaises(TypeError, haul.send, "text", self.to_right)
         self.nothing_was_sent()
 
     def test_ids(self):
         for id in (-1, 1 << 64):
-            self.assertRaises(ValueError, haul.send_tensor, self.to_right, b"x", id=id)
+            self.assertRaises(ValueError, haul.send, b"x", self.to_right, id=id)
         sent = self.send(b"x", id=(1 << 64) - 1)
-        self.assertEqual(haul.recv_tensor(self.right, id=None, limit=1).id, (1 << 64) - 1)
+        self.assertEqual(haul.receive(self.right, id=None, limit=1).id, (1 << 64) - 1)
         sent.result(PATIENCE)
 
     def test_no_destination(self):
-        self.assertRaises(ValueError, haul.recv_tensor, self.to_left)
+        self.assertRaises(ValueError, haul.receive, self.to_left)
 
     def test_a_destination_that_cannot_be_written(self):
         sent = self.send(b"hello")
-        self.assertRaises(ValueError, haul.recv_tensor, self.to_left, b"hello")
-        haul.recv_tensor(self.to_left, limit=5)
+        self.assertRaises(ValueError, haul.receive, self.to_left, b"hello")
+        haul.receive(self.to_left, limit=5)
         sent.result(PATIENCE)
 
     def test_memory_of_another_node(self):
         region = self.right.alloc(64)
-        self.assertRaises(ValueError, haul.send_tensor, self.to_right, region)
-        self.assertRaises(ValueError, haul.recv_tensor, self.to_right, region)
+        self.assertRaises(ValueError, haul.send, region, self.to_right)
+        self.assertRaises(ValueError, haul.receive, self.to_right, region)
 
     def test_an_unknown_place(self):
         sent = self.send(b"hello")
-        self.fails(Code.EPLACE, haul.recv_tensor, self.to_left, limit=5, place="sim:99")
+        self.fails(Code.EPLACE, haul.receive, self.to_left, limit=5, place="sim:99")
         self.refused(Code.EPATH, sent)
 
 
@@ -223,7 +223,7 @@ class Refused(Pair):
     def other(self, tensor, out):
         sent = self.send(tensor)
         before = out.copy()
-        error = self.fails(Code.EINVAL, haul.recv_tensor, self.to_left, out)
+        error = self.fails(Code.EINVAL, haul.receive, self.to_left, out)
         self.assertIn(str(tensor.dtype), error.text)
         self.assertIn(str(out.shape), error.text)
         self.refused(Code.EINVAL, sent)
@@ -241,7 +241,7 @@ class Refused(Pair):
 
     def test_too_large(self):
         sent = self.send(bytes(1001))
-        self.fails(Code.ELIMIT, haul.recv_tensor, self.to_left, limit=1000)
+        self.fails(Code.ELIMIT, haul.receive, self.to_left, limit=1000)
         self.refused(Code.ELIMIT, sent)
         self.assertEqual(len(bytes(self.pass_on(bytes(1000), limit=1000))), 1000)
 
@@ -270,8 +270,8 @@ class Refused(Pair):
         self.refused(Code.EBUSY, first)
         self.assertEqual(len(inbox_of(self.right).offers), PEER_OFFERS_MAX)
         self.offer_from(self.to_right, OFFERS_MAX)
-        sent = self.pool.submit(haul.send_tensor, self.other_peer(), b"other")
-        self.assertEqual(bytes(haul.recv_tensor(self.right, limit=8).tensor), b"other")
+        sent = self.pool.submit(haul.send, b"other", self.other_peer())
+        self.assertEqual(bytes(haul.receive(self.right, limit=8).tensor), b"other")
         sent.result(PATIENCE)
         self.assertEqual(bytes(self.pass_on(b"left", limit=8)), b"left")
 
@@ -297,8 +297,8 @@ class Refused(Pair):
         last = self.send(b"last")
         while len(inbox.offers) > 2 and not last.done():
             self.fails(Code.ETIMEDOUT, self.right.receive, timeout=0.01)
-        self.assertEqual(bytes(haul.recv_tensor(self.to_left, limit=8).tensor), b"first")
-        self.assertEqual(bytes(haul.recv_tensor(self.to_left, limit=8).tensor), b"last")
+        self.assertEqual(bytes(haul.receive(self.to_left, limit=8).tensor), b"first")
+        self.assertEqual(bytes(haul.receive(self.to_left, limit=8).tensor), b"last")
         first.result(PATIENCE)
         last.result(PATIENCE)
         self.assertEqual(inbox.offers, [])
@@ -307,18 +307,18 @@ class Refused(Pair):
 class Order(Pair):
     def test_one_id(self):
         sent = self.pool.submit(
-            lambda: [haul.send_tensor(self.to_right, bytes([i])) for i in range(20)]
+            lambda: [haul.send(bytes([i]), self.to_right) for i in range(20)]
         )
-        arrived = [bytes(haul.recv_tensor(self.to_left, limit=1).tensor)[0] for _ in range(20)]
+        arrived = [bytes(haul.receive(self.to_left, limit=1).tensor)[0] for _ in range(20)]
         self.assertEqual(arrived, list(range(20)))
         sent.result(PATIENCE)
 
     def test_several_ids(self):
         sent = [self.send(bytes([id]), id=id) for id in range(5)]
         for id in (3, 0, 4):
-            received = haul.recv_tensor(self.to_left, id=id, limit=1)
+            received = haul.receive(self.to_left, id=id, limit=1)
             self.assertEqual((received.id, bytes(received.tensor)), (id, bytes([id])))
-        rest = {haul.recv_tensor(self.to_left, id=None, limit=1).id for _ in range(2)}
+        rest = {haul.receive(self.to_left, id=None, limit=1).id for _ in range(2)}
         self.assertEqual(rest, {1, 2})
         for one in sent:
             one.result(PATIENCE)
@@ -327,9 +327,9 @@ class Order(Pair):
         other = haul.Node("other", timeout=PATIENCE)
         self.addCleanup(other.close)
         peer = other.connect(self.right.addresses[0])
-        sent = [self.send(b"left"), self.pool.submit(haul.send_tensor, peer, b"other")]
+        sent = [self.send(b"left"), self.pool.submit(haul.send, b"other", peer)]
         for _ in sent:
-            received = haul.recv_tensor(self.right, limit=8)
+            received = haul.receive(self.right, limit=8)
             self.assertEqual(bytes(received.tensor).decode(), received.peer.name)
         for one in sent:
             one.result(PATIENCE)
@@ -337,26 +337,26 @@ class Order(Pair):
     def test_a_certain_peer(self):
         other = haul.Node("other", timeout=PATIENCE)
         self.addCleanup(other.close)
-        sent = self.pool.submit(haul.send_tensor, other.connect(self.right.addresses[0]), b"other")
+        sent = self.pool.submit(haul.send, b"other", other.connect(self.right.addresses[0]))
         while not inbox_of(self.right).offers:
-            self.fails(Code.ETIMEDOUT, haul.recv_tensor, self.to_left, limit=8, timeout=0.01)
+            self.fails(Code.ETIMEDOUT, haul.receive, self.to_left, limit=8, timeout=0.01)
         self.assertEqual(bytes(self.pass_on(b"left", limit=8)), b"left")
-        self.assertEqual(bytes(haul.recv_tensor(self.right, limit=8).tensor), b"other")
+        self.assertEqual(bytes(haul.receive(self.right, limit=8).tensor), b"other")
         sent.result(PATIENCE)
 
     def test_both_directions_of_one_node(self):
         peer = self.left.connect(self.left.listen("tcp://127.0.0.1:0"))
-        sent = self.pool.submit(haul.send_tensor, peer, b"myself")
-        self.assertEqual(bytes(haul.recv_tensor(self.left, limit=8).tensor), b"myself")
+        sent = self.pool.submit(haul.send, b"myself", peer)
+        self.assertEqual(bytes(haul.receive(self.left, limit=8).tensor), b"myself")
         sent.result(PATIENCE)
 
     def test_many_threads(self):
         def exchange(send_to, receive_from, id):
             for turn in range(20):
                 if id % 2:
-                    haul.send_tensor(send_to, struct.pack("<II", id, turn), id=id)
+                    haul.send(struct.pack("<II", id, turn), send_to, id=id)
                 else:
-                    tensor = haul.recv_tensor(receive_from, id=id + 1, limit=8).tensor
+                    tensor = haul.receive(receive_from, id=id + 1, limit=8).tensor
                     self.assertEqual(struct.unpack("<II", bytes(tensor)), (id + 1, turn))
 
         for end in [self.pool.submit(exchange, self.to_right, self.to_left, id) for id in range(8)]:
@@ -372,10 +372,10 @@ class OtherMessages(Pair):
             self.fails(Code.ETIMEDOUT, self.right.receive, timeout=0.01)
         self.to_right.send(b"2", tag=5)
         self.to_right.send(b"3")
-        haul.recv_tensor(self.right, limit=8)
+        haul.receive(self.right, limit=8)
         sent.result(PATIENCE)
         self.to_right.send(b"4")
-        self.fails(Code.ETIMEDOUT, haul.recv_tensor, self.right, limit=8, timeout=0.05)
+        self.fails(Code.ETIMEDOUT, haul.receive, self.right, limit=8, timeout=0.05)
         messages = [self.right.receive() for _ in range(3)]
         self.assertEqual([one.data for one in messages], [b"2", b"3", b"4"])
         self.assertEqual(messages[0].tag, 5)
@@ -391,16 +391,16 @@ class OtherMessages(Pair):
     def test_events(self):
         with haul.Node(peer_events=True, timeout=PATIENCE) as node:
             peer = haul.Node("guest").connect(node.listen("tcp://127.0.0.1:0"))
-            sent = self.pool.submit(haul.send_tensor, peer, b"x")
-            haul.recv_tensor(node, limit=1)
+            sent = self.pool.submit(haul.send, b"x", peer)
+            haul.receive(node, limit=1)
             self.assertEqual(node.receive().kind, "joined")
             sent.result(PATIENCE)
 
     def test_asyncio(self):
         async def both():
-            receiving = asyncio.create_task(haul.receive(self.right))
-            arriving = asyncio.create_task(asyncio.to_thread(haul.recv_tensor, self.right, limit=8))
-            await asyncio.to_thread(haul.send_tensor, self.to_right, b"tensor")
+            receiving = asyncio.create_task(haul.aio.receive(self.right))
+            arriving = asyncio.create_task(asyncio.to_thread(haul.receive, self.right, limit=8))
+            await asyncio.to_thread(haul.send, b"tensor", self.to_right)
             await asyncio.to_thread(self.to_right.send, b"message")
             return bytes((await arriving).tensor), (await receiving).data
 
@@ -413,10 +413,10 @@ class OtherMessages(Pair):
         self.assertEqual(got.result(PATIENCE).data, b"message")
 
     def test_more_bytes_than_the_inbox_holds(self):
-        self.fails(Code.ETIMEDOUT, haul.recv_tensor, self.right, limit=8, timeout=0)
+        self.fails(Code.ETIMEDOUT, haul.receive, self.right, limit=8, timeout=0)
         count, kept, data = 70, 64, bytes(1 << 20)
         flood = self.pool.submit(lambda: [self.to_right.send(data) for _ in range(count)])
-        waiting = self.pool.submit(haul.recv_tensor, self.right, limit=8)
+        waiting = self.pool.submit(haul.receive, self.right, limit=8)
         flood.result(PATIENCE)
         sent = self.send(b"tensor")
         self.assertEqual(bytes(waiting.result(PATIENCE).tensor), b"tensor")
@@ -455,21 +455,21 @@ class OtherMessages(Pair):
 
 class Deadlines(Pair):
     def test_nobody_receives(self):
-        self.fails(Code.ETIMEDOUT, haul.send_tensor, self.to_right, b"late", timeout=0.01)
-        error = self.fails(Code.ETIMEDOUT, haul.recv_tensor, self.to_left, limit=8, timeout=0.2)
+        self.fails(Code.ETIMEDOUT, haul.send, b"late", self.to_right, timeout=0.01)
+        error = self.fails(Code.ETIMEDOUT, haul.receive, self.to_left, limit=8, timeout=0.2)
         self.assertIsInstance(error, TimeoutError)
         self.assertEqual(bytes(self.pass_on(b"again", limit=8)), b"again")
 
     def test_the_node_has_the_default(self):
         with haul.Node(timeout=0.01) as node:
-            self.fails(Code.ETIMEDOUT, haul.recv_tensor, node, limit=8)
+            self.fails(Code.ETIMEDOUT, haul.receive, node, limit=8)
 
     def test_a_closed_node(self):
-        waiting = self.pool.submit(haul.recv_tensor, self.right, limit=8)
+        waiting = self.pool.submit(haul.receive, self.right, limit=8)
         time.sleep(0.05)
         self.right.close()
         self.fails(Code.ECLOSED, waiting.result, PATIENCE)
-        self.fails(Code.ECLOSED, haul.recv_tensor, self.right, limit=8)
+        self.fails(Code.ECLOSED, haul.receive, self.right, limit=8)
 
 
 class LastWords(Pair):
@@ -488,27 +488,27 @@ class LastWords(Pair):
         with inbox.expecting(self.to_right) as (serial, status):
             self.ends(*before, (reply(serial), TENSOR_TAG))
             until = time.monotonic() + timeout
-            return inbox.take(self.left, "send_tensor", until, status, self.to_right.check)
+            return inbox.take(self.left, "send", until, status, self.to_right.check)
 
     def test_a_reply_behind_messages(self):
         self.assertEqual(self.status(PATIENCE, (b"1", 0), (b"2", 0)), 0)
         self.assertEqual([self.left.receive().data for _ in range(2)], [b"1", b"2"])
 
     def test_a_reply_that_another_thread_may_receive(self):
-        waiting = self.pool.submit(haul.recv_tensor, self.left, limit=8, timeout=1)
+        waiting = self.pool.submit(haul.receive, self.left, limit=8, timeout=1)
         self.assertEqual(self.status(PATIENCE, (b"1", 0), (b"2", 0)), 0)
         self.refused(Code.ETIMEDOUT, waiting)
 
     def test_a_tensor_behind_messages(self):
         empty = offer(shape=(0,), length=0)
         self.ends((b"1", 0), (b"2", 0), (empty, TENSOR_TAG))
-        self.assertEqual(haul.recv_tensor(self.to_right, limit=0).tensor.shape, (0,))
+        self.assertEqual(haul.receive(self.to_right, limit=0).tensor.shape, (0,))
 
     def test_nothing(self):
-        waiting = self.pool.submit(haul.recv_tensor, self.left, limit=8, timeout=1)
+        waiting = self.pool.submit(haul.receive, self.left, limit=8, timeout=1)
         self.ends((b"1", 0), (b"2", 0))
-        self.fails(Code.EPEER, haul.recv_tensor, self.to_right, limit=8)
-        self.fails(Code.EPEER, haul.recv_tensor, self.to_right, limit=8, timeout=0)
+        self.fails(Code.EPEER, haul.receive, self.to_right, limit=8)
+        self.fails(Code.EPEER, haul.receive, self.to_right, limit=8, timeout=0)
         self.refused(Code.ETIMEDOUT, waiting)
 
 
@@ -535,15 +535,15 @@ class Hostile(Pair):
         for name, fields in self.INVALID.items():
             with self.subTest(name):
                 self.send_raw(offer(**fields))
-                self.fails(Code.EPROTO, haul.recv_tensor, self.right, limit=1 << 62)
+                self.fails(Code.EPROTO, haul.receive, self.right, limit=1 << 62)
 
     def test_truncated_offers(self):
         whole = offer(shape=(1, 1))
         for length in range(16, len(whole)):
             self.send_raw(whole[:length])
-            self.fails(Code.EPROTO, haul.recv_tensor, self.right, limit=4)
+            self.fails(Code.EPROTO, haul.receive, self.right, limit=4)
         self.send_raw(whole + b"more")
-        self.fails(Code.EPROTO, haul.recv_tensor, self.right, limit=4)
+        self.fails(Code.EPROTO, haul.receive, self.right, limit=4)
 
     def test_random_offers(self):
         chance = random.Random(3)
@@ -553,11 +553,11 @@ class Hostile(Pair):
                 data[chance.randrange(6, len(data))] = chance.randrange(256)
             self.send_raw(bytes(data))
             with self.assertRaises(haul.Error):
-                haul.recv_tensor(self.right, id=None, limit=1 << 16, timeout=0.02)
+                haul.receive(self.right, id=None, limit=1 << 16, timeout=0.02)
 
     def test_a_sender_without_memory(self):
         self.send_raw(offer())
-        self.fails(Code.ETIMEDOUT, haul.recv_tensor, self.right, limit=4, timeout=0.05)
+        self.fails(Code.ETIMEDOUT, haul.receive, self.right, limit=4, timeout=0.05)
 
     def test_memory_that_is_shorter(self):
         region = self.left.alloc(100)
@@ -565,7 +565,7 @@ class Hostile(Pair):
         past = dict(length=104, shape=(26,)), dict(offset=97), dict(offset=(1 << 64) - 4)
         for fields in past:
             self.send_raw(offer(**fields))
-            self.fails(Code.EPROTO, haul.recv_tensor, self.right, limit=1 << 62)
+            self.fails(Code.EPROTO, haul.receive, self.right, limit=1 << 62)
 
     def test_replies_that_nobody_waits_for(self):
         for status in (0, 1, 999):
@@ -591,7 +591,7 @@ class Hostile(Pair):
         other.connect(self.left.listen("tcp://127.0.0.1:0")).send(reply(serial), tag=TENSOR_TAG)
         time.sleep(0.2)
         self.assertFalse(sent.done())
-        haul.recv_tensor(self.right, limit=5)
+        haul.receive(self.right, limit=5)
         sent.result(PATIENCE)
 
 
@@ -629,7 +629,7 @@ class Gone(support.Case):
             self.fails(Code.ETIMEDOUT, self.node.receive, timeout=0.01)
         peer = inbox_of(self.node).offers[0].peer
         child.kill()
-        error = self.fails(Code.EPEER, haul.recv_tensor, peer, limit=4)
+        error = self.fails(Code.EPEER, haul.receive, peer, limit=4)
         self.assertIsInstance(error, ConnectionError)
 
     def test_the_sender_among_others(self):
@@ -638,16 +638,16 @@ class Gone(support.Case):
         while not inbox_of(self.node).offers:
             self.fails(Code.ETIMEDOUT, self.node.receive, timeout=0.01)
         child.kill()
-        self.fails(Code.ETIMEDOUT, haul.recv_tensor, self.node, limit=4, timeout=0.1)
+        self.fails(Code.ETIMEDOUT, haul.receive, self.node, limit=4, timeout=0.1)
 
     def test_the_receiver(self):
         child = self.start(self.RECEIVER)
         peer = self.node.receive().peer
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            sent = pool.submit(haul.send_tensor, peer, bytes(1000))
+            sent = pool.submit(haul.send, bytes(1000), peer)
             child.kill()
             self.fails(Code.EPEER, sent.result, PATIENCE)
-        self.fails(Code.EPEER, haul.send_tensor, peer, bytes(1000))
+        self.fails(Code.EPEER, haul.send, bytes(1000), peer)
 
 
 class Processes(support.Case):
@@ -658,16 +658,16 @@ class Processes(support.Case):
             peer = node.connect(channel.receive_text())
             peer.send(b"hello")
             for _ in range(3):
-                received = haul.recv_tensor(peer, id=1, limit=1 << 24)
-                haul.send_tensor(peer, numpy.asarray(received.tensor) + 1, id=2)
+                received = haul.receive(peer, id=1, limit=1 << 24)
+                haul.send(numpy.asarray(received.tensor) + 1, peer, id=2)
         """)
         with haul.Node("parent", timeout=PATIENCE) as node:
             child.send_text(node.listen(f"unix://@haul-test-tensors-{os.getpid()}"))
             peer = node.receive().peer
             tensor = numpy.arange(1 << 20, dtype="float32").reshape(1024, 1024)
             for _ in range(3):
-                haul.send_tensor(peer, tensor, id=1)
-                haul.recv_tensor(peer, tensor, id=2)
+                haul.send(tensor, peer, id=1)
+                haul.receive(peer, tensor, id=2)
             self.assertTrue((tensor == numpy.arange(1 << 20).reshape(1024, 1024) + 3).all())
             self.ends_well(child)
 

@@ -3,7 +3,7 @@
 
 A Node is this process as a peer, a Region a range of bytes at a place, a Tensor a part of a region
 with a type and a shape. A Peer is another node, a Remote a region that it publishes, a Transfer an
-operation in flight.
+operation in flight. send, receive and share move whole tensors.
 
 Times are seconds, lengths and offsets bytes, and calls block only where their text says so. They
 release the GIL meanwhile, and Ctrl-C ends them. `timeout` has the node's value by default; math.inf
@@ -13,6 +13,7 @@ OverflowError for arguments that Python cannot convert. Objects that own somethi
 managers. Any thread may use any object.
 """
 
+from . import aio as aio
 from ._data import (
     ERRORS,
     AccessDenied,
@@ -65,8 +66,7 @@ from ._haul import (
     Transfer,
     version,
 )
-from .aio import receive
-from .tensors import recv_tensor, send_tensor
+from ._tensors import Shared, receive, send, share
 
 READ = Rights.READ
 WRITE = Rights.WRITE
@@ -115,6 +115,7 @@ __all__ = [
     "Remote",
     "Report",
     "Rights",
+    "Shared",
     "Stale",
     "SystemFailed",
     "Tensor",
@@ -122,8 +123,8 @@ __all__ = [
     "Transfer",
     "VersionMismatch",
     "receive",
-    "recv_tensor",
-    "send_tensor",
+    "send",
+    "share",
     "version",
 ]
 

@@ -263,11 +263,11 @@ class Message(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A tensor that recv_tensor received."""
+    """A tensor that haul.receive received."""
 
     tensor: Any  # `out`, or a new haul.Tensor
     peer: Peer
-    id: int
+    id: int  # of the sender; 0 for a shared tensor
 
 
 class Published(NamedTuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Waiting in asyncio: `await transfer`, and `await receive(node)`.
+"""Waiting in asyncio: `await transfer`, and `await haul.aio.receive(node)`.
 
 A node has one descriptor for all its events. While a task waits, a copy of the descriptor is a
 reader of the task's loop. The descriptor reports an event once, so the loop that sees it first wakes
@@ -178,7 +178,13 @@ async def _wait_for_end(transfer: Transfer, waiter: _Waiter) -> None:
 
 
 async def receive(node: Node, *, timeout: float | None = None) -> Message:
-    """The next message of any peer. TimedOut after `timeout` seconds, by default the node's."""
+    """Receive the next message of any peer, as Node.receive does; other tasks run meanwhile.
+
+    node     whose message
+    timeout  in seconds; None: the node's
+
+    Returns a Message; a canceled task loses none. Raises TimedOut, Closed, LimitReached.
+    """
     with _raised_as("receive"), _Waiter(node, lambda: True) as waiter:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(node.timeout if timeout is None else timeout):

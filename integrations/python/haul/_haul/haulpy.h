@@ -93,7 +93,7 @@ struct node {
   struct object base;
   double timeout;  /* seconds, of calls and transfers that set none */
   PyObject *watch; /* owned by haul.aio; or NULL */
-  PyObject *inbox; /* owned by haul.tensors; or NULL */
+  PyObject *inbox; /* owned by haul._inbox; or NULL */
 };
 
 /* A zeroed object with a reference to `node`, NULL for a node. Releases the handle if it fails. */
@@ -330,7 +330,7 @@ PyTypeObject *node_type(void);
 PyTypeObject *peer_type(void);
 PyObject *peer_object(struct node *node, haul_peer *handle);
 
-/* Tag of the messages of haul.tensors: "haultens". */
+/* Tag of the messages of haul._inbox: "haultens". */
 #define TENSOR_TAG INT64_C(0x6861756c74656e73)
 
 PyObject *message_receive_any(PyObject *self, PyObject *args, PyObject *keywords);

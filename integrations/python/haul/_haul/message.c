@@ -72,9 +72,9 @@ PyObject *message_receive_any(PyObject *self, PyObject *args, PyObject *keywords
   return receive_until(node, until, &tag);
 }
 
-/* Gives a message to the inbox of haul.tensors, which it makes. False with an exception. */
+/* Gives a message to the inbox of haul._inbox, which it makes. False with an exception. */
 static bool hold(struct node *node, PyObject *message) {
-  PyObject *module = PyImport_ImportModule("haul.tensors");
+  PyObject *module = PyImport_ImportModule("haul._inbox");
   PyObject *held = module ? PyObject_CallMethod(module, "hold", "OO", node, message) : NULL;
   Py_XDECREF(module);
   Py_XDECREF(held);

@@ -401,7 +401,7 @@ PyTypeObject *node_type(void) {
       {"receive", METHOD_WITH_KEYWORDS(message_receive),
        "receive(*, timeout=None): the next message of any peer."},
       {"_receive", METHOD_WITH_KEYWORDS(message_receive_any),
-       "For haul.tensors: messages of send_tensor and recv_tensor, too."},
+       "For haul._inbox: messages of haul.send and haul.receive, too."},
       {"progress", METHOD_WITH_KEYWORDS(node_progress),
        "progress(timeout=0): make progress until an event; False without one."},
       {"fileno", node_fileno, METH_NOARGS, "A descriptor that is readable after an event."},
@@ -421,7 +421,7 @@ PyTypeObject *node_type(void) {
              "Default of calls and transfers, in seconds."),
       {"_watch", T_OBJECT, offsetof(struct node, watch), 0,
        "For haul.aio."}, /* None if it is NULL */
-      {"_inbox", T_OBJECT, offsetof(struct node, inbox), 0, "For haul.tensors."},
+      {"_inbox", T_OBJECT, offsetof(struct node, inbox), 0, "For haul._inbox."},
       {NULL, 0, 0, 0, NULL}};
   static PyType_Slot slots[] = {
       SLOT(Py_tp_new, node_new),

@@ -156,6 +156,10 @@ static bool grants_from(PyObject *to, struct haul_grant *grants, size_t *count, 
   PyObject *who, *what;
   *rights = 0;
   *count = 0;
+  if (!PyDict_Check(to)) {
+    PyErr_Format(PyExc_TypeError, "invalid to %R: expected a dict of names and rights", to);
+    return false;
+  }
   for (Py_ssize_t at = 0; PyDict_Next(to, &at, &who, &what); (*count)++) {
     if (*count == HAUL_GRANTS_MAX) {
       PyErr_Format(PyExc_ValueError, "invalid to: expected at most %d names", HAUL_GRANTS_MAX);
@@ -179,20 +183,19 @@ static PyObject *region_publish(PyObject *self, PyObject *args, PyObject *keywor
   static char *names[] = {"name", "rights", "to", NULL};
   struct object *region = (struct object *)self;
   struct haul_grant grants[HAUL_GRANTS_MAX];
-  PyObject *to = NULL;
+  PyObject *to = Py_None;
   const char *name;
   unsigned rights = HAUL_READ;
   size_t count = 0;
   int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|I$O!", names, &name, &rights, &PyDict_Type,
-                                   &to) ||
-      (to && !grants_from(to, grants, &count, &rights)) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|I$O", names, &name, &rights, &to) ||
+      (to != Py_None && !grants_from(to, grants, &count, &rights)) ||
       (rights & HAUL_WRITE && !region_must_be_writable((struct region *)self, "publish")))
     return NULL;
   haul_region *handle = object_enter(region, "publish");
   if (!handle)
     return NULL;
-  if (to) /* with the GIL: another thread might change the dict, which owns the names */
+  if (to != Py_None) /* with the GIL: another thread might change the dict, which owns the names */
     code = haul_region_publish_to(handle, name, grants, count);
   else
     WITHOUT_GIL(code = haul_region_publish(handle, name, rights));
