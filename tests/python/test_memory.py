@@ -2,8 +2,11 @@
 """Each allocation of the interpreter fails once: MemoryError, without leaks."""
 
 import os
+import socket
 import sys
+import tempfile
 import unittest
+import unittest.mock
 
 import haul
 import support
@@ -83,6 +86,18 @@ class Sweep(support.Case):
         self.sweep(self.node.devices)
         self.sweep(self.node.checks)
         local.close()
+
+    def test_files_and_worlds(self):
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(4096))
+            file.flush()
+            self.sweep(lambda: self.node.wrap_file(file).close())
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        launcher = dict(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", HAUL_WORLD_PORT=port)
+        with unittest.mock.patch.dict(os.environ, launcher), self.node.join() as world:
+            self.sweep(lambda: world.addresses)
 
     def test_errors(self):
         def fail():

@@ -28,7 +28,9 @@ from ._data import (
     Code,
     ConnectFailed,
     Device,
+    Entry,
     Error,
+    Event,
     Forked,
     Insecure,
     Invalid,
@@ -58,12 +60,14 @@ from ._data import (
 )
 from ._haul import (
     MESSAGE_MAX,
+    Directory,
     Node,
     Peer,
     Region,
     Remote,
     Tensor,
     Transfer,
+    World,
     version,
 )
 from ._tensors import Shared, receive, send, share
@@ -88,7 +92,10 @@ __all__ = [
     "Code",
     "ConnectFailed",
     "Device",
+    "Directory",
+    "Entry",
     "Error",
+    "Event",
     "Forked",
     "Insecure",
     "Invalid",
@@ -122,6 +129,7 @@ __all__ = [
     "TimedOut",
     "Transfer",
     "VersionMismatch",
+    "World",
     "receive",
     "send",
     "share",

@@ -4,11 +4,13 @@
 import os
 import sys
 
+__all__ = ["main"]
+
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "haul")
 
 
 def main():
-    """Replaces this process by the package's command or, in a package without one, by the one of PATH."""
+    """Replace this process by the package's command or, in a package without one, by the one of PATH."""
     command = INSIDE if os.path.exists(INSIDE) else "haul"
     try:
         os.execvp(command, ["haul", *sys.argv[1:]])

@@ -279,6 +279,28 @@ class Published(NamedTuple):
     rights: Rights
 
 
+class Entry(NamedTuple):
+    """A node in a directory, or a region of one."""
+
+    kind: str  # "node", "region"
+    node: str
+    name: str  # of a region, else ""
+    length: int  # of a region, in bytes
+    place: str | None  # of a region
+    rights: Rights  # of a region
+    id: bytes  # of the node, new with every Node
+    boot: bytes  # boot id of its host
+    network: int  # inode of its network namespace; 0: `advertise` set its addresses
+    addresses: tuple[str, ...]
+
+
+class Event(NamedTuple):
+    """A step of a walk over a directory."""
+
+    kind: str  # "holds", "told", "came", "went"
+    entry: Entry | None  # None with "told"; kind, node and name alone with "went"
+
+
 class Path(NamedTuple):
     """A path, open or closed (unavailable)."""
 

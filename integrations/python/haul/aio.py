@@ -20,6 +20,8 @@ from typing import Callable
 from ._data import Code, Error, Message, TimedOut, error_of
 from ._haul import Node, Transfer
 
+__all__ = ["receive"]
+
 _POLL_INTERVAL = 0.1
 
 

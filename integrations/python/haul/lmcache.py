@@ -46,6 +46,8 @@ _MISSING = "the store has no such key"
 _MALFORMED = "the store's response is malformed"
 _CLOSED = "the connector is closed"
 
+__all__ = ["Connector", "Store", "main"]
+
 _Result = Union[bool, str]  # of a key: success or presence; else why it failed
 _Item = tuple[str, str, int]  # key, name of the published memory or "", length in bytes
 
@@ -67,7 +69,7 @@ class Connector:
     threads  batches at a time
     node     further arguments of haul.Node
 
-    While the store cannot be reached batches fail, and the next one connects again.
+    While the store cannot be reached batches fail, and the next one connects again. A context manager.
     """
 
     def __init__(self, address: str, timeout: float = 10, threads: int = 4, **node: Any) -> None:
@@ -87,26 +89,49 @@ class Connector:
         self._receiver.start()
 
     def event_fd(self) -> int:
-        """A descriptor that is readable while there are completions. It ends with close()."""
+        """Return a descriptor that is readable while there are completions, until close()."""
         return self._event
 
     def submit_batch_set(self, keys: Sequence[str], values: Sequence[memoryview]) -> int:
-        """Stores values. The memory is in use until the batch's completion. Returns its number."""
+        """Begin a batch that stores values, and return its number. Does not wait.
+
+        keys    of the values, any text
+        values  contiguous buffers, which are in use until the batch's completion
+
+        Raises ValueError (the connector is closed, or the numbers of keys and values differ).
+        """
         return self._submit("set", keys, values)
 
     def submit_batch_get(self, keys: Sequence[str], values: Sequence[memoryview]) -> int:
-        """Loads values into memory of their lengths. After a failure its content is undefined."""
+        """Begin a batch that loads values, and return its number. Does not wait.
+
+        keys    of the values
+        values  writable contiguous buffers of their lengths; undefined after a failure
+
+        Raises ValueError (the connector is closed, or the numbers of keys and values differ).
+        """
         return self._submit("get", keys, values)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        """Begin a batch that asks which keys the store has, and return its number. Does not wait.
+
+        keys  any number. Raises ValueError (the connector is closed).
+        """
         return self._submit("exists", keys)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        """Begin a batch that deletes values, and return its number. Does not wait.
+
+        keys  of the values; those without one are no error. Raises ValueError (the connector is closed).
+        """
         return self._submit("delete", keys)
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
-        """Completions since the last call: the batch's number, whether it has no errors, its errors
-        by key, and for each key whether it was stored, loaded, found or deleted."""
+        """Return the completions since the last call. Does not wait.
+
+        Of each: the batch's number, whether it has no errors, its errors by key, and for each key
+        whether it was stored, loaded, found or deleted.
+        """
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
         with self._lock:
@@ -114,8 +139,10 @@ class Connector:
         return drained
 
     def close(self) -> None:
-        """Ends all batches; one that is connecting, at its deadline. Once it returns no memory of
-        theirs is accessed."""
+        """End all batches. Once it returns no memory of theirs is accessed.
+
+        Blocks for the threads; for one that is connecting, until the deadline of its batch.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -125,6 +152,14 @@ class Connector:
         self._pool.shutdown()
         self._receiver.join()
         os.close(self._event)
+
+    def __enter__(self) -> Connector:
+        """Return the connector."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
 
     def _submit(self, operation: str, keys: Sequence[str], values: Sequence[memoryview] = ()) -> int:
         if values and len(values) != len(keys):
@@ -272,8 +307,10 @@ def _messages(node: Node) -> Iterator[Message]:
 class Store:
     """Values in files of one folder, which is locked: no other store uses it meanwhile.
 
-    A file's name is the hash of its key. `capacity`, in bytes, limits the sum of the values' lengths,
-    unfinished ones included.
+    folder    is created if there is none
+    capacity  limit of the sum of the values' lengths in bytes, unfinished ones included
+
+    A file's name is the hash of its key. A context manager; close() unlocks the folder.
     """
 
     def __init__(self, folder: str, capacity: int) -> None:
@@ -290,6 +327,20 @@ class Store:
         self._lengths = self._find()  # by file
         self._used = sum(self._lengths.values())
 
+    def close(self) -> None:
+        """Unlock the folder, once `serve` has returned. Does not wait."""
+        if self._opened >= 0:
+            os.close(self._opened)
+            self._opened = -1
+
+    def __enter__(self) -> Store:
+        """Return the store."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
+
     def __len__(self) -> int:
         return len(self._lengths)
 
@@ -304,7 +355,11 @@ class Store:
         return found
 
     def serve(self, node: Node, threads: int) -> None:
-        """Responds to the requests of the node's peers until another thread closes the node."""
+        """Respond to the requests of a node's peers until another thread closes the node: blocks.
+
+        node     which listens, for this alone
+        threads  requests at a time
+        """
         pool = ThreadPoolExecutor(threads, "haul-lmcache")
         for message in _messages(node):
             if message.kind == "message" and message.tag == _TAG:
@@ -333,7 +388,7 @@ class Store:
         move = {"set": self._set, "get": self._get}[operation]
         moves = [move(peer, _file_of(key), name, length, until) for key, name, length in items]
         begun = [_advance(each) for each in moves]  # all transfers are in flight at once
-        return [_advance(move) if result is None else result for move, result in zip(moves, begun)]
+        return [_last(move) if result is None else result for move, result in zip(moves, begun)]
 
     def _set(
         self, peer: Peer, file: str, name: str, length: int, until: float
@@ -420,6 +475,13 @@ def _advance(move: Generator[None, None, _Result]) -> _Result | None:
     return None
 
 
+def _last(move: Generator[None, None, _Result]) -> _Result:
+    """Runs a move to its result."""
+    while (result := _advance(move)) is None:
+        pass
+    return result
+
+
 def _created(path: str, length: int) -> mmap.mmap:
     """A new file of this length in memory. Its blocks are allocated, since access to a mapping of a
     full disk kills the process."""
@@ -444,6 +506,7 @@ def _bytes_of(text: str) -> int:
 
 
 def main() -> None:
+    """Run the store: python3 -m haul.lmcache FOLDER."""
     parser = argparse.ArgumentParser(
         prog="python3 -m haul.lmcache", description="Keep LMCache's values in a folder."
     )
@@ -455,8 +518,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(format="%(name)s: %(message)s")
     try:
-        store = Store(options.folder, options.capacity)
-        with Node() as node:
+        with Store(options.folder, options.capacity) as store, Node() as node:
             address = node.listen(options.listen)
             print(f"{len(store)} values, listening on {address}", flush=True)
             store.serve(node, options.threads)

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 
+__all__ = ["main"]
+
 PLUGIN = "libplugin_HAUL.so"
 
 # An agent's write to itself, and the notification.
@@ -104,6 +106,7 @@ def make_folder(root, plugins, ours):
 
 
 def main():
+    """Run the command: python3 -m haul.nixl."""
     parser = argparse.ArgumentParser(
         prog="python3 -m haul.nixl", description="Print the folder for NIXL_PLUGIN_DIR."
     )

@@ -23,6 +23,8 @@
   { (id), __extension__(void *)(function) }
 #define METHOD_WITH_KEYWORDS(function)                                                             \
   ((PyCFunction)(void (*)(void))(function)), METH_VARARGS | METH_KEYWORDS
+/* A docstring that inspect.signature understands. */
+#define DOC(signature, text) signature "\n--\n\n" text
 #define MEMBER(name, type, structure, field, doc)                                                  \
   { name, type, offsetof(structure, field), READONLY, doc }
 #define HANDLE_TYPE Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION
@@ -31,7 +33,7 @@
 
 /* Created once, with the module, and never freed. */
 struct haulpy {
-  PyTypeObject *node, *region, *tensor, *peer, *remote, *transfer;
+  PyTypeObject *node, *region, *tensor, *peer, *remote, *transfer, *directory, *world;
   PyObject *data; /* the module haul._data: plain classes of results */
 };
 extern struct haulpy haulpy;
@@ -143,13 +145,19 @@ PyObject *object_method_enter(PyObject *self, PyObject *none);
 PyObject *object_method_exit(PyObject *self, PyObject *args);
 
 #define OBJECT_METHODS                                                                             \
-  {"__enter__", object_method_enter, METH_NOARGS, NULL}, {                                         \
+  {"__enter__", object_method_enter, METH_NOARGS,                                                  \
+   DOC("__enter__($self, /)", "Return the object. Raises Closed.")},                               \
+  {                                                                                                \
     "__exit__", object_method_exit, METH_VARARGS,                                                  \
-        "Close it. After an exception in the with statement, exports do not prevent that: calls "  \
-        "fail from now on, and the last buffer or tensor that is released closes it."              \
+        DOC("__exit__($self, kind, error, trace, /)",                                              \
+            "Close it; kind, error and trace are those of the with statement's exception, or "     \
+            "None.\n\n"                                                                            \
+            "After an exception, buffers and tensors in use do not prevent that: calls fail\n"     \
+            "from now on, and the last buffer or tensor that is released closes it.")              \
   }
-#define OBJECT_CLOSE                                                                               \
-  { "close", object_method_close, METH_NOARGS, "Release the library's object." }
+/* `text`: a sentence, and what else it does. */
+#define OBJECT_CLOSE(text)                                                                         \
+  { "close", object_method_close, METH_NOARGS, DOC("close($self, /)", text) }
 #define OBJECT_MEMBERS MEMBER("closed", T_BOOL, struct object, closed, "Whether it is closed.")
 
 /* gil.c: waits without the GIL, and threads that the interpreter did not create */
@@ -239,7 +247,7 @@ bool layout_from_format(const char *format, Py_ssize_t size, struct haul_tensor 
 
 struct region {
   struct object base;
-  bool readonly;
+  bool readonly, from_file;
   struct haul_tensor layout; /* flat by default */
   bool has_layout;
   struct wrapped *wrapped; /* the wrapped object; NULL for memory of haul's own */
@@ -357,7 +365,15 @@ PyObject *report_object(const struct haul_report *report);
 const char *operation_name(int operation);
 PyObject *report_paths(const struct haul_path *paths, size_t count);
 
+PyTypeObject *directory_type(void);
+PyTypeObject *world_type(void);
+
 /* Methods of Node. */
+PyObject *node_wrap_file(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *node_register(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *node_find(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *node_directory(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *node_join(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *devices_of(void *node);
 PyObject *checks_of(void *node);
 PyObject *counters_of(void *node);

@@ -106,11 +106,16 @@ static PyObject *codes(PyObject *module, PyObject *none) {
 }
 
 static PyMethodDef functions[] = {
-    {"version", version, METH_NOARGS, "The version of the loaded library."},
-    {"codes", codes, METH_NOARGS, "Every error code: name, number, short name, text."},
-    {"dtypes", layout_dtypes, METH_NOARGS, "Names of types: DLPack's code, bits, lanes."},
+    {"version", version, METH_NOARGS,
+     DOC("version($module, /)", "Return the version of the loaded library. Does not wait.")},
+    {"codes", codes, METH_NOARGS,
+     DOC("codes($module, /)",
+         "Return all error codes: by name the number, the short name and the text.")},
+    {"dtypes", layout_dtypes, METH_NOARGS,
+     DOC("dtypes($module, /)", "Return the names of types: DLPack's code, bits and lanes.")},
     {"layout_of", wrap_layout, METH_O,
-     "The layout of an object that Node.wrap takes, or without bytes."},
+     DOC("layout_of($module, object, /)",
+         "Return the Layout of an object that Node.wrap takes, or of one without bytes.")},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
@@ -132,6 +137,8 @@ static bool fill(PyObject *module) {
          add_type(module, &haulpy.peer, peer_type) &&
          add_type(module, &haulpy.remote, remote_type) &&
          add_type(module, &haulpy.transfer, transfer_type) &&
+         add_type(module, &haulpy.directory, directory_type) &&
+         add_type(module, &haulpy.world, world_type) &&
          PyModule_AddIntConstant(module, "MESSAGE_MAX", HAUL_MESSAGE_MAX) == 0 &&
          PyModule_AddIntConstant(module, "TENSOR_TAG", TENSOR_TAG) == 0;
 }

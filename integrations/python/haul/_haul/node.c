@@ -381,40 +381,225 @@ static PyObject *node_import(PyObject *self, PyObject *args, PyObject *keywords)
              : import_ticket((struct node *)self, &ticket, descriptor);
 }
 
+static PyMethodDef methods[] = {
+    {"listen", node_listen, METH_VARARGS,
+     DOC("listen($self, address, /)",
+         "Accept connections. Can be called for several addresses.\n"
+         "\n"
+         "address  \"tcp://127.0.0.1:0\" (port 0: any free port), \"unix:///path\", "
+         "\"unix://@name\"\n"
+         "         (abstract), or \"fd://3\", a listening socket that the process inherited\n"
+         "\n"
+         "Returns the address with the actual port. Blocks for the resolver, at most 10 seconds.\n"
+         "Raises BadAddress, AddressInUse, LimitReached; Insecure for an address beyond loopback\n"
+         "without a key.")},
+    {"connect", METHOD_WITH_KEYWORDS(node_connect),
+     DOC("connect($self, address, *, timeout=None)",
+         "Connect to another node.\n"
+         "\n"
+         "address  as of listen, or \"etcd://HOST/PREFIX/NAME\"\n"
+         "timeout  in seconds; None: the node's\n"
+         "\n"
+         "Returns a Peer. Blocks until the peer has responded. Raises TimedOut, ConnectFailed,\n"
+         "BadAddress, NotAuthenticated, VersionMismatch, ProtocolViolated, PeerGone, "
+         "LimitReached.")},
+    {"alloc", METHOD_WITH_KEYWORDS(node_alloc),
+     DOC("alloc($self, length, place=\"host\", *, private=False, pinned=False)",
+         "Allocate memory, with undefined contents.\n"
+         "\n"
+         "length   in bytes\n"
+         "place    \"host\", \"cuda:0\", \"sim:0\"\n"
+         "private  without a descriptor: it cannot be exported\n"
+         "pinned   host memory that GPUs copy directly\n"
+         "\n"
+         "Returns a Region. Does not wait for other processes. Raises NoSuchPlace, OutOfMemory,\n"
+         "LimitReached (descriptors), Invalid.")},
+    {"wrap", wrap_object, METH_O,
+     DOC("wrap($self, object, /)",
+         "Make a region of the memory of an object, which the region keeps.\n"
+         "\n"
+         "object  a tensor (__dlpack__) or a buffer, contiguous or not\n"
+         "\n"
+         "Returns a Region from its lowest to its highest byte, with its layout. Does not wait.\n"
+         "Raises ValueError for element types that haul does not have (Python objects, "
+         "structures,\n"
+         "strings, foreign byte order: wrap array.view(\"uint8\")) and for an object without "
+         "bytes;\n"
+         "BufferError for a tensor of a foreign device; TypeError.")},
+    {"wrap_file", METHOD_WITH_KEYWORDS(node_wrap_file),
+     DOC("wrap_file($self, file, offset=0, length=None)",
+         "Make a read-only region of a range of a regular file: bytes go from the page cache.\n"
+         "\n"
+         "file    a descriptor, or an object with fileno(), open for reading; it may be closed\n"
+         "        afterwards\n"
+         "offset  of the first byte\n"
+         "length  in bytes; None: to the end of the file\n"
+         "\n"
+         "Returns a Region. Blocks as open does. A byte that the file has lost since then raises\n"
+         "SIGBUS. Raises Invalid (not a regular file, not readable, no bytes), OutOfRange (the "
+         "file\n"
+         "is shorter), NotSupported (no mmap), SystemFailed.")},
+    {"import_", METHOD_WITH_KEYWORDS(node_import),
+     DOC("import_($self, ticket, fd=None)",
+         "Map a region of another process of this host.\n"
+         "\n"
+         "ticket  the bytes that Region.export or Region.ticket returned there\n"
+         "fd      the descriptor, or an object with fileno(); the caller keeps it. None for a\n"
+         "        further ticket of a region that was imported with a descriptor\n"
+         "\n"
+         "Returns a Region. Does not wait. Raises BadTicket, Stale (its owner released it),\n"
+         "NoSuchPlace, LimitReached, NotSupported.")},
+    {"register", METHOD_WITH_KEYWORDS(node_register),
+     DOC("register($self, directory, *, lease=10, advertise=None, timeout=None)",
+         "Register the node and the regions that it publishes to everyone in a directory, until "
+         "it\n"
+         "is closed. A thread of the library keeps the entries current.\n"
+         "\n"
+         "directory  \"etcd://HOST[:PORT]/PREFIX\"\n"
+         "lease      whole seconds until the entries of a dead node expire, 2 to 3600\n"
+         "advertise  up to four addresses, separated by commas; None: those that it listens on\n"
+         "timeout    in seconds; None: the node's\n"
+         "\n"
+         "Blocks until it is registered. Raises NameInUse (another node has the name), Invalid "
+         "(it\n"
+         "does not listen, or is registered), BadAddress, ConnectFailed, TimedOut, PeerGone,\n"
+         "ProtocolViolated (not etcd), NotAuthenticated, Insecure, NotSupported (no module).")},
+    {"find", METHOD_WITH_KEYWORDS(node_find),
+     DOC("find($self, address, *, timeout=None)", "Look a name up in a directory.\n"
+                                                  "\n"
+                                                  "address  \"etcd://HOST/PREFIX/NAME\"\n"
+                                                  "timeout  in seconds; None: the node's\n"
+                                                  "\n"
+                                                  "Returns a list of Entry: a node first, then "
+                                                  "regions; at most 64. Blocks for etcd. Raises\n"
+                                                  "NoSuchName, TimedOut, and as register.")},
+    {"directory", METHOD_WITH_KEYWORDS(node_directory),
+     DOC("directory($self, address, *, timeout=None)",
+         "Begin a walk over the entries of a directory and over their changes.\n"
+         "\n"
+         "address  \"etcd://HOST/PREFIX\"\n"
+         "timeout  in seconds, to read the login file; None: the node's\n"
+         "\n"
+         "Returns a Directory, which contacts etcd at its first next(). Raises BadAddress, "
+         "Invalid,\n"
+         "Insecure, NotSupported (no module), TimedOut.")},
+    {"join", METHOD_WITH_KEYWORDS(node_join),
+     DOC("join($self, *, timeout=None)",
+         "Meet the processes that torchrun, MPI or Slurm started together: see haul_world(3).\n"
+         "\n"
+         "timeout  in seconds; None: the node's\n"
+         "\n"
+         "Returns a World. Blocks until all ranks have arrived. Raises TimedOut (with the number "
+         "of\n"
+         "ranks that arrived), NotSupported (no launcher set its variables), Invalid (their "
+         "values),\n"
+         "NameInUse (another process has the rank), ProtocolViolated (another number of ranks), "
+         "and\n"
+         "as listen and connect.")},
+    {"receive", METHOD_WITH_KEYWORDS(message_receive),
+     DOC("receive($self, *, timeout=None)",
+         "Receive the next message of any peer.\n"
+         "\n"
+         "timeout  in seconds; None: the node's\n"
+         "\n"
+         "Returns a Message. Blocks. Raises TimedOut, Closed; LimitReached once, with the number "
+         "of\n"
+         "messages that were dropped because nothing received them.")},
+    {"_receive", METHOD_WITH_KEYWORDS(message_receive_any),
+     DOC("_receive($self, *, timeout=None)",
+         "For haul._inbox: receive also the messages of haul.send and haul.receive.")},
+    {"progress", METHOD_WITH_KEYWORDS(node_progress),
+     DOC("progress($self, timeout=0)",
+         "Make progress until an event; with progress=\"thread\", wait for one.\n"
+         "\n"
+         "timeout  in seconds\n"
+         "\n"
+         "Returns whether there was an event. Blocks for at most the timeout. Raises Closed; "
+         "never\n"
+         "TimedOut.")},
+    {"fileno", node_fileno, METH_NOARGS,
+     DOC("fileno($self, /)", "Return a descriptor that is readable after an event: then call "
+                             "progress, and ask transfers\n"
+                             "and receive. The node owns it. Does not wait. Raises Closed.")},
+    {"_dup", node__dup, METH_NOARGS,
+     DOC("_dup($self, /)", "For haul.aio: return a copy of fileno(), which the caller closes.")},
+    {"devices", node_devices, METH_NOARGS,
+     DOC("devices($self, /)", "Return a list of Device: the places of memory on this host. May "
+                              "block in drivers. Raises\n"
+                              "Closed.")},
+    {"checks", node_checks, METH_NOARGS,
+     DOC("checks($self, /)",
+         "Return a list of Check: the requirements of each path and place. May block in drivers.\n"
+         "Raises Closed.")},
+    {"counters", node_counters, METH_NOARGS,
+     DOC("counters($self, /)",
+         "Return all counters by name, haul_counter(3). Does not wait. Raises Closed.")},
+    OBJECT_CLOSE(
+        "Cancel transfers and disconnect from all peers.\n\n"
+        "Blocks for microseconds; up to the liveness where a peer must end a copy, and 2 seconds\n"
+        "more for a registered node if etcd does not respond. Raises BufferError while a buffer "
+        "or\n"
+        "a tensor of its regions is in use."),
+    OBJECT_METHODS,
+    {NULL, NULL, 0, NULL}};
+
+static const char text[] = DOC(
+    "Node(name=None, *, timeout=60, progress=\"thread\", insecure=False, spin=0, liveness=0, "
+    "tcp_rails=None, copy_threads=None, peer_events=False, message_window=None, pool_bytes=None, "
+    "max_peers=None, max_regions=None, max_transfers=None, staging_bytes=None, tcp_rate=None, "
+    "paths=None, estimates_only=False, tcp_zero_copy=None, key=None, certificate=None, "
+    "private_key=None, authority=None, directory_login=None, plain_data=False, process_tls=False, "
+    "any_user=False, any_observer=False, handshake=0, max_peers_each=None, max_lookups=None, "
+    "peer_bytes=None, idle_rails=0, warm_bytes=None)",
+    "This process as a peer.\n"
+    "\n"
+    "Times are seconds, sizes bytes. None, and 0 for a time, is the value of haul.conf(5). 0 for\n"
+    "a number or size that has \"none\" means none.\n"
+    "\n"
+    "name             for peers: 1 to 63 printable ASCII characters; None: HOST:PID\n"
+    "timeout          of calls and transfers that set none\n"
+    "progress         \"thread\", or \"caller\": only calls of the caller make progress\n"
+    "insecure         listen beyond loopback even without a key\n"
+    "spin             poll this long before sleeping; math.inf: never sleep\n"
+    "liveness         drop a peer that is silent this long\n"
+    "tcp_rails        data connections to a peer over tcp\n"
+    "copy_threads     helpers for large copies between host memories\n"
+    "peer_events      receive \"joined\" and \"left\" as messages\n"
+    "message_window   bytes of unread messages kept for each peer\n"
+    "pool_bytes       pool of freed regions\n"
+    "max_peers        connections\n"
+    "max_regions      published names\n"
+    "max_transfers    in flight to one peer\n"
+    "staging_bytes    limit of pinned bounce buffers\n"
+    "tcp_rate         bytes per second of each rail\n"
+    "paths            \"tcp\", or by size \"tcp:64K,rdma\"; None: the fastest\n"
+    "estimates_only   choose paths without measured costs\n"
+    "tcp_zero_copy    smallest write over tcp that passes pages by reference\n"
+    "key              file with keys: peers authenticate, and tcp uses TLS 1.3\n"
+    "certificate      PEM file; instead of a key, with private_key and authority\n"
+    "private_key      PEM file of the certificate's key\n"
+    "authority        PEM file of the trusted authorities\n"
+    "directory_login  file with the login for etcd\n"
+    "plain_data       no encryption of tcp data where both sides set it\n"
+    "process_tls      encrypt in the process even where the kernel could\n"
+    "any_user         Unix sockets accept any user\n"
+    "any_observer     every peer may read statistics\n"
+    "handshake        time for an incoming connection to authenticate\n"
+    "max_peers_each   peers of one identity from one address\n"
+    "max_lookups      regions known to one peer\n"
+    "peer_bytes       in flight over tcp from a peer\n"
+    "idle_rails       close rails that are unused this long\n"
+    "warm_bytes       of the pool, filled when the node opens\n"
+    "\n"
+    "Blocks for the file system, and for the pages of warm_bytes. Raises Invalid (the object is\n"
+    "the argument, the variable, or FILE:LINE), LimitReached, Insecure (others can read a file\n"
+    "of secrets), NotSupported (a key without OpenSSL); TypeError and ValueError.");
+
 PyTypeObject *node_type(void) {
-  static PyMethodDef methods[] = {
-      {"listen", node_listen, METH_VARARGS,
-       "listen(address): accept connections at \"tcp://127.0.0.1:0\" or \"unix:///path\". Returns "
-       "the address with the actual port."},
-      {"connect", METHOD_WITH_KEYWORDS(node_connect),
-       "connect(address, *, timeout=None): the peer that listens there."},
-      {"alloc", METHOD_WITH_KEYWORDS(node_alloc),
-       "alloc(length, place=\"host\", *, private=False, pinned=False): a region of new memory. "
-       "GPUs copy pinned host memory directly."},
-      {"wrap", wrap_object, METH_O,
-       "wrap(object): a region over the memory of a tensor (__dlpack__) or a buffer. It keeps the "
-       "object. ValueError for element types that haul does not have: Python objects, structures, "
-       "strings, other byte orders; wrap array.view(\"uint8\") instead."},
-      {"import_", METHOD_WITH_KEYWORDS(node_import),
-       "import_(ticket, fd=None): another process's region. The caller keeps the descriptor. It is "
-       "not needed for a further ticket of a region that was imported with one."},
-      {"receive", METHOD_WITH_KEYWORDS(message_receive),
-       "receive(*, timeout=None): the next message of any peer."},
-      {"_receive", METHOD_WITH_KEYWORDS(message_receive_any),
-       "For haul._inbox: messages of haul.send and haul.receive, too."},
-      {"progress", METHOD_WITH_KEYWORDS(node_progress),
-       "progress(timeout=0): make progress until an event; False without one."},
-      {"fileno", node_fileno, METH_NOARGS, "A descriptor that is readable after an event."},
-      {"_dup", node__dup, METH_NOARGS, "For haul.aio: a copy of fileno that the caller closes."},
-      {"devices", node_devices, METH_NOARGS, "The places of memory on this host."},
-      {"checks", node_checks, METH_NOARGS, "The requirements of each path and place, with state."},
-      {"counters", node_counters, METH_NOARGS, "All counters, by name."},
-      {"close", object_method_close, METH_NOARGS,
-       "Cancel transfers and disconnect. BufferError while a buffer or tensor is in use."},
-      OBJECT_METHODS,
-      {NULL, NULL, 0, NULL}};
-  static PyGetSetDef getters[] = {PROPERTY(addresses, "The addresses that it listens on."),
-                                  {NULL, NULL, NULL, NULL, NULL}};
+  static PyGetSetDef getters[] = {
+      PROPERTY(addresses,
+               "Addresses that it listens on, in the order of the calls of listen: list of str."),
+      {NULL, NULL, NULL, NULL, NULL}};
   static PyMemberDef members[] = {
       OBJECT_MEMBERS,
       MEMBER("timeout", T_DOUBLE, struct node, timeout,
@@ -423,16 +608,15 @@ PyTypeObject *node_type(void) {
        "For haul.aio."}, /* None if it is NULL */
       {"_inbox", T_OBJECT, offsetof(struct node, inbox), 0, "For haul._inbox."},
       {NULL, 0, 0, 0, NULL}};
-  static PyType_Slot slots[] = {
-      SLOT(Py_tp_new, node_new),
-      SLOT(Py_tp_dealloc, dealloc),
-      SLOT(Py_tp_traverse, traverse),
-      SLOT(Py_tp_clear, clear),
-      {Py_tp_methods, methods},
-      {Py_tp_getset, getters},
-      {Py_tp_members, members},
-      {Py_tp_doc, "This process as a peer. Times are seconds; None is the library's default."},
-      {0, NULL}};
+  static PyType_Slot slots[] = {SLOT(Py_tp_new, node_new),
+                                SLOT(Py_tp_dealloc, dealloc),
+                                SLOT(Py_tp_traverse, traverse),
+                                SLOT(Py_tp_clear, clear),
+                                {Py_tp_methods, methods},
+                                {Py_tp_getset, getters},
+                                {Py_tp_members, members},
+                                {Py_tp_doc, (void *)(uintptr_t)text},
+                                {0, NULL}};
   static PyType_Spec spec = {"haul.Node", sizeof(struct node), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);

@@ -173,19 +173,44 @@ static PyObject *get_alive(void *handle) {
 }
 GETTER(alive);
 
+static PyMethodDef peer_methods[] = {
+    {"lookup", METHOD_WITH_KEYWORDS(peer_lookup),
+     DOC("lookup($self, name, *, timeout=None)",
+         "Find a region that the peer publishes.\n"
+         "\n"
+         "name     of the region\n"
+         "timeout  in seconds; None: the node's\n"
+         "\n"
+         "Returns a Remote. Blocks for the response, and over rdma until its owner has pinned it.\n"
+         "Raises NoSuchName, LimitReached (max_lookups there), TimedOut, PeerGone.")},
+    {"list", METHOD_WITH_KEYWORDS(peer_list),
+     DOC("list($self, *, timeout=None)", "List the regions that the peer publishes to this node.\n"
+                                         "\n"
+                                         "timeout  in seconds; None: the node's\n"
+                                         "\n"
+                                         "Returns a list of Published, by name. Blocks for the "
+                                         "response. Raises TimedOut, PeerGone.")},
+    {"send", METHOD_WITH_KEYWORDS(message_send),
+     DOC("send($self, data=b\"\", *, tag=0, timeout=None)",
+         "Send a message. It arrives after the writes to the peer that were started before.\n"
+         "\n"
+         "data     a buffer of at most MESSAGE_MAX bytes\n"
+         "tag      a number from 0 to 2^64 - 1 for the receiver\n"
+         "timeout  in seconds; None: the node's\n"
+         "\n"
+         "Blocks for those writes and for room at the receiver. Raises TimedOut (nothing was "
+         "sent),\n"
+         "LimitReached (too long), PeerGone; OverflowError for a tag.")},
+    {"check", peer_check, METH_NOARGS,
+     DOC("check($self, /)", "Raise PeerGone, ProtocolViolated or Closed, with the reason, if the "
+                            "connection has ended.\n"
+                            "Does not wait.")},
+    OBJECT_CLOSE("Drop this reference; the connection ends with the last one of the side "
+                 "that\nconnected. Does not wait."),
+    OBJECT_METHODS,
+    {NULL, NULL, 0, NULL}};
+
 PyTypeObject *peer_type(void) {
-  static PyMethodDef methods[] = {
-      {"lookup", METHOD_WITH_KEYWORDS(peer_lookup),
-       "lookup(name, *, timeout=None): the region that it publishes under the name."},
-      {"list", METHOD_WITH_KEYWORDS(peer_list),
-       "list(*, timeout=None): the regions that it publishes."},
-      {"send", METHOD_WITH_KEYWORDS(message_send),
-       "send(data=b\"\", *, tag=0, timeout=None): send a message. It arrives after the writes to "
-       "the peer that were started before."},
-      {"check", peer_check, METH_NOARGS, "Raise PeerGone, with the reason, if it is gone."},
-      OBJECT_CLOSE,
-      OBJECT_METHODS,
-      {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {
       PROPERTY(name, "The name that it gave itself."),
       PROPERTY(identity, "Authenticated identity: the name of its key or certificate, uid:N over a "
@@ -196,16 +221,17 @@ PyTypeObject *peer_type(void) {
       OBJECT_MEMBERS,
       MEMBER("node", T_OBJECT_EX, struct object, node, "The node that is connected to it."),
       {NULL, 0, 0, 0, NULL}};
-  static PyType_Slot slots[] = {SLOT(Py_tp_dealloc, object_free),
-                                SLOT(Py_tp_traverse, object_traverse),
-                                SLOT(Py_tp_repr, peer_repr),
-                                SLOT(Py_tp_richcompare, peer_compare),
-                                SLOT(Py_tp_hash, peer_hash),
-                                {Py_tp_methods, methods},
-                                {Py_tp_getset, getters},
-                                {Py_tp_members, members},
-                                {Py_tp_doc, "Another node, from Node.connect or a message."},
-                                {0, NULL}};
+  static PyType_Slot slots[] = {
+      SLOT(Py_tp_dealloc, object_free),
+      SLOT(Py_tp_traverse, object_traverse),
+      SLOT(Py_tp_repr, peer_repr),
+      SLOT(Py_tp_richcompare, peer_compare),
+      SLOT(Py_tp_hash, peer_hash),
+      {Py_tp_methods, peer_methods},
+      {Py_tp_getset, getters},
+      {Py_tp_members, members},
+      {Py_tp_doc, "Another node, from Node.connect, World.peer or a message."},
+      {0, NULL}};
   static PyType_Spec spec = {"haul.Peer", sizeof(struct object), 0, HANDLE_TYPE, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);
 }
@@ -249,32 +275,107 @@ static PyObject *remote_repr(PyObject *self) {
                               haul_place_format(haul_remote_place(handle), place, sizeof place));
 }
 
+static PyMethodDef remote_methods[] = {
+    {"write", METHOD_WITH_KEYWORDS(transfer_write),
+     DOC("write($self, region, pieces=None, *, timeout=None, only=None, zero_copy=False, "
+         "checksum=False, priority=0, cpu_time=False, more=False)",
+         "Start a write: local bytes to the remote.\n"
+         "\n"
+         "region     a Region of the same node, or a contiguous Tensor: then local offsets count "
+         "from\n"
+         "           its first byte\n"
+         "pieces     (local offset, remote offset, length) in bytes each; None: all of the region, "
+         "at\n"
+         "           the remote's start\n"
+         "timeout    in seconds, until the transfer ends with TimedOut; None: the node's\n"
+         "only       use only this path: \"map\", \"rdma\", \"tcp\"\n"
+         "zero_copy  require one movement from source to destination\n"
+         "checksum   verify each slice at the destination, by XXH3\n"
+         "priority   1, 0 or -1: the order among transfers that wait for a path\n"
+         "cpu_time   measure the CPU time for the report\n"
+         "more       more transfers follow at once: it may be batched with them\n"
+         "\n"
+         "Returns a Transfer. Does not wait; small ones over map have ended on return. Until its "
+         "end\n"
+         "the local bytes must not change.\n"
+         "Raises OutOfRange, AccessDenied, NoPath (the hint has each path's reason), Stale, "
+         "PeerGone,\n"
+         "LimitReached, Invalid; later, from Transfer.wait, also TimedOut, Canceled, "
+         "ChecksumMismatch,\n"
+         "PathBroke.")},
+    {"read", METHOD_WITH_KEYWORDS(transfer_read),
+     DOC("read($self, region, pieces=None, *, timeout=None, only=None, zero_copy=False, "
+         "checksum=False, priority=0, cpu_time=False, more=False)",
+         "Start a read: bytes of the remote to local memory.\n"
+         "\n"
+         "region     a Region of the same node, or a contiguous Tensor: then local offsets count "
+         "from\n"
+         "           its first byte\n"
+         "pieces     (local offset, remote offset, length) in bytes each; None: all of the region, "
+         "at\n"
+         "           the remote's start\n"
+         "timeout    in seconds, until the transfer ends with TimedOut; None: the node's\n"
+         "only       use only this path: \"map\", \"rdma\", \"tcp\"\n"
+         "zero_copy  require one movement from source to destination\n"
+         "checksum   verify each slice at the destination, by XXH3\n"
+         "priority   1, 0 or -1: the order among transfers that wait for a path\n"
+         "cpu_time   measure the CPU time for the report\n"
+         "more       more transfers follow at once: it may be batched with them\n"
+         "\n"
+         "Returns a Transfer. Does not wait; small ones over map have ended on return. Until its "
+         "end\n"
+         "the local bytes are undefined.\n"
+         "Raises OutOfRange, AccessDenied, NoPath (the hint has each path's reason), Stale, "
+         "PeerGone,\n"
+         "LimitReached, Invalid; later, from Transfer.wait, also TimedOut, Canceled, "
+         "ChecksumMismatch,\n"
+         "PathBroke.")},
+    {"fetch_add", METHOD_WITH_KEYWORDS(transfer_fetch_add),
+     DOC("fetch_add($self, result, offset, value, *, result_offset=0, timeout=None, only=None)",
+         "Start an atomic addition to 8 bytes of the remote.\n"
+         "\n"
+         "result         a Region or a contiguous Tensor, whose 8 bytes get the old value\n"
+         "offset         of the remote's 8 bytes, a multiple of 8\n"
+         "value          to add, modulo 2^64\n"
+         "result_offset  of the 8 bytes in `result`, a multiple of 8\n"
+         "timeout        in seconds; None: the node's\n"
+         "only           use only this path\n"
+         "\n"
+         "Returns a Transfer. Does not wait. The remote needs READ and WRITE. Raises as write.")},
+    {"compare_swap", METHOD_WITH_KEYWORDS(transfer_compare_swap),
+     DOC("compare_swap($self, result, offset, expected, desired, *, result_offset=0, timeout=None, "
+         "only=None)",
+         "Start an atomic exchange of 8 bytes of the remote, if they have the expected value.\n"
+         "\n"
+         "result         a Region or a contiguous Tensor, whose 8 bytes get the old value\n"
+         "offset         of the remote's 8 bytes, a multiple of 8\n"
+         "expected       the value that is replaced\n"
+         "desired        the new value; both modulo 2^64\n"
+         "result_offset  of the 8 bytes in `result`, a multiple of 8\n"
+         "timeout        in seconds; None: the node's\n"
+         "only           use only this path\n"
+         "\n"
+         "Returns a Transfer. Does not wait. The remote needs READ and WRITE. Raises as write.")},
+    {"explain", METHOD_WITH_KEYWORDS(transfer_explain),
+     DOC("explain($self, region, operation=\"write\", length=None, *, only=None, zero_copy=False, "
+         "checksum=False)",
+         "List the paths that a transfer would have, without moving a byte.\n"
+         "\n"
+         "region     the local Region or contiguous Tensor\n"
+         "operation  \"write\", \"read\", \"fetch_add\", \"compare_swap\"\n"
+         "length     in bytes; None: that of the region\n"
+         "only       as of write\n"
+         "zero_copy  as of write\n"
+         "checksum   as of write\n"
+         "\n"
+         "Returns a tuple of Path: the chosen one first, then the open ones by cost, then the "
+         "closed\n"
+         "ones. Does not wait. Raises AccessDenied, Invalid, ValueError (the operation).")},
+    OBJECT_CLOSE("Release it; transfers in flight continue. Does not wait."),
+    OBJECT_METHODS,
+    {NULL, NULL, 0, NULL}};
+
 PyTypeObject *remote_type(void) {
-  static PyMethodDef methods[] = {
-      {"write", METHOD_WITH_KEYWORDS(transfer_write),
-       "write(region, pieces=None, *, timeout=None, only=None, zero_copy=False, checksum=False, "
-       "priority=0, cpu_time=False): start a write from a region, or from a contiguous tensor: "
-       "then local offsets "
-       "count from its first byte. Pieces are (local offset, remote offset, length); None writes "
-       "all of it. Of the transfers that wait for a path, priority 1 goes first and -1 last. With "
-       "cpu_time "
-       "the report has the CPU time. Keep "
-       "the transfer or the region until it has ended."},
-      {"read", METHOD_WITH_KEYWORDS(transfer_read),
-       "read(...): start a read into the region or tensor."},
-      {"fetch_add", METHOD_WITH_KEYWORDS(transfer_fetch_add),
-       "fetch_add(result, offset, value, *, result_offset=0, timeout=None, only=None): add to the "
-       "8 bytes at the offset; store their old value in the region or tensor `result`."},
-      {"compare_swap", METHOD_WITH_KEYWORDS(transfer_compare_swap),
-       "compare_swap(result, offset, expected, desired, *, result_offset=0, timeout=None, "
-       "only=None): replace the expected number by the desired one; store the old value in "
-       "`result`."},
-      {"explain", METHOD_WITH_KEYWORDS(transfer_explain),
-       "explain(region, operation=\"write\", length=None, *, only=None, zero_copy=False, "
-       "checksum=False): the paths that a transfer would have, the chosen one first."},
-      OBJECT_CLOSE,
-      OBJECT_METHODS,
-      {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {PROPERTY(length, "In bytes."),
                                   PROPERTY(place, "Its place, as numbered by its owner."),
                                   PROPERTY(rights, "READ, WRITE or both."),
@@ -287,7 +388,7 @@ PyTypeObject *remote_type(void) {
   static PyType_Slot slots[] = {SLOT(Py_tp_dealloc, remote_dealloc),
                                 SLOT(Py_tp_traverse, remote_traverse),
                                 SLOT(Py_tp_repr, remote_repr),
-                                {Py_tp_methods, methods},
+                                {Py_tp_methods, remote_methods},
                                 {Py_tp_getset, getters},
                                 {Py_tp_members, members},
                                 {Py_tp_doc, "A region that a peer publishes, from Peer.lookup."},

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Region: a range of bytes at a place, and a tensor if it has a layout. */
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "haulpy.h"
@@ -33,13 +34,21 @@ PyObject *region_object(struct node *node, haul_region *handle, const struct hau
 }
 
 const char *region_writable_hint(const struct region *region) {
+  if (region->from_file)
+    return "use memory, and write the file from it";
   return region->wrapped ? "wrap a writable object" : "export it with WRITE too";
+}
+
+static const char *origin_of(const struct region *region) {
+  if (region->from_file)
+    return "wrapped file";
+  return region->wrapped ? "wrapped memory" : "imported memory";
 }
 
 bool region_must_be_writable(const struct region *region, const char *call) {
   if (region->readonly)
-    raise_own(HAUL_EACCESS, call, region->wrapped ? "wrapped memory" : "imported memory",
-              "the memory is read-only", region_writable_hint(region));
+    raise_own(HAUL_EACCESS, call, origin_of(region), "the memory is read-only",
+              region_writable_hint(region));
   return !region->readonly;
 }
 
@@ -274,6 +283,46 @@ static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keyw
   Py_RETURN_NONE;
 }
 
+/* The rest of the file from `offset` on. False with an exception. */
+static bool rest_of_file(int descriptor, uint64_t offset, size_t *length) {
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) {
+    PyErr_SetFromErrno(PyExc_OSError);
+    return false;
+  }
+  uint64_t size = status.st_size > 0 ? (uint64_t)status.st_size : 0;
+  *length = offset < size ? (size_t)(size - offset) : 0;
+  return true;
+}
+
+PyObject *node_wrap_file(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"file", "offset", "length", NULL};
+  struct node *node = (struct node *)self;
+  PyObject *file, *first = NULL, *given = Py_None;
+  haul_region *region;
+  size_t length;
+  int code;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OO", names, &file, &first, &given))
+    return NULL;
+  int descriptor = PyObject_AsFileDescriptor(file);
+  uint64_t offset = descriptor >= 0 && first ? PyLong_AsUnsignedLongLong(first) : 0;
+  if (PyErr_Occurred())
+    return NULL;
+  if (given != Py_None)
+    length = PyLong_AsSize_t(given);
+  else if (!rest_of_file(descriptor, offset, &length))
+    return NULL;
+  haul_node *handle = PyErr_Occurred() ? NULL : object_enter(&node->base, "wrap_file");
+  if (!handle)
+    return NULL;
+  WITHOUT_GIL(code = haul_region_wrap_file(handle, descriptor, offset, length, &region));
+  PyObject *made = code ? raise_last() : region_object(node, region, NULL, NULL, true);
+  if (made)
+    ((struct region *)made)->from_file = true;
+  object_leave(&node->base);
+  return made;
+}
+
 static PyObject *repr(PyObject *self) {
   struct object *region = (struct object *)self;
   char place[32];
@@ -299,35 +348,106 @@ static PyObject *get_place(void *handle) {
 }
 GETTER(place);
 
+static PyMethodDef methods[] = {
+    {"tensor", METHOD_WITH_KEYWORDS(region_tensor),
+     DOC("tensor($self, dtype, shape, strides=None, *, offset=0)",
+         "Give a part of the region a type and a shape.\n"
+         "\n"
+         "dtype    \"float32\", \"bfloat16\", numpy.float32, torch.float32, "
+         "\"dlpack:TYPE:BITS:LANES\"\n"
+         "shape    at most 8 numbers of elements\n"
+         "strides  in elements; None: dense, in C order\n"
+         "offset   of the first element, in bytes from the region's start\n"
+         "\n"
+         "Returns a Tensor. Does not wait. Raises ValueError for an unknown type, and for "
+         "elements\n"
+         "beyond the region.")},
+    {"bytes", region_bytes, METH_NOARGS,
+     DOC("bytes($self, /)", "Return all bytes as a memoryview, whatever the layout. Does not wait. "
+                            "Raises BufferError\n"
+                            "for device memory; Closed.")},
+    {"export", METHOD_WITH_KEYWORDS(region_export),
+     DOC("export($self, layout=None, rights=1)",
+         "Make a ticket for Node.import_ in another process of this host.\n"
+         "\n"
+         "layout  a Layout for the importer; None: the region's, if it has one\n"
+         "rights  of the importer: READ, or READ | WRITE\n"
+         "\n"
+         "Returns (ticket, descriptor); the caller closes the descriptor. Does not wait. Raises\n"
+         "NotSupported (private, wrapped or imported memory), Invalid, Stale, LimitReached.")},
+    {"ticket", METHOD_WITH_KEYWORDS(region_ticket),
+     DOC("ticket($self, layout=None, rights=1)",
+         "Make a further ticket, for a process that imported an earlier one of the same rights "
+         "with\n"
+         "its descriptor.\n"
+         "\n"
+         "layout  as of export\n"
+         "rights  as of export\n"
+         "\n"
+         "Returns the ticket, bytes. Does not wait. Raises as export.")},
+    {"publish", METHOD_WITH_KEYWORDS(region_publish),
+     DOC("publish($self, name, rights=1, *, to=None)",
+         "Let peers look the region up.\n"
+         "\n"
+         "name    1 to 255 printable ASCII characters without blanks\n"
+         "rights  of peers: READ, WRITE or both\n"
+         "to      a dict of rights by identity (Peer.identity, or \"*\": every peer), instead of\n"
+         "        `rights` for every peer\n"
+         "\n"
+         "Does not wait. Raises NameInUse, AccessDenied (WRITE of read-only memory), LimitReached\n"
+         "(max_regions), Invalid, Stale.")},
+    {"unpublish", region_unpublish, METH_VARARGS,
+     DOC("unpublish($self, name, /)",
+         "Withdraw a name: remotes of it fail with Stale from now on.\n"
+         "\n"
+         "name  as published\n"
+         "\n"
+         "Blocks until peers have ended their copies, at most the liveness. Raises NoSuchName.")},
+    {"copy_from", METHOD_WITH_KEYWORDS(region_copy_from),
+     DOC("copy_from($self, source, *, offset=0, source_offset=0, length=None, timeout=None)",
+         "Copy from another region of the same node, at any two places.\n"
+         "\n"
+         "source         a Region\n"
+         "offset         in this region, in bytes\n"
+         "source_offset  in the source, in bytes\n"
+         "length         in bytes; None: the rest of the source\n"
+         "timeout        in seconds; None: the node's\n"
+         "\n"
+         "Blocks until the bytes are in place. Raises TimedOut (undefined contents), OutOfRange,\n"
+         "AccessDenied (read-only), Invalid (the ranges overlap), Stale, NotSupported.")},
+    {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
+     DOC("__array__($self, dtype=None, copy=None)",
+         "Return a numpy array over the memory.\n"
+         "\n"
+         "dtype  of numpy; another one than the memory's copies\n"
+         "copy   True copies, False raises ValueError where a copy is needed; None: as needed\n"
+         "\n"
+         "Does not wait. Raises BufferError for device memory, closed regions and types without a\n"
+         "buffer format.")},
+    {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack_capsule),
+     DOC("__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)",
+         "Return a capsule with the tensor, without a copy.\n"
+         "\n"
+         "stream       accepted, not used: the bytes of completed transfers are visible "
+         "everywhere\n"
+         "max_version  of DLPack, (major, minor); None: before 1.0\n"
+         "dl_device    (type, number): must be the tensor's\n"
+         "copy         True is refused\n"
+         "\n"
+         "Does not wait. Raises BufferError: another device, a copy, read-only memory before "
+         "DLPack\n"
+         "1.0, a place without a DLPack device. Raises Closed.")},
+    {"__dlpack_device__", dlpack_device, METH_NOARGS,
+     DOC("__dlpack_device__($self, /)", "Return DLPack's type and number of the device. Does not "
+                                        "wait. Raises BufferError, Closed.")},
+    OBJECT_CLOSE("Withdraw its names, cancel its transfers and release it.\n\n"
+                 "Blocks until peers have ended their copies, at most the liveness. Raises "
+                 "BufferError while\n"
+                 "a buffer or a tensor of it is in use."),
+    OBJECT_METHODS,
+    {NULL, NULL, 0, NULL}};
+
 PyTypeObject *region_type(void) {
-  static PyMethodDef methods[] = {
-      {"tensor", METHOD_WITH_KEYWORDS(region_tensor),
-       "tensor(dtype, shape, strides=None, *, offset=0): a part of the region as a tensor."},
-      {"bytes", region_bytes, METH_NOARGS, "All bytes as a memoryview, whatever the layout."},
-      {"export", METHOD_WITH_KEYWORDS(region_export),
-       "export(layout=None, rights=READ): a ticket and a descriptor for import_ in another "
-       "process. "
-       "The caller closes the descriptor."},
-      {"ticket", METHOD_WITH_KEYWORDS(region_ticket),
-       "ticket(layout=None, rights=READ): a further ticket, for a process that imported an earlier "
-       "one of the same rights with its descriptor."},
-      {"publish", METHOD_WITH_KEYWORDS(region_publish),
-       "publish(name, rights=READ, *, to={}): let peers look it up; with a dict of identities and "
-       "rights, only these peers."},
-      {"unpublish", region_unpublish, METH_VARARGS, "unpublish(name): withdraw the name."},
-      {"copy_from", METHOD_WITH_KEYWORDS(region_copy_from),
-       "copy_from(source, *, offset=0, source_offset=0, length=None, timeout=None): copy from "
-       "another region of the node, at any two places."},
-      {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
-       "__array__(dtype=None, copy=None): a numpy array of the memory, or BufferError."},
-      {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack_capsule),
-       "A capsule with the tensor, without a copy."},
-      {"__dlpack_device__", dlpack_device, METH_NOARGS, "DLPack's type and number of the device."},
-      {"close", object_method_close, METH_NOARGS,
-       "Withdraw its names, cancel its transfers and release it. BufferError while a buffer or a "
-       "tensor of it is in use."},
-      OBJECT_METHODS,
-      {NULL, NULL, 0, NULL}};
   static PyGetSetDef getters[] = {
       PROPERTY(length, "In bytes."),
       PROPERTY(address, "Its address at its place."),
@@ -348,7 +468,8 @@ PyTypeObject *region_type(void) {
       {Py_tp_methods, methods},
       {Py_tp_getset, getters},
       {Py_tp_members, members},
-      {Py_tp_doc, "A range of bytes at a place, from Node.alloc, Node.wrap or Node.import_."},
+      {Py_tp_doc, "A range of bytes at a place, from Node.alloc, Node.wrap, Node.wrap_file or "
+                  "Node.import_. It keeps its node."},
       {0, NULL}};
   static PyType_Spec spec = {"haul.Region", sizeof(struct region), 0, HANDLE_TYPE, slots};
   return (PyTypeObject *)PyType_FromSpec(&spec);

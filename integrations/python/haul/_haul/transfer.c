@@ -16,18 +16,19 @@ static void release_transfer(void *handle) {
 struct constraints {
   PyObject *timeout;
   const char *only;
-  int zero_copy, checksum, priority, cpu_time;
+  int zero_copy, checksum, priority, cpu_time, more;
 };
 
 #define NO_CONSTRAINTS                                                                             \
-  { Py_None, NULL, 0, 0, 0, 0 }
+  { Py_None, NULL, 0, 0, 0, 0, 0 }
 
 static bool read_constraints(const struct constraints *given,
                              struct haul_transfer_options *options) {
   options->only = given->only;
   options->priority = given->priority;
   options->flags = (given->zero_copy ? HAUL_REQUIRE_ZERO_COPY : 0) |
-                   (given->checksum ? HAUL_CHECKSUM : 0) | (given->cpu_time ? HAUL_CPU_TIME : 0);
+                   (given->checksum ? HAUL_CHECKSUM : 0) | (given->cpu_time ? HAUL_CPU_TIME : 0) |
+                   (given->more ? HAUL_MORE : 0);
   if (given->timeout == Py_None)
     return true;
   if (!deadline_from(given->timeout, 0, &options->deadline))
@@ -124,15 +125,16 @@ static PyObject *start(struct remote *remote, const struct local *local, bool wr
 
 static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool writes) {
   static char *names[] = {"region",   "pieces",   "timeout",  "only", "zero_copy",
-                          "checksum", "priority", "cpu_time", NULL};
+                          "checksum", "priority", "cpu_time", "more", NULL};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct constraints given = NO_CONSTRAINTS;
   struct remote *remote = (struct remote *)self;
   struct local local;
   PyObject *pieces = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$Ozppip", names, local_from, &local,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$Ozppipp", names, local_from, &local,
                                    &pieces, &given.timeout, &given.only, &given.zero_copy,
-                                   &given.checksum, &given.priority, &given.cpu_time) ||
+                                   &given.checksum, &given.priority, &given.cpu_time,
+                                   &given.more) ||
       !read_constraints(&given, &options) ||
       !(writes || region_must_be_writable(local.region, "read")) ||
       !enter_ends(remote, local.region, writes ? "write" : "read"))
@@ -325,19 +327,32 @@ static PyObject *await(PyObject *self) {
   return iterator;
 }
 
+static PyMethodDef methods[] = {
+    {"done", transfer_done, METH_NOARGS,
+     DOC("done($self, /)",
+         "Return whether it has ended, successfully or not. Does not wait. Raises Closed.")},
+    {"wait", METHOD_WITH_KEYWORDS(transfer_wait),
+     DOC("wait($self, timeout=None)",
+         "Wait for the end.\n"
+         "\n"
+         "timeout  in seconds; None: the node's\n"
+         "\n"
+         "Returns the transfer. Blocks. Raises TimedOut if the timeout passes first, when done() "
+         "is\n"
+         "still False; else the error of the transfer (Remote.write).")},
+    {"cancel", transfer_cancel, METH_NOARGS,
+     DOC("cancel($self, /)", "Request an early end; then wait for it, as the local memory is in "
+                             "use until then. Does not\n"
+                             "wait. Raises Closed.")},
+    {"report", transfer_report, METH_NOARGS,
+     DOC("report($self, /)",
+         "Return a Report: path, copies, times, and why other paths are not used. Final after the\n"
+         "end. Does not wait. Raises Closed.")},
+    OBJECT_CLOSE("Release it; a transfer in flight continues. Does not wait."),
+    OBJECT_METHODS,
+    {NULL, NULL, 0, NULL}};
+
 PyTypeObject *transfer_type(void) {
-  static PyMethodDef methods[] = {
-      {"done", transfer_done, METH_NOARGS, "Whether it has ended, successfully or not."},
-      {"wait", METHOD_WITH_KEYWORDS(transfer_wait),
-       "wait(timeout=None): wait for the end and return the transfer. Raises its error, or "
-       "TimedOut "
-       "if `timeout` passes first: then done() is still False."},
-      {"cancel", transfer_cancel, METH_NOARGS, "Request an early end; then wait for it."},
-      {"report", transfer_report, METH_NOARGS,
-       "Path, copies, times, and why other paths are not used."},
-      OBJECT_CLOSE,
-      OBJECT_METHODS,
-      {NULL, NULL, 0, NULL}};
   static PyMemberDef members[] = {
       OBJECT_MEMBERS,
       MEMBER("region", T_OBJECT_EX, struct transfer, region, "The local end."),
