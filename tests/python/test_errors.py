@@ -4,6 +4,7 @@
 import math
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -50,6 +51,19 @@ class Errors(support.Case):
                 self.assertEqual(getattr(error, "errno", 5), 5)
                 again = pickle.loads(pickle.dumps(error))
                 self.assertEqual((type(again), again.args), (kind, error.args))
+
+    def test_classes_of_the_guide(self):
+        """docs/python.md has each code with its class and the class of Python."""
+        guide = (support.REPOSITORY / "docs/python.md").read_text()
+        rows = re.findall(r"^\| `haul\.(\w+)` \| (?:`(\w+)`)?\s*\| `(\w+)` \|", guide, re.M)
+        self.assertEqual(
+            rows,
+            [
+                (kind.__name__, "" if base is Exception else base.__name__, code.name)
+                for code, kind in haul.ERRORS.items()
+                for base in [kind.__mro__[2]]
+            ],
+        )
 
     def test_except_clauses(self):
         """By Python's class, by haul's, and by the base of all."""
