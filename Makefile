@@ -52,7 +52,7 @@ wheel: ## build the wheel of the Python package in build/dist
 	@tools/deps --packages
 	@tools/wheel
 
-html: ## make HTML of the README, the guide and the man pages in build/html
+html: build ## make HTML of the README, the guide, the man pages and the Python package in build/html
 	@tools/html
 
 clean: ## delete build/

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""`make html` has a page for every man page and every page of the guide, and no link leads nowhere.
+"""`make html` has a page for every man page, every page of the guide and every module of the Python package,
+there a place for every public name, and no link leads nowhere.
 
-pages.py SOURCE
+pages.py SOURCE [PACKAGE]
+
+PACKAGE is the folder of the Python package; without it the pages have no reference of it.
 """
 
+import enum
 import html.parser
+import importlib
+import inspect
 import os
 import pathlib
 import shutil
@@ -14,6 +20,7 @@ import tempfile
 import urllib.parse
 
 source = pathlib.Path(sys.argv[1])
+package = sys.argv[2] if len(sys.argv) > 2 else None
 missing = [tool for tool in ("mandoc", "lowdown") if not shutil.which(tool)]
 if missing:
     print(f"skipped make html: {', '.join(missing)} missing (tools/deps --packages)")
@@ -37,13 +44,35 @@ class Page(html.parser.HTMLParser):
 
 with tempfile.TemporaryDirectory(prefix="haul-html-") as folder:
     folder = pathlib.Path(folder)
-    subprocess.run([source / "tools/html", folder], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [source / "tools/html", folder],
+        env={**os.environ, "PYTHONPATH": str(package or folder / "none")},
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     pages = {path.relative_to(folder): Page(path) for path in folder.rglob("*.html")}
 
 failures = []
 wanted = {pathlib.Path("man", path.name + ".html") for path in (source / "man").iterdir()}
 wanted |= {pathlib.Path("docs", path.stem + ".html") for path in (source / "docs").glob("*.md")}
 failures += [f"there is no {path}" for path in sorted(wanted - pages.keys())]
+modules = []
+if package:
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, package)
+    for name in ("haul", "haul.aio", "haul.lmcache", "haul.safetensors"):
+        modules.append(importlib.import_module(name))
+for module in modules:
+    page = pages.get(pathlib.Path("python", f"{module.__name__}.html"))
+    if page is None:
+        failures.append(f"there is no page of {module.__name__}")
+        continue
+    for name in module.__all__:
+        wanted_anchors = {f"{module.__name__}.{name}"}
+        thing = getattr(module, name)
+        if inspect.isclass(thing) and not issubclass(thing, (tuple, enum.Enum, Exception)):
+            wanted_anchors |= {f"{module.__name__}.{name}.{one}" for one in vars(thing) if one[0] != "_"}
+        failures += [f"{module.__name__} has no #{one}" for one in sorted(wanted_anchors - page.anchors)]
 links = 0
 for path, page in sorted(pages.items()):
     if not page.tags.get("h1"):
@@ -58,5 +87,6 @@ for path, page in sorted(pages.items()):
             failures.append(f"{path}: a link leads to {link}")
         elif urllib.parse.unquote(at.fragment) not in pages[target].anchors:
             failures.append(f"{path}: {target} has no #{at.fragment}")
-print("\n".join([*failures, f"{len(pages)} pages, {links} links, {len(failures)} failed"]))
+counts = f"{len(pages)} pages, {len(modules)} of them of the Python package, {links} links"
+print("\n".join([*failures, f"{counts}, {len(failures)} failed"]))
 sys.exit(bool(failures))
