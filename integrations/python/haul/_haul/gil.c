@@ -15,7 +15,8 @@
 
 #include "haulpy.h"
 
-#define SLICE_NS     100000000 /* upper bound of the delay of a signal */
+#define SLICE_NS     100000000  /* upper bound of the delay of a signal */
+#define OTHERS_NS    1000000000 /* of a close by another thread, in threads that get no signals */
 #define END_WAITS_MS 1000
 
 void pause_for_others(void) {
@@ -108,10 +109,15 @@ bool deadline_argument(PyObject *args, PyObject *keywords, const char *format, d
          deadline_from(timeout, seconds, until);
 }
 
+static bool gets_signals(void) {
+  return gettid() == getpid();
+}
+
 int wait_in_steps(struct object *object, const char *call,
                   int (*step)(void *user, haul_deadline until), void *user, haul_deadline until) {
+  const int64_t longest = gets_signals() ? SLICE_NS : OTHERS_NS;
   for (;;) {
-    haul_deadline slice = haul_deadline_in(SLICE_NS);
+    haul_deadline slice = haul_deadline_in(longest);
     int code;
     if (slice > until)
       slice = until;
@@ -267,7 +273,7 @@ static bool job_await(struct job *job) {
 }
 
 int job_run(struct job *job) {
-  if (gettid() != getpid() || !job_start(job)) { /* other threads get no signals */
+  if (!gets_signals() || !job_start(job)) {
     WITHOUT_GIL(job_call(job));
   } else if (!job_await(job)) {
     return -1;
