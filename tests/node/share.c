@@ -195,7 +195,7 @@ static bool has_abandoned(const haul_peer *peer) {
 /* Else they could land after the writes of the next link. */
 static void the_next_connection_waits_for_abandoned_writes(void **state) {
   (void)state;
-  struct haul_region *device = leave_abandoned(0, "1000000000");
+  struct haul_region *device = leave_abandoned(0, "3000000000");
   loop_lock(at[0].node->loop);
   const haul_peer *first = list_entry(at[0].node->peers.next, struct haul_peer, list);
   loop_unlock(at[0].node->loop);
@@ -211,7 +211,7 @@ static void the_next_connection_waits_for_abandoned_writes(void **state) {
 
 static void its_other_side_may_use_it_with_abandoned_writes(void **state) {
   (void)state;
-  struct haul_region *device = leave_abandoned(1, "1000000000");
+  struct haul_region *device = leave_abandoned(1, "3000000000");
   expect_released(); /* the next call would get a link of its own */
   connect_at(1);
   expect_links(1);

@@ -25,7 +25,7 @@ run_program() {
   esac
 }
 
-for program in /haul/tests/*; do
+for program in /haul/tests/*_*; do
   name=${program##*/}
   if [[ $name == unit_gaudi_driver || $name == unit_gaudi_memory || $name == unit_memory_cuda ]]; then
     skipped "$name: it stands on a double of a driver's library, which is not in this machine"

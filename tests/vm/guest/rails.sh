@@ -91,12 +91,12 @@ serve_on b --region memory=host:64M
 expect 0 "explain" on a "$HAUL" explain host $v4_b/memory --size 1M
 says "^rdma  *chosen .*, 2 rails"
 first=$(sent eth0) other=$(sent eth2)
-expect 0 "put" on a "$HAUL" put "$work/file" $v4_b/memory --checksum
+expect 0 "put" on a "$HAUL" put "$work/file" $v4_b/memory --only rdma --checksum
 says "path rdma, .*, 2 rails"
 holds "over the one" carried eth0 "$first"
 holds "and the other" carried eth2 "$other"
 first=$(sent eth1) other=$(sent eth3)
-expect 0 "get" on a "$HAUL" get $v4_b/memory "$work/copy" --length $length
+expect 0 "get" on a "$HAUL" get $v4_b/memory "$work/copy" --length $length --only rdma
 says "path rdma, .*, 2 rails"
 holds "over the one" carried eth1 "$first"
 holds "and the other" carried eth3 "$other"
@@ -113,7 +113,7 @@ expect 0 "explain" on a "$HAUL" explain host $v4_b/memory --size 1M
 says "^rdma  *chosen .*rxe0, 2 rails"
 holds "both pairs share a subnet" test -z "$(grep "by order" "$work/out")"
 first=$(sent eth0) other=$(sent eth2)
-expect 0 "put" on a "$HAUL" put "$work/file" $v4_b/memory --checksum
+expect 0 "put" on a "$HAUL" put "$work/file" $v4_b/memory --only rdma --checksum
 says "path rdma, .*, 2 rails"
 holds "over the one" carried eth0 "$first"
 holds "and the other" carried eth2 "$other"
