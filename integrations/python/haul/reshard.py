@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: MIT
+"""Tensors that are laid out differently at their source and at their target.
+
+    source = haul.reshard.Layout((8192, 8192), mesh=(8,), placements=(Shard(0),))
+    target = haul.reshard.Layout((8192, 8192), mesh=(4,), placements=(Shard(1),))
+    plan = haul.reshard.plan(source, target, itemsize=2)
+    print(plan.table())
+    haul.reshard.fetch(plan, rank, region, remotes)  # at each rank of the target
+
+A Layout says which block of a tensor each rank of a mesh has, as PyTorch's DTensor does. A plan moves
+each byte that a rank of the target needs once, from one of the ranks that have it: the nearest one,
+and among equally near ones the one that sends least so far.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from xml.sax.saxutils import escape
+
+from . import safetensors
+from ._haul import Region, Remote, Tensor, Transfer
+
+__all__ = [
+    "Layout", "Move", "Plan", "Replicate", "Shard", "Stored",
+    "fetch", "layout_of", "plan", "stored",
+]  # fmt: skip
+
+_PIECES = 65536  # of a transfer
+_DEPTH = 4  # transfers of fetch at a time
+_CELL, _LEFT, _TOP = 28, 90, 60  # pixels of Plan.svg
+
+Block = tuple[tuple[int, int], ...]  # of each dimension: the first index, and how many
+
+
+class Shard(NamedTuple):
+    """The ranks of a mesh dimension have consecutive parts of dimension `dim`.
+
+    The parts have equal lengths, rounded up; the last ones may be shorter, or empty.
+    """
+
+    dim: int
+
+
+class Replicate(NamedTuple):
+    """The ranks of a mesh dimension have the same."""
+
+
+class _Layout(NamedTuple):
+    shape: tuple[int, ...]
+    mesh: tuple[int, ...]
+    placements: tuple[Shard | Replicate, ...]
+    order: tuple[int, ...]
+
+
+class Layout(_Layout):
+    """Which block of a tensor each rank has, and how its elements lie in memory.
+
+    shape       of the whole tensor
+    mesh        lengths of the mesh's dimensions; rank 1 is next to 0 in the last one
+    placements  a Shard or a Replicate for each dimension of the mesh. Several Shards of one `dim`
+                split each other's parts, the first one first
+    order       the tensor's dimensions from the slowest to the fastest in a rank's memory, which
+                has its block alone; None: C's order
+
+    Raises ValueError for lengths below 0 and for dimensions that do not exist.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        shape: Iterable[int],
+        mesh: Iterable[int] = (1,),
+        placements: Iterable[Shard | Replicate] = (Replicate(),),
+        order: Iterable[int] | None = None,
+    ) -> Layout:
+        shape, mesh, placements = tuple(shape), tuple(mesh), tuple(placements)
+        order = tuple(range(len(shape)) if order is None else order)
+        if min(shape, default=0) < 0 or min(mesh, default=1) < 1:
+            raise ValueError(f"invalid shape {shape} or mesh {mesh}: a length is too small")
+        if len(placements) != len(mesh):
+            raise ValueError(f"{len(placements)} placements for a mesh of {len(mesh)} dimensions")
+        for placement in placements:
+            if not isinstance(placement, (Shard, Replicate)):
+                raise ValueError(f"invalid placement {placement!r}: expected Shard or Replicate")
+            if isinstance(placement, Shard) and not 0 <= placement.dim < len(shape):
+                raise ValueError(f"{placement} of a tensor with {len(shape)} dimensions")
+        if sorted(order) != list(range(len(shape))):
+            raise ValueError(f"invalid order {order}: expected each dimension once")
+        return super().__new__(cls, shape, mesh, placements, order)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the mesh has."""
+        return math.prod(self.mesh)
+
+    def block(self, rank: int) -> Block:
+        """Return a rank's block: of each dimension the first index, and how many.
+
+        Raises ValueError for a rank that the mesh does not have.
+        """
+        if not 0 <= rank < self.ranks:
+            raise ValueError(f"invalid rank {rank}: the mesh {self.mesh} has {self.ranks}")
+        block = [(0, length) for length in self.shape]
+        below = self.ranks
+        for parts, placement in zip(self.mesh, self.placements, strict=True):
+            below //= parts
+            if isinstance(placement, Shard):
+                first, length = block[placement.dim]
+                part = -(-length // parts)
+                skipped = min(rank // below % parts * part, length)
+                block[placement.dim] = (first + skipped, min(part, length - skipped))
+        return tuple(block)
+
+
+def layout_of(tensor: Any) -> Layout:
+    """Return the layout of a tensor, a DTensor of PyTorch.
+
+    Its ranks count within its mesh: rank 0 is the mesh's first. Does not wait. Raises ValueError for
+    a placement that is neither Shard nor Replicate, such as Partial.
+    """
+    placements: list[Shard | Replicate] = []
+    for placement in tensor.placements:
+        if type(placement).__name__ not in ("Shard", "Replicate"):
+            raise ValueError(f"invalid placement {placement}: expected Shard or Replicate")
+        dim = getattr(placement, "dim", None)
+        placements.append(Replicate() if dim is None else Shard(dim % len(tensor.shape)))
+    return Layout(tensor.shape, tensor.device_mesh.shape, placements)
+
+
+def _product(block: Block) -> int:
+    return math.prod(length for _, length in block)
+
+
+def _common(one: Block, other: Block) -> Block | None:
+    """The block that both have; None: it is empty."""
+    common = []
+    for (first, length), (start, count) in zip(one, other, strict=True):
+        begin, end = max(first, start), min(first + length, start + count)
+        if begin >= end:
+            return None
+        common.append((begin, end - begin))
+    return tuple(common)
+
+
+def _strides(block: Block, order: Sequence[int]) -> list[int]:
+    """Elements between neighbours of each dimension in a rank's memory."""
+    strides, step = [0] * len(block), 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step *= block[dim][1]
+    return strides
+
+
+class Move(NamedTuple):
+    """A block that goes from one rank to another."""
+
+    source: int
+    target: int
+    block: Block
+
+
+class Plan(NamedTuple):
+    """Which rank of the target gets what from which rank of the source, from plan."""
+
+    source: Layout
+    target: Layout
+    itemsize: int  # bytes of an element
+    moves: tuple[Move, ...]  # by target, then by source
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all moves."""
+        return sum(map(self.nbytes_of, self.moves))
+
+    def nbytes_of(self, move: Move) -> int:
+        """Return the bytes of a move."""
+        return _product(move.block) * self.itemsize
+
+    def pieces(self, move: Move) -> Iterator[tuple[int, int, int]]:
+        """Yield the pieces of a move, for Remote.read: (offset there, at the source, length).
+
+        The first offset is in the target's memory, in bytes, as all of it. Neighbours are one.
+        """
+        theirs = self.source.block(move.source)
+        ours = self.target.block(move.target)
+        order = self.target.order
+        here, there = _strides(ours, order), _strides(theirs, self.source.order)
+        at = sum((move.block[d][0] - ours[d][0]) * here[d] for d in order)
+        start = sum((move.block[d][0] - theirs[d][0]) * there[d] for d in order)
+        inner, run = len(order), 1
+        while inner > 0:  # dimensions that are one run in both memories
+            dim = order[inner - 1]
+            if move.block[dim][1] > 1 and (here[dim] != run or there[dim] != run):
+                break
+            run *= move.block[dim][1]
+            inner -= 1
+        outer = [[(i * here[d], i * there[d]) for i in range(move.block[d][1])] for d in order[:inner]]
+        size = self.itemsize
+        for steps in itertools.product(*outer):
+            local = at + sum(step[0] for step in steps)
+            remote = start + sum(step[1] for step in steps)
+            yield (local * size, remote * size, run * size)
+
+    def table(self) -> str:
+        """Return the moves as a table for people: a row for each target, a column for each source."""
+        head = ["", *(f"from {i}" for i in range(self.source.ranks)), "bytes"]
+        rows = [head]
+        for rank in range(self.target.ranks):
+            row = [0] * self.source.ranks
+            for move in self.moves:
+                if move.target == rank:
+                    row[move.source] += self.nbytes_of(move)
+            rows.append([f"to {rank}", *(str(n) if n else "." for n in row), str(sum(row))])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "".join(
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            + "\n"
+            for row in rows
+        )
+
+    def svg(self) -> str:
+        """Return the moves as a picture (SVG): the darker a cell, the more bytes."""
+        wide, high = self.source.ranks, self.target.ranks
+        title = f"{_words(self.source)} to {_words(self.target)}, {self.nbytes} bytes"
+        most = max((self.nbytes_of(move) for move in self.moves), default=1)
+        width = max(_LEFT + wide * _CELL + 20, len(title) * 7 + 20)
+        lines = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
+            f'height="{_TOP + high * _CELL + 20}" font-family="sans-serif" font-size="12">',
+            f'<text x="10" y="20">{escape(title)}</text>',
+        ]
+        for i in range(wide):
+            lines.append(f'<text x="{_LEFT + i * _CELL + 6}" y="{_TOP - 8}">{i}</text>')
+        for i in range(high):
+            lines.append(f'<text x="10" y="{_TOP + i * _CELL + 18}">to {i}</text>')
+        for move in self.moves:
+            share = self.nbytes_of(move) / most
+            at = f'x="{_LEFT + move.source * _CELL}" y="{_TOP + move.target * _CELL}"'
+            said = f"{move.source} to {move.target}: {self.nbytes_of(move)} bytes"
+            lines.append(
+                f'<rect {at} width="{_CELL - 2}" height="{_CELL - 2}" fill="#2b6cb0" '
+                f'fill-opacity="{0.2 + 0.8 * share:.2f}"><title>{said}</title></rect>'
+            )
+        return "\n".join([*lines, "</svg>\n"])
+
+
+def _words(layout: Layout) -> str:
+    placements = ", ".join(
+        f"{ranks}: {'all' if isinstance(placement, Replicate) else f'dimension {placement.dim}'}"
+        for ranks, placement in zip(layout.mesh, layout.placements, strict=True)
+    )
+    return f"{'x'.join(map(str, layout.shape))} ({placements})"
+
+
+def plan(
+    source: Layout,
+    target: Layout,
+    itemsize: int,
+    distance: Callable[[int, int], float] | None = None,
+) -> Plan:
+    """Return the least moves that give each rank of the target its block.
+
+    source    the layout that there is
+    target    the layout that is wanted, of a tensor with the same shape
+    itemsize  bytes of an element
+    distance  from a rank of the source to a rank of the target; None: all are equally far. A rank
+              at distance 0 that is the same process may have its bytes moved by a copy
+
+    Does not wait. Raises ValueError for two shapes.
+    """
+    if source.shape != target.shape:
+        raise ValueError(f"the source has the shape {source.shape}, the target {target.shape}")
+    if itemsize < 1:
+        raise ValueError(f"invalid itemsize {itemsize}: expected 1 or more bytes")
+    holders: dict[Block, list[int]] = {}
+    for rank in range(source.ranks):
+        holders.setdefault(source.block(rank), []).append(rank)
+    sent = [0] * source.ranks
+    moves = []
+    for rank in range(target.ranks):
+        wanted = target.block(rank)
+        for block, ranks in holders.items():
+            common = _common(block, wanted)
+            if common is None:
+                continue
+            chosen = min(ranks, key=lambda r: (distance(r, rank) if distance else 0, sent[r], r))
+            sent[chosen] += _product(common)
+            moves.append(Move(chosen, rank, common))
+    moves.sort(key=lambda move: (move.target, move.source))
+    return Plan(source, target, itemsize, tuple(moves))
+
+
+def fetch(
+    plan: Plan,
+    rank: int,
+    into: Region | Tensor,
+    remotes: Mapping[int, Remote],
+    *,
+    first: int = 0,
+    starts: Mapping[int, int] | None = None,
+    timeout: float | None = None,
+    checksum: bool = False,
+) -> int:
+    """Read a rank's block of the target from the ranks of the source.
+
+    plan      from plan
+    rank      of the target
+    into      memory of the node for the block
+    remotes   by rank of the source: the region with its block, with READ
+    first     byte of `into` where the block begins
+    starts    by rank of the source: the byte of its region where its block begins; without one: 0
+    timeout   of each transfer, in seconds; None: the node's
+    checksum  verify each transfer at the destination
+
+    Returns the bytes read. Blocks until all are in place; after an error those of the block are
+    undefined. Raises KeyError (a rank of the source has no remote), ValueError (a rank that the
+    target does not have), TimedOut, PeerGone, and as Remote.read.
+    """
+    plan.target.block(rank)
+    moving: deque[Transfer] = deque()
+    done = 0
+    try:
+        for move in plan.moves:
+            if move.target != rank:
+                continue
+            remote, start = remotes[move.source], (starts or {}).get(move.source, 0)
+            pieces = ((first + at, start + source, n) for at, source, n in plan.pieces(move))
+            while batch := list(itertools.islice(pieces, _PIECES)):
+                if len(moving) == _DEPTH:
+                    moving.popleft().wait(math.inf)
+                moving.append(remote.read(into, batch, timeout=timeout, checksum=checksum))
+            done += plan.nbytes_of(move)
+        while moving:
+            moving.popleft().wait(math.inf)
+    finally:
+        for transfer in moving:  # after an error
+            transfer.cancel()
+            _settle(transfer)
+    return done
+
+
+def _settle(transfer: Transfer) -> None:
+    """Waits until nothing writes to its memory any more, whatever became of it."""
+    try:
+        transfer.wait(math.inf)
+    except Exception:  # the first error is the one to tell
+        pass
+
+
+class Stored(NamedTuple):
+    """A tensor in one of the files of an index."""
+
+    path: str  # of the file
+    entry: safetensors.Entry
+
+
+def stored(path: str | os.PathLike[str]) -> dict[str, Stored]:
+    """Read where the tensors of a safetensors index file are, by name.
+
+    path  of the index, NAME.safetensors.index.json, beside its files
+
+    A file is a source whose only rank has all of a tensor: fetch with starts={0: entry.offset}.
+    Blocks as read does. Raises haul.safetensors.Damaged (an index that violates its format), OSError,
+    and as haul.safetensors.entries.
+    """
+    with open(path, "rb") as file:
+        try:
+            index = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise safetensors.Damaged(f"the index is no JSON: {error}") from None
+    names = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise safetensors.Damaged("the index has no weight_map of names")
+    folder = os.path.dirname(os.fspath(path))
+    found: dict[str, dict[str, safetensors.Entry]] = {}
+    for name in sorted(set(names.values())):
+        if os.path.basename(name) != name or not name:
+            raise safetensors.Damaged(f"the index names a file outside of its folder: {name!r}")
+        with open(os.path.join(folder, name), "rb") as file:
+            found[name] = safetensors.entries(file)
+    missing = [tensor for tensor, name in names.items() if tensor not in found[name]]
+    if missing:
+        raise safetensors.Damaged(f"tensor {missing[0]!r} is not in its file")
+    return {
+        tensor: Stored(os.path.join(folder, name), found[name][tensor])
+        for tensor, name in names.items()
+    }
