@@ -348,10 +348,9 @@ const struct command top_command = {
     .usage = "NODE [OPTIONS]",
     .about =
         "Shows, each second until SIGINT, the bytes that the node's own transfers write (OUT) and\n"
-        "read (IN), the bytes that it serves to transfers of its peers (SERVED, only over tcp: "
-        "over\n"
-        "map and rdma it does not take part), transfers in progress (QUEUE) and failed slices. "
-        "The\n"
+        "read (IN), the bytes that transfers of its peers read and write there (SERVED; over map "
+        "as\n"
+        "the peers tell, not over rdma), transfers in progress (QUEUE) and failed slices. The\n"
         "busiest peers come first. A node with a key allows this to its own user over its Unix\n"
         "socket, and to all peers if any_observer is set (haul.conf).",
     .options = options,

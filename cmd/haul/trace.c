@@ -4,6 +4,7 @@
 #include <haul/stats.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "command.h"
@@ -43,6 +44,7 @@ struct recording {
   struct haul_trace trace;
   struct timeline timeline;
   uint64_t events;
+  uint64_t mapped; /* bytes that peers copied over map, until the start */
 };
 
 /* Requests events; *full: more events are ready. */
@@ -59,16 +61,37 @@ static int receive_events(struct recording *recording, bool *full) {
   return EXIT_DONE;
 }
 
-/* Names the peers still connected at the end; others keep their numbers. */
-static void name_peers(struct recording *recording) {
+/* Bytes that peers' transfers copied over map, since the node was opened. */
+static uint64_t mapped_bytes(const struct haul_node_stats *stats) {
+  for (int i = 0; i < HAUL_STATS_PATHS; i++)
+    if (strcmp(stats->paths[i].path, "map") == 0)
+      return stats->paths[i].served_in + stats->paths[i].served_out;
+  return 0;
+}
+
+static void note_start(struct recording *recording) {
+  struct haul_node_stats stats;
+  size_t none = 0;
+  if (haul_peer_stats_of(recording->session.peer, connect_deadline(given.timeout), &stats, NULL,
+                         &none) == 0)
+    recording->mapped = mapped_bytes(&stats);
+}
+
+/* Names the peers still connected at the end; others keep their numbers. Then `mapped` has the
+ * bytes since the start. */
+static void note_end(struct recording *recording) {
   static struct haul_peer_stats peers[PEERS];
   struct haul_node_stats stats;
   size_t count = PEERS;
   if (haul_peer_stats_of(recording->session.peer, connect_deadline(given.timeout), &stats, peers,
-                         &count))
+                         &count)) {
+    recording->mapped = 0;
     return;
+  }
   for (size_t i = 0; i < count && i < PEERS; i++)
     timeline_name(&recording->timeline, &peers[i]);
+  uint64_t now = mapped_bytes(&stats), then = recording->mapped;
+  recording->mapped = now > then ? now - then : 0;
 }
 
 /* If the node ends meanwhile, the timeline has its events until then. */
@@ -85,7 +108,9 @@ static int record_events(struct recording *recording, int64_t nanoseconds) {
   for (int64_t end = now_ns(); status == EXIT_DONE && full && now_ns() - end < SECONDS_NS;)
     status = receive_events(recording, &full);
   if (status == EXIT_DONE)
-    name_peers(recording);
+    note_end(recording);
+  else
+    recording->mapped = 0;
   return status;
 }
 
@@ -100,6 +125,7 @@ static int record(struct recording *recording, struct outfile *file, int64_t nan
   if (haul_peer_trace_of(recording->session.peer, connect_deadline(given.timeout),
                          &recording->trace, NULL, &none))
     return fail_library("cannot read the trace of the node");
+  note_start(recording);
   FILE *out = fopencookie(file, "w", (cookie_io_functions_t){.write = write_to});
   if (!out)
     return fail_system(errno, "cannot write %s", file->label);
@@ -115,6 +141,9 @@ static int record(struct recording *recording, struct outfile *file, int64_t nan
   if (written == EXIT_DONE)
     fprintf(stderr, "%" PRIu64 " events, %" PRIu64 " lost\n", recording->events,
             recording->trace.lost);
+  if (written == EXIT_DONE && recording->mapped > 0)
+    fail_note("peers moved %s over map meanwhile, which only traces of their own nodes show",
+              size_text(recording->mapped).text);
   return status ? status : written;
 }
 
@@ -146,7 +175,9 @@ const struct command trace_command = {
         "which\n"
         "chrome://tracing and https://ui.perfetto.dev open. Each peer and path has a track with\n"
         "the node's own transfers, their slices and, over tcp, writes and reads of the peer\n"
-        "(\"for PEER\"). The node records only meanwhile, for peers that may use `haul top`.",
+        "(\"for PEER\"). Copies of peers over map are not recorded: a note has their bytes. The "
+        "node\n"
+        "records only meanwhile, for peers that may use `haul top`.",
     .options = options,
     .letters = "o",
     .examples = "  haul trace 10.0.0.2 -o timeline.json\n"

@@ -16,8 +16,8 @@ extern "C" {
 #define HAUL_STATS_PATHS 4
 
 /* Totals of one path since the node was opened. `bytes_out` and `bytes_in` are what the node's own
- * transfers wrote and read. `served` counts what its peers' transfers wrote and read here, over tcp
- * only: over map and rdma the node takes no part in them. */
+ * transfers wrote and read. `served` counts what its peers' transfers wrote and read here: over map
+ * as the peers tell, which the node cannot check; not over rdma, where it takes no part. */
 struct haul_path_stats {
   char path[8]; /* "map"; "" ends the list */
   int open;     /* of a peer: transfers can use it */

@@ -86,6 +86,8 @@ int link_create_endpoints(struct link *link) {
       link_destroy_endpoints(link);
       return code;
     }
+    if (!link->endpoints[i]->counters)
+      link->endpoints[i]->counters = &link->endpoints[i]->own_counters;
   }
   return 0;
 }
@@ -95,7 +97,7 @@ void link_connect(struct link *link, haul_deadline until) {
     transports[i]->connect(link->endpoints[i], until);
 }
 
-static void add_counters(struct endpoint_counters *sums, struct endpoint_counters *counters) {
+static void add_counters(struct endpoint_counters *sums, const struct endpoint_counters *counters) {
 #define ADD(field)                                                                                 \
   atomic_fetch_add(&sums->field, atomic_load_explicit(&counters->field, memory_order_relaxed))
   ADD(writes), ADD(reads), ADD(atomics), ADD(bytes_out), ADD(bytes_in);
@@ -106,7 +108,7 @@ static void add_counters(struct endpoint_counters *sums, struct endpoint_counter
 void link_stop(struct link *link, int code) {
   for (size_t i = 0; i < TRANSPORTS; i++) {
     transports[i]->stop(link->endpoints[i], code);
-    add_counters(&link->fabric->disconnected[i], &link->endpoints[i]->counters);
+    add_counters(&link->fabric->disconnected[i], link->endpoints[i]->counters);
   }
 }
 

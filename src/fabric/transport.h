@@ -134,7 +134,8 @@ struct endpoint {
   _Atomic bool copy_wins;      /* available, but copying them was measured to be faster */
   _Atomic bool lost;           /* closed after it was open; not logged yet (link_log_lost) */
   _Atomic unsigned rails_lost; /* connections that ended while others remain; not logged yet */
-  struct endpoint_counters counters;
+  struct endpoint_counters *counters; /* own_counters, or on a page that the peer reads */
+  struct endpoint_counters own_counters;
 };
 
 /* A region that the peer published, as a lookup found it. */
@@ -346,6 +347,9 @@ struct transport {
   /* Whether a live peer is accessing memory of this node that `stop` does not protect. With the
    * lock, needs no turn of the loop. */
   bool (*touches_any)(struct endpoint *endpoint);
+  /* Brings the counters of the peer's works up to date, where the peer counts them. With the lock.
+   */
+  void (*collect)(struct endpoint *endpoint);
 };
 
 /* The i-th transport, best first; NULL past the last. */
@@ -377,7 +381,7 @@ void link_log_lost(const struct link *link);
 /* Counts a work that ended with `code`. */
 static inline void endpoint_count(struct endpoint *endpoint, enum haul_operation operation,
                                   uint64_t bytes, int code) {
-  struct endpoint_counters *counters = &endpoint->counters;
+  struct endpoint_counters *counters = endpoint->counters;
   bool write = operation == HAUL_OP_WRITE;
   if (code) {
     atomic_fetch_add_explicit(&counters->errors, 1, memory_order_relaxed);
@@ -393,7 +397,7 @@ static inline void endpoint_count(struct endpoint *endpoint, enum haul_operation
 
 /* Counts a work of the peer, with its bytes received and sent. */
 static inline void endpoint_served(struct endpoint *endpoint, uint64_t in, uint64_t out) {
-  struct endpoint_counters *counters = &endpoint->counters;
+  struct endpoint_counters *counters = endpoint->counters;
   atomic_fetch_add_explicit(&counters->served, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&counters->served_in, in, memory_order_relaxed);
   atomic_fetch_add_explicit(&counters->served_out, out, memory_order_relaxed);

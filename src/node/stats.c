@@ -42,6 +42,13 @@ static void add_counters(struct haul_path_stats *path, const struct endpoint_cou
 #undef ADD
 }
 
+/* With the loop's lock. */
+static void add_endpoint(struct haul_path_stats *path, struct endpoint *endpoint) {
+  if (endpoint->transport->collect)
+    endpoint->transport->collect(endpoint);
+  add_counters(path, endpoint->counters);
+}
+
 /* With the loop's lock: all peers of the node, also those that ended. */
 static void sum_path(struct haul_node *node, size_t path, struct haul_path_stats *sum) {
   *sum = (struct haul_path_stats){.open = 0};
@@ -49,14 +56,15 @@ static void sum_path(struct haul_node *node, size_t path, struct haul_path_stats
   add_counters(sum, &node->fabric.disconnected[path]);
   list_each(item, &node->peers) {
     struct haul_peer *peer = list_entry(item, struct haul_peer, list);
-    add_counters(sum, &peer->base.endpoints[path]->counters);
+    add_endpoint(sum, peer->base.endpoints[path]);
   }
 }
 
-static void describe_path(const struct endpoint *endpoint, struct haul_path_stats *path) {
+/* With the loop's lock. */
+static void describe_path(struct endpoint *endpoint, struct haul_path_stats *path) {
   *path = (struct haul_path_stats){.open = atomic_load(&endpoint->open)};
   snprintf(path->path, sizeof path->path, "%s", endpoint->transport->name);
-  add_counters(path, &endpoint->counters);
+  add_endpoint(path, endpoint);
 }
 
 /* With the loop's lock. */

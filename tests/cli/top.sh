@@ -27,6 +27,11 @@ holds_json "as served bytes" \
   '[p["served_in"] for p in it["paths"] if p["path"] == "tcp"] == [3000000]'
 holds_json "and not in the rate" \
   '[p["served_in_per_second"] for p in it["paths"] if p["path"] == "tcp"] == [0]'
+expect 0 "a write over map" "$HAUL" put "$work/file" "$tcp/target" --only map
+expect 0 "a read over map" "$HAUL" get "$tcp/target" - --length 1000 --only map
+expect 0 "are counted" "$HAUL" top "$tcp" --once --json --interval 0.1
+holds_json "as served bytes" \
+  '[(p["served_in"], p["served_out"]) for p in it["paths"] if p["path"] == "map"] == [(3000000, 1000)]'
 
 section "repeated"
 "$HAUL" top "$tcp" --interval 0.1 >"$work/many" 2>&1 &

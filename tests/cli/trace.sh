@@ -55,6 +55,14 @@ holds_json "spans of a track do not overlap" \
   "all(a['tid'] != b['tid'] or a['ts'] + a['dur'] <= b['ts'] + 0.0015 for s in
    [sorted(($phase)('X'), key=lambda e: (e['tid'], e['ts']))] for a, b in zip(s, s[1:]))"
 
+section "a write over map"
+watch "$tcp"
+expect 0 "a put" "$HAUL" put "$work/file" "$tcp/target" --only map
+kill -INT "$watcher"
+ends 0 "a recording without events"
+stderr_has "^0 events, 0 lost$"
+stderr_has "^haul: trace: peers moved 2.86 MiB over map meanwhile, which only traces of their own nodes show$"
+
 section "transfers of the node"
 mkdir "$work/folder"
 cp "$work/file" "$work/folder/file"

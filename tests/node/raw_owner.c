@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <haul/stats.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -654,6 +655,46 @@ static void hazard_cells_that_the_owner_sets_delay_no_write(void **state) {
   region_drop(region, KIND_HOST);
 }
 
+static struct haul_path_stats map_stats(void) {
+  struct haul_node_stats stats;
+  size_t none = 0;
+  assert_works(haul_node_stats(at.node, &stats, NULL, &none));
+  for (int i = 0; i < HAUL_STATS_PATHS; i++)
+    if (strcmp(stats.paths[i].path, "map") == 0)
+      return stats.paths[i];
+  fail_msg("there is no path map");
+  return stats.paths[0];
+}
+
+/* The peer writes any figures into its page. The node shows at most what memory could have moved
+ * since it connected, and never less than before. */
+static void counters_of_the_peer_are_bounded(void **state) {
+  (void)state;
+  struct map_page *page;
+  haul_deadline before = haul_deadline_in(0);
+  assert_int_equal(map_stats().served, 0);
+  page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, at.hazards.fd, 0);
+  assert_ptr_not_equal(page, MAP_FAILED);
+  atomic_store(&page->counters.writes, 3);
+  atomic_store(&page->counters.bytes_out, 12);
+  struct haul_path_stats first = map_stats();
+  assert_int_equal(first.served, 3);
+  assert_int_equal(first.served_in, 12);
+  assert_int_equal(first.served_out, 0);
+  memset(&page->counters, 0xff, sizeof page->counters);
+  struct haul_path_stats full = map_stats();
+  uint64_t elapsed = (uint64_t)(haul_deadline_in(0) - before) + (uint64_t)BOUND;
+  assert_in_range(full.served, 3, elapsed);
+  assert_in_range(full.served_in, 13, 1000 * elapsed);
+  assert_in_range(full.served_out, 1, 1000 * elapsed);
+  memset(&page->counters, 0, sizeof page->counters);
+  struct haul_path_stats last = map_stats();
+  assert_int_equal(last.served_in, full.served_in);
+  assert_int_equal(last.served_out, full.served_out);
+  assert_int_equal(last.writes + last.reads + last.atomics, 0);
+  munmap(page, 4096);
+}
+
 static int fail_with;
 static ssize_t (*vm_write)(pid_t, const struct iovec *, unsigned long, const struct iovec *,
                            unsigned long, unsigned long);
@@ -744,6 +785,7 @@ int main(void) {
       WITH_OWNER(a_write_waits_for_a_canceled_write),
       WITH_OWNER(the_end_of_a_rail_with_a_canceled_write_drops_the_peer),
       WITH_MAP(hazard_cells_that_the_owner_sets_delay_no_write),
+      WITH_MAP(counters_of_the_peer_are_bounded),
       WITH_MAP(a_path_that_stops_working_is_replaced),
       WITH_MAP(memory_that_cannot_be_reached_fails_the_transfer),
   };

@@ -64,14 +64,14 @@ static const struct haul_path_stats *path_of(const struct haul_path_stats *paths
   return NULL;
 }
 
-/* A write and a read of the server's region over tcp. */
-static void move(haul_region *target) {
+/* A write and a read of the server's region over the path. */
+static void move(haul_region *target, const char *path) {
   haul_remote *remote;
   haul_transfer *transfer;
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece piece = {0, 0, LENGTH}, half = {0, 0, LENGTH / 2};
   haul_region *local = region_make(client, KIND_PRIVATE, LENGTH);
-  options.only = "tcp";
+  options.only = path;
   assert_works(haul_region_publish(target, "target", HAUL_READ | HAUL_WRITE));
   assert_works(haul_peer_lookup(peer, "target", soon(), &remote));
   assert_works(haul_write(remote, local, &piece, 1, &options, &transfer));
@@ -84,27 +84,26 @@ static void move(haul_region *target) {
   region_drop(local, KIND_PRIVATE);
 }
 
-static void both_sides_count_the_bytes(void **state) {
+static void both_sides_count_the_bytes_over(const char *name) {
   struct haul_node_stats stats;
   struct haul_peer_stats one;
   size_t count = 1;
-  (void)state;
   server = named("server", NULL, 0);
   client = named("client", NULL, 0);
   connect_to(listening("tcp://127.0.0.1:0"));
   haul_region *target = region_make(server, KIND_HOST, LENGTH);
-  move(target);
+  move(target, name);
   assert_works(haul_node_stats(client, &stats, &one, &count));
   assert_int_equal(count, 1);
   assert_string_equal(stats.name, "client");
   assert_string_equal(one.name, "server");
   assert_int_equal(one.initiator, 1);
   assert_int_equal(one.same_host, 1);
-  const struct haul_path_stats *path = path_of(one.paths, "tcp");
+  const struct haul_path_stats *path = path_of(one.paths, name);
   assert_int_equal(path->open, 1);
   assert_int_equal(path->bytes_out, LENGTH);
   assert_int_equal(path->bytes_in, LENGTH / 2);
-  assert_int_equal(path_of(stats.paths, "tcp")->bytes_out, LENGTH);
+  assert_int_equal(path_of(stats.paths, name)->bytes_out, LENGTH);
   count = 1;
   assert_works(haul_peer_stats_of(peer, soon(), &stats, &one, &count));
   assert_int_equal(count, 1);
@@ -113,22 +112,32 @@ static void both_sides_count_the_bytes(void **state) {
   assert_true(stats.uptime_ns > 0 && stats.uptime_ns < (uint64_t)(3600 * S));
   assert_string_equal(one.name, "client");
   assert_int_equal(one.initiator, 0);
-  path = path_of(one.paths, "tcp");
+  path = path_of(one.paths, name);
   assert_int_equal(path->served_in, LENGTH);
   assert_int_equal(path->served_out, LENGTH / 2);
   assert_true(path->served >= 2);
   region_drop(target, KIND_HOST);
 }
 
-static void ended_peers_stay_in_the_sums(void **state) {
+static void both_sides_count_the_bytes(void **state) {
+  (void)state;
+  both_sides_count_the_bytes_over("tcp");
+}
+
+/* The server takes no part in copies over map: it reads counters of the client. */
+static void both_sides_count_mapped_bytes(void **state) {
+  (void)state;
+  both_sides_count_the_bytes_over("map");
+}
+
+static void ended_peers_stay_in_the_sums_of(const char *path) {
   struct haul_node_stats stats;
   size_t count = 0;
-  (void)state;
   server = named("server", NULL, 0);
   client = named("client", NULL, 0);
   connect_to(listening("tcp://127.0.0.1:0"));
   haul_region *target = region_make(server, KIND_HOST, LENGTH);
-  move(target);
+  move(target, path);
   haul_peer_close(peer);
   peer = NULL;
   for (int i = 0; i < 400; i++) {
@@ -140,8 +149,18 @@ static void ended_peers_stay_in_the_sums(void **state) {
   }
   assert_int_equal(count, 0);
   assert_int_equal(stats.peers, 0);
-  assert_int_equal(path_of(stats.paths, "tcp")->served_in, LENGTH);
+  assert_int_equal(path_of(stats.paths, path)->served_in, LENGTH);
   region_drop(target, KIND_HOST);
+}
+
+static void ended_peers_stay_in_the_sums(void **state) {
+  (void)state;
+  ended_peers_stay_in_the_sums_of("tcp");
+}
+
+static void ended_peers_stay_in_the_sums_of_map(void **state) {
+  (void)state;
+  ended_peers_stay_in_the_sums_of("map");
 }
 
 static void many_peers_are_reported_page_by_page(void **state) {
@@ -238,7 +257,9 @@ static int remove_folder(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(both_sides_count_the_bytes),
+      TEST(both_sides_count_mapped_bytes),
       TEST(ended_peers_stay_in_the_sums),
+      TEST(ended_peers_stay_in_the_sums_of_map),
       TEST(many_peers_are_reported_page_by_page),
       TEST(with_a_key_only_observers_get_statistics),
       TEST(unless_that_is_set),

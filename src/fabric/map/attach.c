@@ -74,7 +74,7 @@ int hazard_set(struct map_endpoint *endpoint, uint64_t handle) {
   while (used != UINT64_MAX) {
     int cell = __builtin_ctzll(~used);
     if (atomic_compare_exchange_weak(&endpoint->cells_in_use, &used, used | (uint64_t)1 << cell)) {
-      atomic_store(&endpoint->hazards->cell[cell], handle);
+      atomic_store(&endpoint->page->hazards.cell[cell], handle);
       return cell;
     }
   }
@@ -82,7 +82,7 @@ int hazard_set(struct map_endpoint *endpoint, uint64_t handle) {
 }
 
 void hazard_clear(struct map_endpoint *endpoint, unsigned cell) {
-  atomic_store(&endpoint->hazards->cell[cell], 0);
+  atomic_store(&endpoint->page->hazards.cell[cell], 0);
   atomic_fetch_and(&endpoint->cells_in_use, ~((uint64_t)1 << cell));
 }
 
@@ -159,10 +159,10 @@ int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *bin
 
 /* Seq_cst, as is the store that clears the validity word. */
 bool attach_touches(const struct map_endpoint *endpoint, uint64_t handle) {
-  if (!endpoint->peer_hazards)
+  if (!endpoint->peer_page)
     return false;
   for (unsigned i = 0; i < HAZARDS; i++) {
-    uint64_t holds = atomic_load(&endpoint->peer_hazards->cell[i]);
+    uint64_t holds = atomic_load(&endpoint->peer_page->hazards.cell[i]);
     if (handle ? holds == handle : holds != 0)
       return true;
   }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * The Unix connection of the `map` transport. Records of one size:
  *
- *   greeting   both ways, first: nonce for cross-memory attach; descriptors: validity page and
- *              hazards of the sender's copies, both read-only
+ *   greeting   both ways, first: nonce for cross-memory attach; descriptors: validity page, and
+ *              hazards and counters of the sender's copies, both read-only
  *   request    a handle
  *   response   a ticket and a descriptor; an address for cross-memory attach; a ticket and a token
  *              for an IPC mapping; or a refusal
@@ -27,7 +27,8 @@
 
 #define MAGIC 0x50414d48u /* "HMAP" */
 
-#define REASON_MAX 127
+#define REASON_MAX        127
+#define BYTES_PER_NS_MOST 1000 /* more than memory can move */
 
 enum record { GREETING = 1, REQUEST = 2, RESPONSE = 3 };
 enum response { BY_MAPPING = 1, BY_ATTACH = 2, REFUSED = 3, BY_IPC = 4 };
@@ -66,14 +67,17 @@ static int send_record(struct map_endpoint *endpoint, const uint8_t *record, con
   return 0;
 }
 
+_Static_assert(sizeof(struct map_page) <= 4096, "it fits the page that peers expect");
+
 int channel_open(struct map_endpoint *endpoint) {
   void *view;
   random_bytes(&endpoint->nonce, sizeof endpoint->nonce);
-  int code =
-      shm_create_mapped("haul-hazards", sizeof *endpoint->hazards, &endpoint->hazards_shm, &view);
-  if (code == 0)
-    endpoint->hazards = view;
-  return code;
+  int code = shm_create_mapped("haul-hazards", sizeof *endpoint->page, &endpoint->page_shm, &view);
+  if (code)
+    return code;
+  endpoint->page = view;
+  endpoint->base.counters = &endpoint->page->counters;
+  return 0;
 }
 
 static int send_greeting(struct map_endpoint *endpoint) {
@@ -85,15 +89,15 @@ static int send_greeting(struct map_endpoint *endpoint) {
   int code = exports_validity_page(exports, &descriptors[0], &slots, capability);
   if (code)
     return code;
-  code = shm_descriptor(&endpoint->hazards_shm, false, &descriptors[1]);
+  code = shm_descriptor(&endpoint->page_shm, false, &descriptors[1]);
   if (code == 0) {
     struct wire wire = start_record(record, GREETING, 0);
     wire_put64(&wire, (uint64_t)(uintptr_t)&endpoint->nonce);
     wire_put64(&wire, endpoint->nonce);
     wire_put32(&wire, slots);
     wire_put_bytes(&wire, capability, 16);
-    wire_put64(&wire, sizeof *endpoint->hazards);
-    wire_put_bytes(&wire, endpoint->hazards_shm.footer->capability, 16);
+    wire_put64(&wire, sizeof endpoint->page->hazards);
+    wire_put_bytes(&wire, endpoint->page_shm.footer->capability, 16);
     code = send_record(endpoint, record, descriptors, 2);
     close(descriptors[1]);
   }
@@ -132,10 +136,11 @@ static int on_greeting(struct map_endpoint *endpoint, struct wire *wire) {
   endpoint->validity = view;
   endpoint->validity_slots = slots;
   code = map_foreign(endpoint->inbox_descriptors[1], sizeof(struct hazards), hazard_capability,
-                     &endpoint->peer_hazards_shm, &view);
+                     &endpoint->peer_page_shm, &view);
   if (code)
     return code;
-  endpoint->peer_hazards = view;
+  endpoint->peer_page = view;
+  endpoint->collected_at = clock_now();
   attach_try(endpoint, nonce_address, nonce);
   atomic_store(&endpoint->base.open, true);
   return 0;
@@ -465,8 +470,34 @@ static void unmap(struct shm *shm, const volatile void *view) {
   shm_close(shm);
 }
 
+/* The peer may write anything at any time: its figures are only shown, never fall, and rise by at
+ * most `most`. */
+static void collect(_Atomic uint64_t *count, uint64_t told, uint64_t most) {
+  uint64_t before = atomic_load_explicit(count, memory_order_relaxed);
+  if (told > before)
+    atomic_store_explicit(count, told - before < most ? told : before + most, memory_order_relaxed);
+}
+
+static uint64_t peek(const _Atomic uint64_t *count) {
+  return atomic_load_explicit(count, memory_order_relaxed);
+}
+
+void channel_collect(struct map_endpoint *endpoint) {
+  if (!endpoint->peer_page)
+    return;
+  const struct endpoint_counters *theirs = &endpoint->peer_page->counters;
+  struct endpoint_counters *ours = endpoint->base.counters;
+  int64_t now = clock_now();
+  uint64_t most = (uint64_t)(now - endpoint->collected_at);
+  endpoint->collected_at = now;
+  collect(&ours->served, peek(&theirs->writes) + peek(&theirs->reads) + peek(&theirs->atomics),
+          most);
+  collect(&ours->served_in, peek(&theirs->bytes_out), BYTES_PER_NS_MOST * most);
+  collect(&ours->served_out, peek(&theirs->bytes_in), BYTES_PER_NS_MOST * most);
+}
+
 void channel_release(struct map_endpoint *endpoint) {
   unmap(&endpoint->validity_shm, endpoint->validity);
-  unmap(&endpoint->peer_hazards_shm, endpoint->peer_hazards);
-  unmap(&endpoint->hazards_shm, endpoint->hazards);
+  unmap(&endpoint->peer_page_shm, endpoint->peer_page);
+  unmap(&endpoint->page_shm, endpoint->page);
 }

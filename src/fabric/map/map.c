@@ -322,7 +322,7 @@ __attribute__((cold)) static void map_connect(struct endpoint *base, haul_deadli
 __attribute__((cold)) static void map_adopt(struct endpoint *base, unsigned index,
                                             struct stream stream) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
-  if (index != 0 || endpoint_is_closed(base) || endpoint->hazards == NULL || stream.tls) {
+  if (index != 0 || endpoint_is_closed(base) || endpoint->page == NULL || stream.tls) {
     stream_close(&stream);
     return;
   }
@@ -333,6 +333,7 @@ __attribute__((cold)) static void map_stop(struct endpoint *base, int code) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct map_node *node = map_node_of(base);
   atomic_store(&base->open, false);
+  channel_collect(endpoint);
   channel_stop(endpoint, code);
   if (node) {
     engine_drain(node->engines, endpoint, code);
@@ -346,8 +347,8 @@ __attribute__((cold)) static void map_forked(struct endpoint *base) {
     close(endpoint->channel);
   if (endpoint->process >= 0)
     close(endpoint->process);
-  if (endpoint->hazards)
-    close(endpoint->hazards_shm.fd);
+  if (endpoint->page)
+    close(endpoint->page_shm.fd);
   for (size_t i = 0; i < endpoint->inbox_count; i++)
     close(endpoint->inbox_descriptors[i]);
 }
@@ -379,6 +380,10 @@ __attribute__((cold)) static int map_bind(struct endpoint *base, const struct re
   }
   *out = binding;
   return 0;
+}
+
+static void map_collect(struct endpoint *base) {
+  channel_collect((struct map_endpoint *)base);
 }
 
 static void map_unbind(struct endpoint *base, void *bound) {
@@ -487,4 +492,5 @@ const struct transport map_transport = {
     .help = map_help,
     .touches = map_touches,
     .touches_any = map_touches_any,
+    .collect = map_collect,
 };

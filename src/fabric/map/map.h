@@ -26,6 +26,13 @@ struct hazards {
   _Atomic uint64_t cell[HAZARDS];
 };
 
+/* The page of the copying side, which its peer maps read-only. A peer of an earlier version shares
+ * the hazards only; its counters read as 0. */
+struct map_page {
+  struct hazards hazards;            /* first */
+  struct endpoint_counters counters; /* of the copying side: base.counters */
+};
+
 struct map_endpoint {
   struct endpoint base;
 
@@ -43,15 +50,16 @@ struct map_endpoint {
   struct shm validity_shm;
   const _Atomic uint32_t *validity; /* its validity page (fabric/exports.h) */
   uint32_t validity_slots;
-  struct shm peer_hazards_shm;
-  const struct hazards *peer_hazards; /* its copies on this side's private memory */
-  pid_t pid;                          /* in this PID namespace; 0: not visible */
-  int process;                        /* its pidfd, -1: none */
-  bool may_attach;                    /* cross-memory attach was tried and works */
-  char attach_reason[128];            /* why not */
+  struct shm peer_page_shm;
+  const struct map_page *peer_page; /* its copies on this side's memory */
+  int64_t collected_at;             /* the last channel_collect; the lock */
+  pid_t pid;                        /* in this PID namespace; 0: not visible */
+  int process;                      /* its pidfd, -1: none */
+  bool may_attach;                  /* cross-memory attach was tried and works */
+  char attach_reason[128];          /* why not */
 
-  struct shm hazards_shm;
-  struct hazards *hazards;       /* of this side's copies */
+  struct shm page_shm;
+  struct map_page *page;         /* of this side's copies */
   _Atomic uint64_t cells_in_use; /* a bit for each cell; the cells' content is never trusted */
   uint64_t nonce;                /* the peer reads it to try cross-memory attach */
 
@@ -101,6 +109,8 @@ int channel_start(struct map_endpoint *endpoint, int descriptor); /* lock; takes
 bool channel_lives(const struct map_endpoint *endpoint);
 void channel_stop(struct map_endpoint *endpoint, int code); /* lock */
 void channel_release(struct map_endpoint *endpoint);        /* unmaps and closes everything */
+/* Counts the peer's copies as served. The lock. */
+void channel_collect(struct map_endpoint *endpoint);
 int channel_bind(struct map_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
                  struct map_binding *binding);
 
