@@ -18,7 +18,7 @@
 struct values {
   uint64_t offset, length; /* length 0: up to the end */
   struct transfer_choices transfer;
-  int json, quiet, force;
+  int json, quiet, force, partial;
 };
 
 static struct values given;
@@ -33,7 +33,12 @@ static struct values given;
         "print no report and no progress bar"                                                      \
   }
 
-static const struct option_spec put_options[] = {COMMON_OPTIONS, {0}};
+static const struct option_spec put_options[] = {
+    {"partial", OPTION_FLAG, offsetof(struct values, partial), NULL,
+     "write input of unknown length as it arrives: if it does not fit, a part is written"},
+    COMMON_OPTIONS,
+    {0},
+};
 
 static const struct option_spec get_options[] = {
     {"length", OPTION_LENGTH, offsetof(struct values, length), "SIZE",
@@ -73,13 +78,33 @@ static int fail_too_large(const struct job *job) {
                       (unsigned long long)(room - given.offset), (unsigned long long)given.offset);
 }
 
-/* Checks the size before the first transfer, unless the source is a pipe. */
+/* Checks the size before the first transfer. */
 static int prepare_put(struct job *job) {
+  struct source *source = &job->source;
   uint64_t room = haul_remote_length(job->session.remote);
-  uint64_t length = job->source.length;
-  if (given.offset > room || (length != SOURCE_LENGTH_UNKNOWN && length > room - given.offset))
+  int status = EXIT_DONE;
+  if (given.offset > room)
     return fail_too_large(job);
-  return source_map(&job->source, job->session.node);
+  room -= given.offset;
+  if (source->length == SOURCE_LENGTH_UNKNOWN && !given.partial)
+    status = source_keep(source, room, job->session.peer,
+                         given.transfer.timeout ? haul_deadline_in(given.transfer.timeout)
+                                                : HAUL_FOREVER);
+  if (status)
+    return status;
+  if (source->length != SOURCE_LENGTH_UNKNOWN && source->length > room)
+    return fail_too_large(job);
+  return source_map(source, job->session.node);
+}
+
+/* For errors: the bytes before `at` have been handed to transfers. */
+static void note_written(const struct job *job, uint64_t at) {
+  unsigned long long written = job->ring.done, begun = at - given.offset - written;
+  if (written + begun > 0)
+    fail_leaves("%s now has %llu bytes of %s from offset %llu on, and %llu undefined ones behind "
+                "them",
+                job->target_text, written, job->source.label, (unsigned long long)given.offset,
+                begun);
 }
 
 static int put_all(struct job *job) {
@@ -90,6 +115,7 @@ static int put_all(struct job *job) {
   for (unsigned turn = 0;; turn++) {
     struct slot *slot = &ring->slots[turn % RING_SLOTS];
     int status = ring_settle(ring, slot);
+    note_written(job, at);
     if (status == EXIT_DONE)
       status = source_next(&job->source, slot, job->session.peer, until);
     if (status)
@@ -100,13 +126,16 @@ static int put_all(struct job *job) {
       return fail_too_large(job);
     slot->piece.remote = at;
     at += slot->piece.length;
+    note_written(job, at);
     status = ring_start(ring, slot);
     if (status)
       return status;
   }
   int status = EXIT_DONE;
-  for (int i = 0; i < RING_SLOTS && status == EXIT_DONE; i++)
+  for (int i = 0; i < RING_SLOTS && status == EXIT_DONE; i++) {
     status = ring_settle(ring, &ring->slots[i]);
+    note_written(job, at);
+  }
   return status;
 }
 
@@ -163,7 +192,7 @@ static void print_put_get_json(const struct job *job) {
   json_text(&json, "target", job->target_text);
   json_number(&json, "offset", given.offset);
   if (is_put(job))
-    json_text(&json, "source", job->source.region ? "mapped" : "read");
+    json_text(&json, "source", job->source.kept ? "kept" : job->source.region ? "mapped" : "read");
   tally_to_json(&job->ring.tally, &json);
   json_end_object(&json);
 }
@@ -186,8 +215,9 @@ static void print_report(const struct job *job) {
   tally_print(&job->ring.tally, out);
   if (is_put(job))
     fprintf(out, "  source: %s\n",
-            job->source.region ? "the file's own pages, mapped"
-                               : "read into host buffers: 1 more copy, by the kernel");
+            job->source.kept     ? "kept in a temporary file first: 1 more copy, by the kernel"
+            : job->source.region ? "the file's own pages, mapped"
+                                 : "read into host buffers: 1 more copy, by the kernel");
 }
 
 static int move(struct job *job) {
@@ -282,7 +312,9 @@ const struct command put_command = {
     .about =
         "Writes FILE ('-': standard input) into the region NAME of the node. Prints the path\n"
         "taken, and why each other path was not. A file larger than the region is rejected\n"
-        "before any byte is moved. If no region has that name, NAME is EXPORT/PATH: a file that\n"
+        "before any byte is moved; input of unknown length is kept in a temporary file until\n"
+        "its end, unless --partial is given. If no region has that name, NAME is EXPORT/PATH: a "
+        "file that\n"
         "`haul serve --export` exports. The file is created, or replaced once all bytes are there.",
     .options = put_options,
     .examples = "  haul put weights.bin 127.0.0.1:7420/weights\n"

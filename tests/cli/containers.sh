@@ -91,7 +91,7 @@ section "a container that is killed"
 # start_put: starts a put in a container that has sent some bytes and waits. Sets $client.
 start_put() {
   mkfifo "$work/pipe"
-  "${contained[@]}" timeout 30 "$HAUL" put - "$unix/host" <"$work/pipe" >"$work/out" 2>"$work/err" &
+  "${contained[@]}" timeout 30 "$HAUL" put - "$unix/host" --partial <"$work/pipe" >"$work/out" 2>"$work/err" &
   client=$!
   processes+=("$client")
   exec 9>"$work/pipe"

@@ -100,8 +100,33 @@ expect 1 "a file larger than the region" "$HAUL" put "$work/file" "$tcp/small"
 complains "does not fit: the region has room for 1048576 bytes"
 expect 1 "a file that exceeds the region after an offset" "$HAUL" put "$work/file" "$tcp/big" --offset 255M
 expect 1 "an offset beyond the end" "$HAUL" put "$work/file" "$tcp/big" --offset 1T
-expect 1 "a pipe longer than the region" sh -c "head -c 9M /dev/zero | \"$HAUL\" put - $tcp/small"
+# keeps WHAT: the last command left the region as it was, more than what is in flight at once.
+random_file "$work/full" 32M
+expect 0 "the end of a region is filled" "$HAUL" put "$work/full" "$tcp/big" --offset 224M --quiet
+keeps() {
+  "$HAUL" get "$tcp/big" "$work/kept" --offset 224M --quiet
+  holds "$1 leaves the region unchanged" cmp "$work/full" "$work/kept"
+}
+expect 1 "a pipe longer than the region" \
+  sh -c "head -c 33M /dev/zero | \"$HAUL\" put - $tcp/big --offset 224M"
 complains "does not fit"
+complains_briefly
+keeps "it"
+expect 1 "an endless device" "$HAUL" put /dev/zero "$tcp/big" --offset 224M
+complains "/dev/zero does not fit: the region has room for 33554432 bytes"
+keeps "it"
+expect 1 "a pipe that no temporary file can keep" env TMPDIR="$work/nowhere" \
+  sh -c "echo | \"$HAUL\" put - $tcp/big --offset 224M"
+complains "^hint: set TMPDIR .* or add --partial"
+keeps "it"
+expect 1 "a pipe that does not end in time" sh -c "sleep 2 | \"$HAUL\" put - $tcp/small --timeout 0.2"
+complains "timed out waiting for standard input"
+expect 1 "an endless device, as it arrives" "$HAUL" put /dev/zero "$tcp/big" --offset 240M --partial
+complains "does not fit"
+complains "^hint: .*; $tcp/big now has [0-9]* bytes of /dev/zero from offset 251658240 on, and [0-9]* undefined ones behind them$"
+complains_briefly
+holds "the sum is the room" awk '/^hint: / { for (i = 1; i < NF; i++) if ($(i) == "has" || $(i) == "and")
+  sum += $(i + 1) } END { exit sum != 16777216 }' "$work/err"
 expect 1 "get beyond the region" "$HAUL" get "$tcp/small" "$work/more" --length 2M
 expect 1 "get from beyond the end" "$HAUL" get "$tcp/small" "$work/more" --offset 1M
 expect 1 "get of a sum that overflows" "$HAUL" get "$tcp/small" "$work/more" --offset 16 \
@@ -136,7 +161,7 @@ section "a node that is killed"
 mkfifo "$work/pipe"
 # put_from_pipe ADDRESS: starts a put that has sent some bytes and waits for more.
 put_from_pipe() {
-  "$HAUL" put - "$1/big" <"$work/pipe" >"$work/out" 2>"$work/err" &
+  "$HAUL" put - "$1/big" --partial <"$work/pipe" >"$work/out" 2>"$work/err" &
   client=$!
   processes+=("$client")
   exec 9>"$work/pipe"
@@ -153,6 +178,7 @@ for name in tcp unix; do
   holds "put over $name ends with status 1 when the node is killed" test "$status" = 1
   holds "and says so within ten seconds" test $((SECONDS - started)) -le 10
   complains_briefly
+  complains "^hint: .*${!name}/big now has [0-9]* bytes of standard input from offset 0 on, and [0-9]* undefined"
 done
 
 # shellcheck disable=SC2317 # called through await

@@ -113,7 +113,7 @@ section "a wire that is cut for a second"
   sleep 1
   rejoin
   tail -c +$(((8 << 20) + 1)) "$work/file"
-} | "${on_local[@]}" timeout 30 "$HAUL" put - "$remote_v4/a" >"$work/out" 2>"$work/err"
+} | "${on_local[@]}" timeout 30 "$HAUL" put - "$remote_v4/a" --partial >"$work/out" 2>"$work/err"
 holds "put survives" test "${PIPESTATUS[1]}" = 0
 "${on_local[@]}" timeout 30 "$HAUL" get "$remote_v4/a" - --length 20000003 2>"$work/err" | {
   head -c 1M
@@ -149,7 +149,7 @@ ended() {
   complains_briefly
 }
 { head -c 12M /dev/zero; is_cut put; head -c 12M /dev/zero; } 2>/dev/null |
-  timed put put - "$remote_v4/a" >/dev/null &
+  timed put put - "$remote_v4/a" --partial >/dev/null &
 clients=($!)
 timed get get "$remote_v4/a" - | { head -c 4M; is_cut get; cat; } >/dev/null &
 clients+=($!)

@@ -110,7 +110,7 @@ clean() {
   holds "no escape codes and no carriage returns" test -z "$(tr -d '\n\t -~' <"$work/out" | head -c 1)"
   holds "nothing on standard error" test ! -s "$work/err"
 }
-slow_put="{ head -c 8M /dev/zero; sleep 0.7; head -c 8M /dev/zero; sleep 0.2; } | '$HAUL' put - $tcp/a"
+slow_put="{ head -c 8M /dev/zero; sleep 0.7; head -c 8M /dev/zero; sleep 0.2; } | '$HAUL' put - $tcp/a --partial"
 expect 0 "a put that takes a second" sh -c "$slow_put"
 clean
 expect 0 "a put without a report" "$HAUL" put "$work/file" "$tcp/a" --quiet

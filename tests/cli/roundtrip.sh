@@ -39,6 +39,9 @@ holds "the bytes are the same" cmp "$work/odd" "$work/copy"
 
 section "pipes"
 expect 0 "put from a pipe" sh -c "cat '$work/odd' | '$HAUL' put - $tcp/host --json"
+holds_json "it was kept until its end" 'it["source"] == "kept" and it["bytes"] == 20000003'
+expect 0 "put from a pipe as it arrives" \
+  sh -c "cat '$work/odd' | '$HAUL' put - $tcp/host --partial --json"
 holds_json "it was read" 'it["source"] == "read" and it["bytes"] == 20000003'
 "$HAUL" get "$tcp/host" - --length 20000003 2>"$work/err" | cmp -s - "$work/odd"
 holds "get to a pipe writes only the bytes" test "${PIPESTATUS[1]}" = 0

@@ -296,7 +296,7 @@ go_on() { : >"$work/go"; }
 # held_put NAME FROM TO SECONDS: starts a put that pauses halfway until `go_on`.
 held_put() {
   halfway "$1" 8M <"$work/large" 2>/dev/null |
-    within $(($4 + 20)) "$2" "$HAUL" put - "$(target "$2" "$3")" --quiet --timeout "$4"
+    within $(($4 + 20)) "$2" "$HAUL" put - "$(target "$2" "$3")" --partial --quiet --timeout "$4"
   return "${PIPESTATUS[1]}"
 }
 # held_get NAME FROM TO SECONDS: FROM reads what there is at TO, of which `haul get` has 16 MiB under way.

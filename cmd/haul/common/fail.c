@@ -13,6 +13,7 @@
 #include "text.h"
 
 static const char *command_name;
+static char state_left[1024];
 
 /* If two phrases start alike, the longer one comes first. */
 static const struct {
@@ -63,10 +64,12 @@ static void print_line(const char *text) {
 }
 
 static void print_hint(const char *hint) {
-  char line[512];
-  if (!hint || !*hint)
+  char line[1536];
+  bool hints = hint && *hint;
+  if (!hints && !*state_left)
     return;
-  snprintf(line, sizeof(line), "hint: %s", hint);
+  snprintf(line, sizeof(line), "hint: %s%s%s", hints ? hint : "", hints && *state_left ? "; " : "",
+           state_left);
   use_command_terms(line, sizeof(line));
   text_clean(line);
   fprintf(stderr, "%s\n", line);
@@ -96,6 +99,7 @@ int fail_system(int error, const char *format, ...) {
   va_end(list);
   snprintf(line, sizeof(line), "%s: %s", what, strerror(error));
   print_line(line);
+  print_hint(NULL);
   return EXIT_FAILED;
 }
 
@@ -112,6 +116,13 @@ int fail_because(const char *hint, const char *format, ...) {
   va_end(list);
   print_hint(hint);
   return EXIT_FAILED;
+}
+
+void fail_leaves(const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  vsnprintf(state_left, sizeof(state_left), format, list);
+  va_end(list);
 }
 
 void fail_note(const char *format, ...) {

@@ -20,6 +20,9 @@ int fail_system(int error, const char *format, ...) __attribute__((format(printf
 /* The command itself failed; `hint` may be NULL. */
 int fail_because(const char *hint, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Sets the state that a failure from here on leaves behind, for its hint. */
+void fail_leaves(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Prints a note, which is no failure. */
 void fail_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -106,14 +108,16 @@ static int next_window(struct source *source, struct slot *slot) {
 
 int source_wait(const struct source *source, haul_peer *peer, haul_deadline until) {
   struct pollfd entry = {source->descriptor, POLLIN, 0};
-  while (poll(&entry, 1, INTERRUPT_SLICE_NS / 1000000) <= 0) {
+  int ready;
+  do {
+    ready = poll(&entry, 1, INTERRUPT_SLICE_NS / 1000000);
     if (interrupted())
       return fail_because(NULL, "interrupted");
     if (peer && haul_peer_status(peer))
       return fail_library("the connection failed");
     if (now_ns() >= until)
       return fail_because(NULL, "timed out waiting for %s", source->label);
-  }
+  } while (ready <= 0);
   return EXIT_DONE;
 }
 
@@ -140,6 +144,66 @@ static int next_read(struct source *source, struct slot *slot, haul_peer *peer,
 
 int source_next(struct source *source, struct slot *slot, haul_peer *peer, haul_deadline until) {
   return source->region ? next_window(source, slot) : next_read(source, slot, peer, until);
+}
+
+static int fail_keep(const struct source *source) {
+  return fail_because("set TMPDIR to a folder with more space, or add --partial, which writes the "
+                      "input as it arrives",
+                      "cannot keep %s in a temporary file: %s", source->label, strerror(errno));
+}
+
+/* A file without a name, open for reading and writing; -1 with errno. */
+static int open_unnamed(const char *folder) {
+  char name[4096];
+  int descriptor = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
+    return descriptor;
+  snprintf(name, sizeof(name), "%s/haul-put.XXXXXX", folder);
+  descriptor = mkostemp(name, O_CLOEXEC);
+  if (descriptor >= 0)
+    unlink(name);
+  return descriptor;
+}
+
+static int copy_input(const struct source *source, int to, uint64_t most, haul_peer *peer,
+                      haul_deadline until) {
+  static char buffer[1 << 18];
+  for (uint64_t at = 0; at <= most;) {
+    int status = source_wait(source, peer, until);
+    if (status)
+      return status;
+    uint64_t wanted = most - at + 1;
+    ssize_t got =
+        read(source->descriptor, buffer, wanted < sizeof(buffer) ? (size_t)wanted : sizeof(buffer));
+    if (got == 0)
+      return EXIT_DONE;
+    if (got < 0 && (errno == EINTR || errno == EAGAIN))
+      continue;
+    if (got < 0)
+      return fail_system(errno, "cannot read %s", source->label);
+    for (ssize_t done = 0, put; done < got; done += put) {
+      put = TEMP_FAILURE_RETRY(write(to, buffer + done, (size_t)(got - done)));
+      if (put < 0)
+        return fail_keep(source);
+    }
+    at += (uint64_t)got;
+  }
+  return EXIT_DONE;
+}
+
+int source_keep(struct source *source, uint64_t most, haul_peer *peer, haul_deadline until) {
+  const char *folder = getenv("TMPDIR");
+  int file = open_unnamed(folder && *folder ? folder : "/tmp");
+  if (file < 0)
+    return fail_keep(source);
+  int status = copy_input(source, file, most, peer, until);
+  off_t length = lseek(file, 0, SEEK_END);
+  if (source->descriptor > STDIN_FILENO)
+    close(source->descriptor);
+  source->descriptor = file;
+  source->length = length > 0 ? (uint64_t)length : 0;
+  source->kept = true;
+  return status;
 }
 
 void source_close(struct source *source) {

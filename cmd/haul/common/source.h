@@ -3,11 +3,13 @@
  *
  * A regular file is mapped, and the transfer reads the page cache without a copy. This thread
  * populates each window first, so that a slow disk never blocks the node's thread in a page fault.
- * A file cut short raises SIGBUS, which ends the command with an error. Pipes and terminals are
- * read into the buffers of the slots, which costs one copy by the kernel. */
+ * A file cut short raises SIGBUS, which ends the command with an error. What cannot be mapped is
+ * read into the buffers of the slots, which costs one copy by the kernel. Input of unknown length,
+ * as of pipes and terminals, can be kept in a file first, so that its length is known. */
 #ifndef HAUL_COMMAND_SOURCE_H
 #define HAUL_COMMAND_SOURCE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <haul/haul.h>
@@ -23,10 +25,15 @@ struct source {
   uint64_t at;         /* offset in the file */
   haul_region *region; /* the mapped pages; NULL: the file is read */
   size_t mapped;       /* bytes of the region */
+  bool kept;           /* in a file, by source_keep */
 };
 
 /* Opens `path`, "-" for standard input. Returns an exit status; call source_close in any case. */
 int source_open(struct source *source, const char *path);
+
+/* Reads input of unknown length up to its end, at most `most` + 1 bytes, into a file in $TMPDIR
+ * without a name, which replaces the input. Waits as source_next. Returns an exit status. */
+int source_keep(struct source *source, uint64_t most, haul_peer *peer, haul_deadline until);
 
 /* Maps the file if possible. Returns an exit status. */
 int source_map(struct source *source, haul_node *node);
