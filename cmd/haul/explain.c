@@ -30,13 +30,15 @@ static const struct option_spec options[] = {
     {"size", OPTION_LENGTH, offsetof(struct values, size), "SIZE",
      "size of the transfer (default: 1M, at most the region; 8 for atomic operations)"},
     {"op", OPTION_TEXT, offsetof(struct values, operation), "OPERATION",
-     "write, read, fetch-add or compare-swap (default: write, or read if read-only)"},
+     "write, read, fetch-add or compare-swap (default: write; read if read-only or with "
+     "--measure)"},
     {"only", OPTION_TEXT, offsetof(struct values, transfer.only), "PATH",
      "allow only this path (map, rdma, tcp)"},
     {"require-zero-copy", OPTION_FLAG, offsetof(struct values, transfer.zero_copy), NULL,
      "allow no buffer between source and destination"},
     {"measure", OPTION_FLAG, offsetof(struct values, measure), NULL,
-     "read up to 256 MiB of the region over each path first, a few times for each size"},
+     "read up to 256 MiB of the region over each path first, a few times for each size, "
+     "and explain a read"},
     {"plot", OPTION_TEXT, offsetof(struct values, plot), "FILE.svg",
      "plot the cost of each path over size, and the changes of the choice, with gnuplot"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, transfer.timeout), "SECONDS",
@@ -60,6 +62,7 @@ static bool is_atomic(int operation) {
 /* The transfer and its paths. */
 struct explanation {
   const char *operation, *target;
+  const char *why_read; /* instead of the usual write; NULL: no reason */
   struct haul_place here, there;
   struct curve_point point; /* of its size */
   struct curve curve;       /* no points for an atomic operation */
@@ -94,6 +97,8 @@ static void print_explain_table(const struct explanation *result) {
   char ends[512];
   heading(result, ends, sizeof(ends));
   printf("%s %s, %s\n", result->operation, size_text(result->point.bytes).text, ends);
+  if (result->why_read)
+    printf("a read, %s\n", result->why_read);
   struct table table =
       table_begin("llrrlll", "PATH", "STATE", "COST", "RATE", "COPIES", "ZERO-COPY", "WHY");
   for (size_t i = 0; i < result->point.count; i++)
@@ -108,6 +113,8 @@ static void print_explain_table(const struct explanation *result) {
 static void print_explain_json(const struct explanation *result) {
   struct json json = json_open();
   json_text(&json, "operation", result->operation);
+  if (result->why_read)
+    json_text(&json, "why_read", result->why_read);
   json_text(&json, "target", result->target);
   json_text(&json, "local_place", place_text(result->here).text);
   json_text(&json, "remote_place", place_text(result->there).text);
@@ -152,9 +159,12 @@ static uint64_t bytes_needed(const struct explanation *result, bool measure, uin
 static int explain_region(const struct session *session, struct explanation *result) {
   struct curve_input input = {.remote = session->remote,
                               .options = transfer_options(&given.transfer)};
+  if (!result->operation && given.measure)
+    result->why_read = "as --measure leaves the region unchanged";
+  else if (!result->operation && !(haul_remote_rights(session->remote) & HAUL_WRITE))
+    result->why_read = "as the region is read-only";
   if (!result->operation)
-    result->operation =
-        haul_remote_rights(session->remote) & HAUL_WRITE && !given.measure ? "write" : "read";
+    result->operation = result->why_read ? "read" : "write";
   input.operation = (enum haul_operation)operation_named(result->operation);
   input.most = haul_remote_length(session->remote);
   uint64_t usual = is_atomic((int)input.operation) ? SIZE_ATOMIC : SIZE_DEFAULT;

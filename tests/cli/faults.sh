@@ -87,6 +87,8 @@ complains "insecure"
 expect 1 "put into a read-only region" "$HAUL" put "$work/file" "$tcp/locked"
 complains "^hint: .*haul serve, without ':ro'"
 complains_briefly
+expect 0 "explain of a read-only region" "$HAUL" explain host "$tcp/locked"
+says "^a read, as the region is read-only$"
 expect 1 "explain at an unknown device" "$HAUL" explain sim:999 "$tcp/big"
 complains "^hint: haul info shows the places"
 expect 0 "get of the read-only region" "$HAUL" get "$tcp/file" "$work/copy"

@@ -86,7 +86,12 @@ says "^ *4097 B  *1.00 MiB  *map "
 expect 0 "explain names the source of the setting" env HAUL_PATHS=tcp "$HAUL" explain host "$unix/a"
 says "set by HAUL_PATHS$"
 says "left out by HAUL_PATHS$"
-expect 0 "explain with --measure" "$HAUL" explain host "$unix/a" --measure --json
+expect 0 "explain with --measure" "$HAUL" explain host "$unix/a" --measure
+says "^a read, as --measure leaves the region unchanged$"
+expect 0 "explain with --measure and --op read" "$HAUL" explain host "$unix/a" --measure --op read
+holds "it needs no reason" eval '! grep -q "^a read" "$work/out"'
+expect 0 "with JSON" "$HAUL" explain host "$unix/a" --measure --json
+holds_json "it says why it is a read" 'it["why_read"] == "as --measure leaves the region unchanged"'
 holds_json "each size by each open path" \
   'all(p["measured"] for c in it["curve"] for p in c["paths"]) and it["operation"] == "read"'
 expect 0 "an atomic operation has no curve" "$HAUL" explain host "$tcp/a" --op fetch-add --json
