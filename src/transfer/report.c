@@ -76,14 +76,16 @@ static bool goes_before(const struct haul_path *a, const struct haul_path *b) {
 /* Sets why an open path is not taken. `set`: the setting that chose another one, or "". */
 static void set_reason(const struct haul_path *chosen, const char *set, struct haul_path *path) {
   double times = path->cost_ns / (chosen->cost_ns > 0 ? chosen->cost_ns : 1);
-  const char *how = path->measured && chosen->measured ? "measured" : "estimated";
+  bool measured = path->measured && chosen->measured;
+  const char *how = measured ? "measured" : "estimated";
   if (times < 0.95)
     snprintf(path->reason, sizeof path->reason, "%s %.1f times faster%s%s", how, 1 / times,
              *set ? ", but another is set by " : "", set);
   else if (times < 1.05)
     snprintf(path->reason, sizeof path->reason, "%s about as fast", how);
   else
-    snprintf(path->reason, sizeof path->reason, "%s %.1f times slower", how, times);
+    snprintf(path->reason, sizeof path->reason, "%s %.1f times slower%s", how, times,
+             !measured && chosen->copies_cpu ? " with warm pages" : "");
 }
 
 /* Sets why a path is taken that is not the cheapest by the estimates, before why it is staged. */

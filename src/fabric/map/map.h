@@ -69,10 +69,11 @@ struct map_endpoint {
 
 /* An endpoint's state of one remote region. */
 struct map_binding {
-  bool attached;        /* by cross-memory attach, else mapped */
-  struct memory memory; /* the mapping; for IPC its description without an address */
-  struct map_ipc *ipc;  /* NULL: no IPC mapping */
-  uint64_t address;     /* attached: in the peer's address space */
+  bool attached;              /* by cross-memory attach, else mapped */
+  struct memory memory;       /* the mapping; for IPC its description without an address */
+  struct map_ipc *ipc;        /* NULL: no IPC mapping */
+  uint64_t address;           /* attached: in the peer's address space */
+  _Atomic uint64_t populated; /* bytes that copies populated, of any offset */
   uint64_t handle;
 };
 
