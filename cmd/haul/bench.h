@@ -57,6 +57,7 @@ struct bench {
   struct haul_transfer_options options;
   struct session session;
   haul_region *local;
+  int64_t turned_at; /* the last turn of the node */
   enum bench_echo echo;
   struct bench_sizes sizes;
   struct bench_paths paths;

@@ -2,6 +2,7 @@
  * The command line: finds the subcommand and runs it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -102,6 +103,7 @@ static void reserve_standard_descriptors(void) {
 
 int main(int argc, char **argv) {
   reserve_standard_descriptors();
+  signal(SIGXFSZ, SIG_IGN); /* writes and shared memory beyond `ulimit -f` fail with EFBIG */
   int status = dispatch(argc, argv);
 
   /* Lost output is a failure. */

@@ -98,7 +98,7 @@ static int mount_here(struct mounting *mounting, const char *source) {
   int status = module_symbol(&module_storage, HAUL_STORAGE_MOUNT_SYMBOL, "mount", &symbol);
   if (status != EXIT_DONE)
     return status;
-  int signals = signals_open(true);
+  int signals = signals_open();
   if (signals < 0)
     return EXIT_FAILED;
   /* C has no conversion from a data pointer; POSIX guarantees one size. */

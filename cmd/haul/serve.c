@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * haul serve: a node that publishes regions until SIGINT or SIGTERM. One thread polls the node's
- * descriptor and a signalfd, and uses no CPU while idle. With --export a thread of the storage
- * module drives the node, and this thread waits only for signals. */
+ * haul serve: a node that publishes regions until SIGINT, SIGTERM or SIGHUP. One thread polls the
+ * node's descriptor and a signalfd, and uses no CPU while idle. With --export a thread of the
+ * storage module drives the node, and this thread waits only for signals. */
 #include <errno.h>
 #include <fcntl.h>
 #include <haul/directory.h>
@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <stdbool.h>
 #include <string.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include "command.h"
@@ -240,11 +241,19 @@ static void receive_other(void *user, const struct haul_message *message) {
     echo(message);
 }
 
+static int explain_end(const struct server *server) {
+  char text[160];
+  int status = signals_describe(server->signals, text, sizeof(text));
+  if (status == EXIT_DONE)
+    log_line(LOG_INFO, "ended", text);
+  return status;
+}
+
 static int wait_for_signal(const struct server *server) {
   struct pollfd entry = {server->signals, POLLIN, 0};
   if (TEMP_FAILURE_RETRY(poll(&entry, 1, -1)) < 0)
     return fail_system(errno, "cannot poll");
-  return EXIT_DONE;
+  return explain_end(server);
 }
 
 static int loop(const struct server *server) {
@@ -254,7 +263,7 @@ static int loop(const struct server *server) {
     if (poll(entries, 2, wait) < 0 && errno != EINTR)
       return fail_system(errno, "cannot poll");
     if (entries[0].revents)
-      return EXIT_DONE;
+      return explain_end(server);
     more = run_turn(server);
     if (more < 0)
       return fail_library("the node failed");
@@ -262,7 +271,8 @@ static int loop(const struct server *server) {
 }
 
 static int serve(struct server *server) {
-  server->signals = signals_open(false); /* before the node, whose threads inherit the mask */
+  server->signals = signals_open(); /* before the node, whose threads inherit the mask */
+  signals_explain_fatal("serve");
   int status = server->signals < 0 ? EXIT_FAILED : open_node(server);
   /* Regions come before listeners, so that each peer finds all of them. */
   if (status == EXIT_DONE)
@@ -344,12 +354,13 @@ const struct command serve_command = {
     .name = "serve",
     .summary = "Run a node that publishes regions and exports files",
     .usage = "[OPTIONS]",
-    .about = "Publishes regions and exports files until SIGINT or SIGTERM. Prints `listening on "
-             "ADDRESS`\n"
-             "for each listener once peers can connect. An ADDRESS is tcp://HOST:PORT (port 0: any "
-             "free\n"
-             "one), unix:///PATH or unix://@NAME. Names must not contain '/', which separates "
-             "NODE/NAME.",
+    .about =
+        "Publishes regions and exports files until SIGINT, SIGTERM or SIGHUP. Prints `listening on "
+        "ADDRESS`\n"
+        "for each listener once peers can connect. An ADDRESS is tcp://HOST:PORT (port 0: any "
+        "free\n"
+        "one), unix:///PATH or unix://@NAME. Names must not contain '/', which separates "
+        "NODE/NAME.",
     .options = options,
     .examples = "  haul serve --name a --region kv=host:1G --register etcd://10.0.0.9/cluster\n"
                 "  haul serve --region scratch=host:1G --region kv=sim:0:256M\n"

@@ -16,6 +16,7 @@ enum log_event {
   LOG_CONNECTED,
   LOG_SHARED,
   LOG_LEFT,
+  LOG_SILENT,
   LOG_DROPPED,
   LOG_REFUSED,
   LOG_LIMIT,

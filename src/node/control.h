@@ -21,7 +21,7 @@ struct transport;
 enum control_type {
   CONTROL_READY = 1,   /* the initiator has opened its channels, or opens them on demand */
   CONTROL_PING = 2,    /* `request` is PING_REQUEST or PING_RESPONSE */
-  CONTROL_GOODBYE = 3, /* the sender closes the connection */
+  CONTROL_GOODBYE = 3, /* the sender closes the connection; `request` is 0 or GOODBYE_SILENT */
   CONTROL_LOOKUP = 4,
   CONTROL_FOUND = 5, /* response to LOOKUP */
   CONTROL_LIST = 6,
@@ -42,8 +42,9 @@ enum control_type {
 };
 #define CONTROL_LAST CONTROL_TAKEN
 
-#define PING_RESPONSE 0u
-#define PING_REQUEST  1u
+#define PING_RESPONSE  0u
+#define PING_REQUEST   1u
+#define GOODBYE_SILENT 1u
 
 struct control_frame {
   uint16_t type;

@@ -74,7 +74,8 @@ logs "is logged" '"event": "refused"'
 logs "and the disconnect" '"event": "left"'
 stop "$server"
 lines_hold "each line has the common members" \
-  "all({'time', 'level', 'event', 'text', 'node'} <= set(one) and one['node'] == 'logger' for one in them)"
+  "all({'time', 'level', 'event', 'text', 'node'} <= set(one) and one['node'] in ('logger', '') for one in them)"
+lines_hold "the last one is the end" "them[-1]['event'] == 'ended' and 'SIGTERM' in them[-1]['what']"
 lines_hold "the name is unchanged" \
   "any(one.get('peer') == 'x\"},{\"y' and one['event'] == 'connected' for one in them)"
 lines_hold "a rejection has a reason" \
@@ -85,7 +86,8 @@ HAUL_KEY=$work/key serve --log error
 log=$server_err
 expect 1 "no key" "$HAUL" ls "$tcp"
 stop "$server"
-holds "warnings are not logged" test ! -s "$log"
+holds "warnings are not logged" has_lines 0 " warning " "$log"
+holds "but the end is" has_lines 1 " info ended what=\"SIGTERM " "$log"
 
 section "without a reader"
 mkfifo "$work/pipe"

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -11,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../command.h"
 #include "fail.h"
 
 static volatile sig_atomic_t flag;
@@ -30,19 +32,88 @@ bool interrupted(void) {
   return flag != 0;
 }
 
-int signals_open(bool hangup) {
+int signals_open(void) {
+  struct sigaction hangup;
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
-  if (hangup)
-    sigaddset(&set, SIGHUP);
+  if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+    sigaddset(&set, SIGHUP); /* a blocked signal arrives although it is ignored */
   sigprocmask(SIG_BLOCK, &set, NULL);
   signal(SIGPIPE, SIG_IGN);
   int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   if (signals < 0)
     fail_system(errno, "cannot open a signalfd");
   return signals;
+}
+
+/* The name of a process, or "". */
+static void read_name(unsigned process, char name[32]) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/%u/comm", process);
+  FILE *file = fopen(path, "re");
+  if (!file || !fgets(name, 32, file))
+    name[0] = '\0';
+  name[strcspn(name, "\n")] = '\0';
+  if (file)
+    fclose(file);
+}
+
+int signals_describe(int signals, char *text, size_t size) {
+  struct signalfd_siginfo info;
+  char name[32], sender[96] = "";
+  if (read(signals, &info, sizeof info) != sizeof info)
+    return fail_system(errno, "ends, as it cannot read signals");
+  read_name(info.ssi_pid, name);
+  if (info.ssi_pid > 0) /* else the kernel sent it, as for a terminal */
+    snprintf(sender, sizeof sender, " from process %u%s%s%s, user %u", info.ssi_pid,
+             *name ? " (" : "", name, *name ? ")" : "", info.ssi_uid);
+  snprintf(text, size, "%s%s",
+           info.ssi_signo == SIGINT    ? "SIGINT"
+           : info.ssi_signo == SIGTERM ? "SIGTERM"
+                                       : "SIGHUP",
+           sender);
+  return EXIT_DONE;
+}
+
+static const char *fatal_command;
+
+static const struct fatal {
+  int number;
+  const char *name;
+} fatal[] = {
+#define FATAL(name)                                                                                \
+  { name, #name }
+    FATAL(SIGABRT), FATAL(SIGALRM),   FATAL(SIGBUS),  FATAL(SIGFPE),
+    FATAL(SIGILL),  FATAL(SIGPROF),   FATAL(SIGPWR),  FATAL(SIGQUIT),
+    FATAL(SIGSEGV), FATAL(SIGSYS),    FATAL(SIGUSR1), FATAL(SIGUSR2),
+    FATAL(SIGXCPU), FATAL(SIGVTALRM), FATAL(SIGIO),   FATAL(SIGSTKFLT),
+#undef FATAL
+};
+
+/* Only async-signal-safe calls are allowed here. */
+static void explain_fatal(int number) {
+  char line[96] = "haul: ";
+  strncat(line, fatal_command, 32);
+  strcat(line, ": ended by ");
+  for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
+    if (fatal[i].number == number)
+      strcat(line, fatal[i].name);
+  strcat(line, "\n");
+  ssize_t ignored = write(STDERR_FILENO, line, strlen(line));
+  (void)ignored;
+  signal(number, SIG_DFL);
+  raise(number); /* once this handler returns */
+}
+
+void signals_explain_fatal(const char *command) {
+  fatal_command = command;
+  for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++) {
+    struct sigaction before, ours = {.sa_handler = explain_fatal, .sa_flags = SA_ONSTACK};
+    if (sigaction(fatal[i].number, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+      sigaction(fatal[i].number, &ours, NULL);
+  }
 }
 
 /* LISTEN_PID differs in a child, which inherits the variables but not the sockets' purpose. */

@@ -7,6 +7,7 @@
 #define HAUL_COMMAND_PROCESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #define INTERRUPT_SLICE_NS 100000000
 
@@ -14,9 +15,18 @@
 void interrupt_catch(void);
 bool interrupted(void);
 
-/* Blocks SIGINT, SIGTERM and, with `hangup`, SIGHUP in this thread and those it starts, and ignores
- * SIGPIPE. Returns a signalfd; -1 after an error, which has been printed. */
-int signals_open(bool hangup);
+/* Blocks SIGINT, SIGTERM and, unless it is ignored (nohup), SIGHUP in this thread and those it
+ * starts, and ignores SIGPIPE. Returns a signalfd; -1 after an error, which has been
+ * printed. */
+int signals_open(void);
+
+/* Reads the signalfd: "SIGTERM from process 7 (bash), user 0". Returns an exit status: a failure of
+ * the descriptor is one. */
+int signals_describe(int signals, char *text, size_t size);
+
+/* From this call on other signals that end the process by default print a line with the command's
+ * name first. */
+void signals_explain_fatal(const char *command);
 
 /* The number of listening sockets passed by the manager; they are descriptors 3 and up. */
 unsigned service_sockets(void);
