@@ -126,7 +126,6 @@ static int put_all(struct job *job) {
       return fail_too_large(job);
     slot->piece.remote = at;
     at += slot->piece.length;
-    note_written(job, at);
     status = ring_start(ring, slot);
     if (status)
       return status;

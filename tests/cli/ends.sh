@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # Why a node ends, or a peer of it: haul serve says which signal ends it, and nothing else does; a peer that was
-# stopped for longer than the liveness timeout leaves a line in the log, and is told.
+# stopped for longer than the liveness timeout causes a warning, and learns why.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/lib.sh
 . "$here/lib.sh"
