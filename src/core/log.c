@@ -22,7 +22,7 @@ static const struct {
     [LOG_CONNECTED] = {"connected", "a peer is there", HAUL_LOG_INFO},
     [LOG_SHARED] = {"shared", "a peer uses this node's connection", HAUL_LOG_INFO},
     [LOG_LEFT] = {"left", "a peer is gone", HAUL_LOG_INFO},
-    [LOG_SILENT] = {"silent", "a peer does not respond", HAUL_LOG_WARNING},
+    [LOG_SILENT] = {"silent", "a peer is silent", HAUL_LOG_WARNING},
     [LOG_DROPPED] = {"dropped", "a peer broke the protocol", HAUL_LOG_WARNING},
     [LOG_REFUSED] = {"refused", "a connection was refused", HAUL_LOG_WARNING},
     [LOG_LIMIT] = {"limit", "a limit is reached", HAUL_LOG_WARNING},

@@ -378,11 +378,9 @@ static int on_frame(struct haul_peer *peer, const struct control_frame *frame,
     share_end(peer);
     return 0;
   case CONTROL_GOODBYE:
-    peer_fail(
-        peer, HAUL_EPEER,
-        frame->request == GOODBYE_SILENT
-            ? "the peer dropped this process, as it was silent for the peer's liveness timeout"
-            : "the peer closed the connection");
+    peer_fail(peer, HAUL_EPEER,
+              frame->request == GOODBYE_SILENT ? "the peer dropped this process as silent"
+                                               : "the peer closed the connection");
     return 0;
   case CONTROL_LOOKUP:
     return serve(peer, frame, &in, CONTROL_FOUND, regions_serve_lookup);

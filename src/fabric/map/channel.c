@@ -482,11 +482,12 @@ static uint64_t peek(const _Atomic uint64_t *count) {
   return atomic_load_explicit(count, memory_order_relaxed);
 }
 
-void channel_collect(struct map_endpoint *endpoint) {
+void channel_collect(struct endpoint *base) {
+  struct map_endpoint *endpoint = (struct map_endpoint *)base;
   if (!endpoint->peer_page)
     return;
   const struct endpoint_counters *theirs = &endpoint->peer_page->counters;
-  struct endpoint_counters *ours = endpoint->base.counters;
+  struct endpoint_counters *ours = base->counters;
   int64_t now = clock_now();
   uint64_t most = (uint64_t)(now - endpoint->collected_at);
   endpoint->collected_at = now;

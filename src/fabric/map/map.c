@@ -353,7 +353,7 @@ __attribute__((cold)) static void map_stop(struct endpoint *base, int code) {
   struct map_endpoint *endpoint = (struct map_endpoint *)base;
   struct map_node *node = map_node_of(base);
   atomic_store(&base->open, false);
-  channel_collect(endpoint);
+  channel_collect(base);
   channel_stop(endpoint, code);
   if (node) {
     engine_drain(node->engines, endpoint, code);
@@ -400,10 +400,6 @@ __attribute__((cold)) static int map_bind(struct endpoint *base, const struct re
   }
   *out = binding;
   return 0;
-}
-
-static void map_collect(struct endpoint *base) {
-  channel_collect((struct map_endpoint *)base);
 }
 
 static void map_unbind(struct endpoint *base, void *bound) {
@@ -512,5 +508,5 @@ const struct transport map_transport = {
     .help = map_help,
     .touches = map_touches,
     .touches_any = map_touches_any,
-    .collect = map_collect,
+    .collect = channel_collect,
 };

@@ -111,7 +111,7 @@ bool channel_lives(const struct map_endpoint *endpoint);
 void channel_stop(struct map_endpoint *endpoint, int code); /* lock */
 void channel_release(struct map_endpoint *endpoint);        /* unmaps and closes everything */
 /* Counts the peer's copies as served. The lock. */
-void channel_collect(struct map_endpoint *endpoint);
+void channel_collect(struct endpoint *base);
 int channel_bind(struct map_endpoint *endpoint, const struct remote_key *key, haul_deadline until,
                  struct map_binding *binding);
 
