@@ -112,27 +112,26 @@ static bool is_overdue(int64_t since, int64_t bound) {
   return since && clock_now() - since > bound / 4;
 }
 
-/* Tells the peer and the log why: the process may only have been stopped, or have had no CPU. */
-static void drop_silent(struct haul_peer *peer, int64_t bound, const char *what) {
+/* Drops a peer that is silent, does not read, or does not complete the end of its connection. Where
+ * the peer may only have been stopped, it and the log are told. */
+static void check_liveness(struct haul_peer *peer, int64_t bound) {
   char reason[128];
+  const char *what = NULL;
+  if (is_overdue(peer->close_sent_at, bound))
+    peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);
+  else if (is_overdue(atomic_load(&peer->rails_lost_at), bound))
+    peer_drop(peer, HAUL_EPEER, "all data connections to the peer ended");
+  else if (is_silent(peer, bound))
+    what = "was silent for longer than";
+  else if (control_is_stalled(peer))
+    what = "read nothing for";
+  if (!what)
+    return;
   snprintf(reason, sizeof reason, "the peer %s the liveness timeout of %g s", what,
            (double)bound / 1e9);
   peer_log(peer, LOG_SILENT, HAUL_EPEER, reason);
   control_send(peer, CONTROL_GOODBYE, GOODBYE_SILENT, NULL, 0);
   peer_drop(peer, HAUL_EPEER, reason);
-}
-
-/* Drops a peer that is silent, does not read, or does not complete the end of its connection. */
-static void check_liveness(struct haul_peer *peer, int64_t bound) {
-  if (is_overdue(peer->close_sent_at, bound)) {
-    peer_drop(peer, HAUL_ECLOSED, CLOSED_HERE);
-  } else if (is_overdue(atomic_load(&peer->rails_lost_at), bound)) {
-    peer_drop(peer, HAUL_EPEER, "all data connections to the peer ended");
-  } else if (is_silent(peer, bound)) {
-    drop_silent(peer, bound, "was silent for longer than");
-  } else if (control_is_stalled(peer)) {
-    drop_silent(peer, bound, "read nothing that was sent to it for");
-  }
 }
 
 /* Pings after a quarter of the liveness timeout without a frame in one direction. The ping asks for

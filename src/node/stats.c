@@ -215,7 +215,7 @@ struct stats_request {
 /* Sets the detail of a peer that refused to show them, and returns HAUL_EACCESS. */
 static int observation_refused(const struct haul_peer *peer) {
   return error_set(HAUL_EACCESS, 0, peer->base.name,
-                   "connect over its Unix socket, or set any_observer at the peer's node",
+                   "connect over its Unix socket, or set any_observer there",
                    "the peer does not show its statistics to this user");
 }
 
