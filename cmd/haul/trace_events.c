@@ -277,6 +277,8 @@ void timeline_event(struct timeline *timeline, const struct haul_trace_event *ev
   case HAUL_TRACE_SERVE:
     begin(timeline, event);
     return;
+  case HAUL_TRACE_REQUEST:
+    return;
   case HAUL_TRACE_DONE:
     if (remove_open(timeline, HAUL_TRACE_POST, event, &began))
       finish(timeline, &began, event, false);

@@ -64,7 +64,9 @@ enum haul_trace_kind {
   HAUL_TRACE_DONE = 3,     /* the path is done with the slice, with `status` */
   HAUL_TRACE_COMPLETE = 4, /* the transfer has ended */
   HAUL_TRACE_SERVE = 5,    /* tcp: a slice that a peer writes begins to arrive */
-  HAUL_TRACE_SERVED = 6    /* tcp: it has arrived, or a slice that a peer reads is in the socket */
+  HAUL_TRACE_SERVED = 6,   /* tcp: it has arrived, or a slice that a peer reads is in the socket */
+  HAUL_TRACE_REQUEST = 7   /* tcp: just before DONE. `bytes` is the id of the slice's request, which
+                              is `transfer` of SERVE and SERVED at the peer */
 };
 
 struct haul_trace_event {

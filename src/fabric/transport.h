@@ -163,7 +163,8 @@ struct work {
   bool listed;          /* transfer.c: in one of its lists; the transfers' lock */
   _Atomic int canceled; /* the code of a cancel, which keeps it from beginning */
   uint64_t bytes;
-  uint64_t whole; /* bytes of the whole transfer */
+  uint64_t whole;   /* bytes of the whole transfer */
+  uint64_t request; /* the id that the peer sees, for trace events; 0: none */
   /* Called once, with 0 or a code with the detail, from any thread, possibly under a transport's
    * lock: it must neither block nor call a transport. The transport then no longer uses the work
    * or its memory. */

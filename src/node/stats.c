@@ -431,7 +431,7 @@ static bool event_fields(struct wire *wire, struct trace_event *event) {
 #define FIELD(bits, name) WIRE(wire, bits, event->name);
   EVENT_FIELDS(FIELD)
 #undef FIELD
-  return !wire->failed && event->kind >= HAUL_TRACE_SUBMIT && event->kind <= HAUL_TRACE_SERVED &&
+  return !wire->failed && event->kind >= HAUL_TRACE_SUBMIT && event->kind <= HAUL_TRACE_REQUEST &&
          event->operation >= HAUL_OP_WRITE && event->operation <= HAUL_OP_COMPARE_SWAP &&
          event->status <= 0 && (event->path == TRACE_NO_PATH || transport_at(event->path));
 }

@@ -362,13 +362,14 @@ void trace_transfer(const struct haul_transfer *transfer, enum haul_trace_kind k
 
 void trace_work(const struct work *work, enum haul_trace_kind kind, int code) {
   const struct haul_transfer *transfer = work->owner;
-  trace_write(&transfer->remote->transfers->fabric->trace,
-              (struct trace_event){.kind = (uint8_t)kind,
-                                   .operation = (uint8_t)work->operation,
-                                   .path = (uint8_t)work->endpoint->transport->index,
-                                   .transfer = transfer->turn,
-                                   .slice = (uint32_t)(work - transfer_works(transfer)),
-                                   .peer = transfer->remote->link->number,
-                                   .bytes = work->bytes,
-                                   .status = code});
+  trace_write(
+      &transfer->remote->transfers->fabric->trace,
+      (struct trace_event){.kind = (uint8_t)kind,
+                           .operation = (uint8_t)work->operation,
+                           .path = (uint8_t)work->endpoint->transport->index,
+                           .transfer = transfer->turn,
+                           .slice = (uint32_t)(work - transfer_works(transfer)),
+                           .peer = transfer->remote->link->number,
+                           .bytes = kind == HAUL_TRACE_REQUEST ? work->request : work->bytes,
+                           .status = code});
 }

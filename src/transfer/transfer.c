@@ -156,8 +156,11 @@ int transfer_node_closed(const struct haul_transfer *transfer) {
 
 void transfer_work_done(struct work *work, int code) {
   struct haul_transfer *transfer = work->owner;
-  if (transfer_is_traced(transfer))
+  if (transfer_is_traced(transfer)) {
+    if (work->request)
+      trace_work(work, HAUL_TRACE_REQUEST, 0);
     trace_work(work, HAUL_TRACE_DONE, code);
+  }
   if (code == HAUL_EPATH && work->begun) {
     /* An atomic operation of unknown outcome. The thread's detail says why the path broke. */
     error_set(code, 0, transfer->remote->name, "read the bytes, if no other process changes them",
@@ -200,6 +203,7 @@ int transfer_post(struct haul_transfer *transfer, struct work *work) {
     return code;
   work->endpoint = remote->link->endpoints[path];
   work->binding = remote->bindings[path];
+  work->request = 0;
   if (waits(remote->transfers, work))
     return 0;
   PROBE4(post, transfer, work, work->bytes, work->endpoint->transport->name);

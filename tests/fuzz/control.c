@@ -38,7 +38,7 @@ static void ask(struct haul_peer *peer, unsigned what) {
   if (what == 4 && haul_peer_trace_of(peer, soon, &trace, events, &count) == 0) {
     RIG_ASSERT(count <= 8 && trace.next > 0);
     for (size_t i = 0; i < count; i++)
-      RIG_ASSERT(events[i].kind >= HAUL_TRACE_SUBMIT && events[i].kind <= HAUL_TRACE_SERVED &&
+      RIG_ASSERT(events[i].kind >= HAUL_TRACE_SUBMIT && events[i].kind <= HAUL_TRACE_REQUEST &&
                  memchr(events[i].path, 0, sizeof events[i].path));
   }
 }

@@ -128,8 +128,9 @@ static void a_transfer_is_seen_from_its_start_to_its_end(void **state) {
   assert_int_equal(bytes, LENGTH);
   assert_int_equal(of_kind(count, HAUL_TRACE_DONE, &bytes), 3);
   assert_int_equal(bytes, LENGTH);
+  assert_int_equal(of_kind(count, HAUL_TRACE_REQUEST, &bytes), 3);
   assert_int_equal(of_kind(count, HAUL_TRACE_COMPLETE, &bytes), 1);
-  assert_int_equal(count, 8);
+  assert_int_equal(count, 11);
   assert_int_equal(events[count - 1].kind, HAUL_TRACE_COMPLETE);
   for (size_t i = 0; i < count; i++) {
     assert_int_equal(events[i].transfer, events[0].transfer);
@@ -159,6 +160,36 @@ static void a_peer_reports_the_bytes_that_it_serves(void **state) {
   assert_string_equal(events[0].path, "tcp");
 }
 
+/* The ids of events of this kind, in ascending order: those of requests. */
+static size_t ids_of(size_t count, enum haul_trace_kind kind, uint64_t ids[ROOM]) {
+  size_t found = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (events[i].kind != kind)
+      continue;
+    uint64_t id = kind == HAUL_TRACE_REQUEST ? events[i].bytes : events[i].transfer;
+    size_t at = found++;
+    for (; at > 0 && ids[at - 1] > id; at--)
+      ids[at] = ids[at - 1];
+    ids[at] = id;
+  }
+  return found;
+}
+
+static void both_sides_record_the_same_requests(void **state) {
+  static uint64_t sent[ROOM], served[ROOM];
+  struct haul_trace own = {0}, peers = {0};
+  (void)state;
+  open_pair(NULL, 0);
+  own_events(client, &own);
+  peers_events(&peers);
+  move(LENGTH, false);
+  move(1000, true);
+  size_t count = ids_of(own_events(client, &own), HAUL_TRACE_REQUEST, sent);
+  assert_int_equal(count, 4);
+  assert_int_equal(ids_of(peers_events(&peers), HAUL_TRACE_SERVED, served), count);
+  assert_memory_equal(sent, served, count * sizeof sent[0]);
+}
+
 static void a_failure_shows_its_code(void **state) {
   struct haul_trace trace = {0};
   (void)state;
@@ -173,9 +204,9 @@ static void a_failure_shows_its_code(void **state) {
   assert_fails(HAUL_ESTALE, haul_transfer_wait(transfer, soon()));
   haul_transfer_release(transfer);
   size_t count = own_events(client, &trace);
-  assert_int_equal(count, 4);
-  assert_int_equal(events[2].status, HAUL_ESTALE);
+  assert_int_equal(count, 5);
   assert_int_equal(events[3].status, HAUL_ESTALE);
+  assert_int_equal(events[4].status, HAUL_ESTALE);
 }
 
 static void write_events(haul_node *node, uint64_t count) {
@@ -403,6 +434,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(a_transfer_is_seen_from_its_start_to_its_end),
       TEST(a_peer_reports_the_bytes_that_it_serves),
+      TEST(both_sides_record_the_same_requests),
       TEST(a_failure_shows_its_code),
       TEST(lost_events_are_counted),
       TEST(little_room_is_filled_bit_by_bit),

@@ -168,6 +168,7 @@ static void start_work(struct tcp_endpoint *endpoint, struct work *work, struct 
   frame->slot = slot;
   frame->rail = rail;
   work->state = slot;
+  work->request = request;
   tx_submit(frame);
 }
 
