@@ -10,13 +10,14 @@
 #include "common/session.h"
 #include "common/text.h"
 
-#define PROCESS 1
-#define LANES   256u /* of a peer and path; a screen shows no more */
-#define NONE    UINT32_MAX
+#define LANES 256u /* of a peer and path; a screen shows no more */
+#define NONE  UINT32_MAX
 
 /* An event without its end. */
 struct open_span {
   struct haul_trace_event began; /* kind 0: free */
+  uint64_t request;              /* of a slice over tcp; 0: none is known */
+  uint32_t sent;                 /* of a transfer: its slices in the list of links, or NONE */
   uint32_t next;                 /* in the hash chain or the free list */
 };
 
@@ -84,37 +85,53 @@ static void begin(struct timeline *timeline, const struct haul_trace_event *even
   uint32_t index = timeline->open_free;
   timeline->open_free = timeline->open[index].next;
   timeline->open[index].began = *event;
+  timeline->open[index].request = 0;
+  timeline->open[index].sent = NONE;
   link_open(timeline, index);
+}
+
+/* Returns the place in the chain that has the begin of an event; NULL: it was not recorded. */
+static uint32_t *find_open(struct timeline *timeline, enum haul_trace_kind kind,
+                           const struct haul_trace_event *event) {
+  if (timeline->open_room == 0)
+    return NULL;
+  for (uint32_t *at = open_chain(timeline, kind, event); *at != NONE;) {
+    struct open_span *span = &timeline->open[*at];
+    if (belongs(&span->began, kind, event))
+      return at;
+    at = &span->next;
+  }
+  return NULL;
 }
 
 /* Removes the begin of an event; false: it was not recorded. */
 static bool remove_open(struct timeline *timeline, enum haul_trace_kind kind,
-                        const struct haul_trace_event *ends, struct haul_trace_event *began) {
-  if (timeline->open_room == 0)
+                        const struct haul_trace_event *ends, struct open_span *removed) {
+  uint32_t *at = find_open(timeline, kind, ends);
+  if (!at)
     return false;
-  for (uint32_t *at = open_chain(timeline, kind, ends); *at != NONE;) {
-    uint32_t index = *at;
-    struct open_span *span = &timeline->open[index];
-    if (!belongs(&span->began, kind, ends)) {
-      at = &span->next;
-      continue;
-    }
-    *at = span->next;
-    *began = span->began;
-    *span = (struct open_span){.next = timeline->open_free};
-    timeline->open_free = index;
-    return true;
-  }
-  return false;
+  uint32_t index = *at;
+  *removed = timeline->open[index];
+  *at = removed->next;
+  timeline->open[index] = (struct open_span){.next = timeline->open_free};
+  timeline->open_free = index;
+  return true;
 }
 
-/* Names the process (track 0) or a track of it. */
-static void write_name(struct json *json, const char *what, uint64_t track, const char *name) {
+/* The number of a track in the file, where those of all nodes differ. */
+static uint64_t thread_of(const struct timeline *timeline, uint32_t track) {
+  return (uint64_t)track * timeline->processes + timeline->process;
+}
+
+/* Names the process (thread 0) or a track of it. */
+static void write_name(const struct timeline *timeline, const char *what, uint64_t thread,
+                       const char *name) {
+  struct json *json = timeline->json;
   json_object(json, NULL);
   json_text(json, "ph", "M");
   json_text(json, "name", what);
-  json_number(json, "pid", PROCESS);
-  json_number(json, "tid", track);
+  json_number(json, "pid", timeline->process);
+  json_number(json, "tid", thread);
   json_object(json, "args");
   json_text(json, "name", name);
   json_end_object(json);
@@ -128,7 +145,7 @@ static void write_track(struct timeline *timeline, uint32_t index, const char *n
     snprintf(lane, sizeof lane, " (%u)", track->lane + 1);
   snprintf(text, sizeof text, "%s%s %s%s", track->served ? "for " : "", name,
            track->path[0] ? track->path : "-", lane);
-  write_name(&timeline->json, "thread_name", (uint64_t)index + 1, text);
+  write_name(timeline, "thread_name", thread_of(timeline, index), text);
 }
 
 static uint32_t *track_chain(const struct timeline *timeline, uint64_t peer, bool served,
@@ -196,15 +213,15 @@ void timeline_name(struct timeline *timeline, const struct haul_peer_stats *peer
       write_track(timeline, i, peer->name);
 }
 
-static void write_head(struct timeline *timeline, const char *phase, const char *name, uint64_t at,
-                       uint32_t track) {
-  struct json *json = &timeline->json;
+static void write_head(const struct timeline *timeline, const char *phase, const char *name,
+                       uint64_t at, uint32_t track) {
+  struct json *json = timeline->json;
   json_object(json, NULL);
   json_text(json, "ph", phase);
   json_text(json, "name", name);
   json_text(json, "cat", "haul");
-  json_number(json, "pid", PROCESS);
-  json_number(json, "tid", (uint64_t)track + 1);
+  json_number(json, "pid", timeline->process);
+  json_number(json, "tid", thread_of(timeline, track));
   json_micros(json, "ts", (int64_t)(at - timeline->start));
 }
 
@@ -224,29 +241,37 @@ static void write_arguments(struct json *json, const struct haul_trace_event *ev
   json_end_object(json);
 }
 
-/* Writes a transfer of the node or a served one. */
-static void write_span(struct timeline *timeline, const struct haul_trace_event *began,
-                       const struct haul_trace_event *ended, bool unfinished) {
+/* Writes a transfer of the node or a served one; returns its track. */
+static uint32_t write_span(struct timeline *timeline, const struct haul_trace_event *began,
+                           const struct haul_trace_event *ended, bool unfinished) {
   uint32_t track = find_track(timeline, ended, began->at_ns);
   struct track *there = &timeline->tracks[track];
   there->busy = ended->at_ns > there->busy ? ended->at_ns : there->busy;
   write_head(timeline, "X", operation_text((int)ended->operation), began->at_ns, track);
-  json_micros(&timeline->json, "dur", (int64_t)(ended->at_ns - began->at_ns));
-  write_arguments(&timeline->json, ended, unfinished);
+  json_micros(timeline->json, "dur", (int64_t)(ended->at_ns - began->at_ns));
+  write_arguments(timeline->json, ended, unfinished);
+  return track;
+}
+
+/* An id of the process, not of the file. */
+static void write_local_id(struct json *json, const char *id) {
+  json_object(json, "id2");
+  json_text(json, "local", id);
+  json_end_object(json);
 }
 
 /* Writes a slice as an asynchronous event, as slices overlap. */
 static void write_slice(struct timeline *timeline, const struct haul_trace_event *began,
                         const struct haul_trace_event *ended, bool unfinished) {
-  struct json *json = &timeline->json;
+  struct json *json = timeline->json;
   char id[64];
   snprintf(id, sizeof id, "%" PRIu64 ".%u", ended->transfer, ended->slice);
   uint32_t track = find_track(timeline, ended, UINT64_MAX);
   write_head(timeline, "b", "slice", began->at_ns, track);
-  json_text(json, "id", id);
+  write_local_id(json, id);
   write_arguments(json, ended, unfinished);
   write_head(timeline, "e", "slice", ended->at_ns, track);
-  json_text(json, "id", id);
+  write_local_id(json, id);
   json_end_object(json);
 }
 
@@ -254,23 +279,83 @@ static void write_slice(struct timeline *timeline, const struct haul_trace_event
 static void write_point(struct timeline *timeline, const struct haul_trace_event *event) {
   uint32_t track = find_track(timeline, event, UINT64_MAX);
   write_head(timeline, "i", operation_text((int)event->operation), event->at_ns, track);
-  json_text(&timeline->json, "s", "t");
-  write_arguments(&timeline->json, event, false);
+  json_text(timeline->json, "s", "t");
+  write_arguments(timeline->json, event, false);
 }
 
-static void finish(struct timeline *timeline, const struct haul_trace_event *began,
+/* Keeps a slice for its arrow, which begins or ends at its transfer. */
+static void keep_sent(struct timeline *timeline, const struct open_span *slice,
+                      const struct haul_trace_event *ended) {
+  uint32_t *transfer = find_open(timeline, HAUL_TRACE_SUBMIT, ended);
+  if (!timeline->links || !slice->request || ended->status || !transfer)
+    return;
+  struct open_span *span = &timeline->open[*transfer];
+  const struct link_side side = {.request = slice->request,
+                                 .bytes = slice->began.bytes,
+                                 .operation = ended->operation,
+                                 .peer = ended->peer,
+                                 .from = slice->began.at_ns,
+                                 .to = ended->at_ns,
+                                 .track = NONE,
+                                 .next = span->sent};
+  span->sent = links_add(&timeline->links->sent, &side);
+}
+
+static void keep_served(struct timeline *timeline, const struct haul_trace_event *began,
+                        const struct haul_trace_event *ended, uint32_t track) {
+  const struct link_side side = {.request = ended->transfer,
+                                 .bytes = ended->bytes,
+                                 .operation = ended->operation,
+                                 .peer = ended->peer,
+                                 .from = began->at_ns,
+                                 .to = ended->at_ns,
+                                 .track = track};
+  if (timeline->links && !ended->status)
+    links_add(&timeline->links->served, &side);
+}
+
+static void finish(struct timeline *timeline, const struct open_span *span,
                    const struct haul_trace_event *ended, bool unfinished) {
+  const struct haul_trace_event *began = &span->began;
   struct haul_trace_event end = *ended;
-  if (end.at_ns < began->at_ns) /* a wrong clock of the node */
+  if ((int64_t)(end.at_ns - began->at_ns) < 0) /* a wrong clock of the node */
     end.at_ns = began->at_ns;
-  if (began->kind == HAUL_TRACE_POST)
+  if (began->kind == HAUL_TRACE_POST) {
     write_slice(timeline, began, &end, unfinished);
-  else
-    write_span(timeline, began, &end, unfinished);
+    if (!unfinished)
+      keep_sent(timeline, span, &end);
+    return;
+  }
+  uint32_t track = write_span(timeline, began, &end, unfinished);
+  if (began->kind == HAUL_TRACE_SERVE)
+    keep_served(timeline, began, &end, track);
+  for (uint32_t i = span->sent; i != NONE; i = timeline->links->sent.list[i].next)
+    timeline->links->sent.list[i].track = track;
+}
+
+/* Ends an event. The begin of a served read is not recorded: beside another node it lasts one
+ * nanosecond, as arrows begin at events with a duration. */
+static void finish_transfer(struct timeline *timeline, const struct haul_trace_event *event) {
+  bool served = event->kind == HAUL_TRACE_SERVED;
+  struct open_span span;
+  if (remove_open(timeline, served ? HAUL_TRACE_SERVE : HAUL_TRACE_SUBMIT, event, &span)) {
+    finish(timeline, &span, event, false);
+    return;
+  }
+  if (!timeline->links || !served) {
+    write_point(timeline, event);
+    return;
+  }
+  span = (struct open_span){.began = *event, .sent = NONE};
+  span.began.kind = HAUL_TRACE_SERVE;
+  struct haul_trace_event end = *event;
+  end.at_ns++;
+  finish(timeline, &span, &end, false);
 }
 
 void timeline_event(struct timeline *timeline, const struct haul_trace_event *event) {
-  struct haul_trace_event began;
+  struct open_span span;
+  uint32_t *post;
   switch (event->kind) {
   case HAUL_TRACE_SUBMIT:
   case HAUL_TRACE_POST:
@@ -278,54 +363,77 @@ void timeline_event(struct timeline *timeline, const struct haul_trace_event *ev
     begin(timeline, event);
     return;
   case HAUL_TRACE_REQUEST:
+    post = find_open(timeline, HAUL_TRACE_POST, event);
+    if (post)
+      timeline->open[*post].request = event->bytes;
     return;
   case HAUL_TRACE_DONE:
-    if (remove_open(timeline, HAUL_TRACE_POST, event, &began))
-      finish(timeline, &began, event, false);
+    if (remove_open(timeline, HAUL_TRACE_POST, event, &span))
+      finish(timeline, &span, event, false);
     return;
   case HAUL_TRACE_COMPLETE:
   case HAUL_TRACE_SERVED:
-    if (remove_open(timeline,
-                    event->kind == HAUL_TRACE_COMPLETE ? HAUL_TRACE_SUBMIT : HAUL_TRACE_SERVE,
-                    event, &began))
-      finish(timeline, &began, event, false);
-    else
-      write_point(timeline, event);
+    finish_transfer(timeline, event);
     return;
   }
 }
 
-void timeline_begin(struct timeline *timeline, FILE *out, const char *node, uint64_t start) {
-  struct json *json = &timeline->json;
-  char name[80];
-  *timeline = (struct timeline){.start = start, .open_free = NONE};
-  if (getrandom(&timeline->seed, sizeof timeline->seed, GRND_NONBLOCK) < 0)
-    timeline->seed = start;                     /* early after boot there is no entropy */
+void timeline_file_begin(struct json *json, FILE *out) {
   *json = (struct json){.out = out, .flat = 3}; /* an event a line */
   json_object(json, NULL);
   json_text(json, "displayTimeUnit", "ns");
   json_array(json, "traceEvents");
-  snprintf(name, sizeof name, "haul %.64s", node);
-  text_clean(name);
-  write_name(json, "process_name", 0, name);
 }
 
-void timeline_end(struct timeline *timeline, uint64_t end, uint64_t lost) {
-  struct json *json = &timeline->json;
+void timeline_file_end(struct json *json) {
+  json_end_array(json);
+  json_object(json, "otherData");
+}
+
+void timeline_begin(struct timeline *timeline, const char *name, uint64_t start) {
+  *timeline = (struct timeline){.json = timeline->json,
+                                .process = timeline->process,
+                                .processes = timeline->processes,
+                                .links = timeline->links,
+                                .start = start,
+                                .open_free = NONE};
+  if (getrandom(&timeline->seed, sizeof timeline->seed, GRND_NONBLOCK) < 0)
+    timeline->seed = start; /* early after boot there is no entropy */
+  write_name(timeline, "process_name", 0, name);
+}
+
+void timeline_end(struct timeline *timeline, uint64_t end) {
   for (uint32_t i = 0; i < timeline->open_room; i++) {
     struct haul_trace_event ended = timeline->open[i].began;
     if (!ended.kind)
       continue;
     ended.at_ns = end;
-    finish(timeline, &timeline->open[i].began, &ended, true);
+    finish(timeline, &timeline->open[i], &ended, true);
   }
-  json_end_array(json);
-  json_object(json, "otherData");
-  json_number(json, "lost", lost);
-  json_end_object(json);
-  json_end_object(json);
   free(timeline->open);
   free(timeline->open_heads);
   free(timeline->tracks);
   free(timeline->track_heads);
+}
+
+static void write_arrow_end(const char *phase, const char *name, uint64_t id,
+                            const struct arrow_end *end) {
+  write_head(end->timeline, phase, name, end->at, end->track);
+  json_number(end->timeline->json, "id", id);
+  if (*phase == 'f')
+    json_text(end->timeline->json, "bp", "e"); /* the event around this point, not the next one */
+  json_end_object(end->timeline->json);
+}
+
+void timeline_mark(const struct timeline *timeline, const char *name, uint32_t track, uint64_t at) {
+  write_head(timeline, "X", name, at, track);
+  json_micros(timeline->json, "dur", 1);
+  json_object(timeline->json, "args");
+  json_end_object(timeline->json);
+  json_end_object(timeline->json);
+}
+
+void timeline_arrow(const char *name, uint64_t id, struct arrow_end from, struct arrow_end to) {
+  write_arrow_end("s", name, id, &from);
+  write_arrow_end("f", name, id, &to);
 }
