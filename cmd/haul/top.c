@@ -2,10 +2,10 @@
  * haul top: the activity of a node by path and by peer. Rates are differences of counters between
  * two snapshots. */
 #include <errno.h>
-#include <haul/stats.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,8 +15,10 @@
 #include "common/options.h"
 #include "common/output.h"
 #include "common/process.h"
+#include "common/screen.h"
 #include "common/session.h"
 #include "common/text.h"
+#include "top.h"
 
 #define INTERVAL_NS INT64_C(1000000000)
 #define HEAD_LINES  8     /* above the peers, at most */
@@ -24,11 +26,12 @@
 #define NAME_WIDTH  16    /* of a peer in the table, so that it fits 80 columns */
 
 struct values {
+  const char *sort, *color;
   int once, json;
   int64_t interval, timeout;
 };
 
-static struct values given;
+static struct values given = {.sort = "busy", .color = "auto"};
 
 static const struct option_spec options[] = {
     {"interval", OPTION_SECONDS, offsetof(struct values, interval), "SECONDS",
@@ -36,25 +39,22 @@ static const struct option_spec options[] = {
     {"once", OPTION_FLAG, offsetof(struct values, once), NULL,
      "take two snapshots, print the difference, and exit"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON; requires --once"},
+    {"sort", OPTION_TEXT, offsetof(struct values, sort), "ORDER",
+     "sort peers by busy, out, in, errors, queue or name (default: busy)"},
+    {"color", OPTION_TEXT, offsetof(struct values, color), "WHEN",
+     "color the screen: auto (unless NO_COLOR is set), always or never"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
      "limit the wait for a response (default: 10)"},
     {0},
 };
 
-/* The counters of a node and its peers. */
-struct snapshot {
-  int64_t at;
-  struct haul_node_stats node;
-  struct haul_peer_stats *peers;
-  size_t count;
-};
+static const char *const sort_names[] = {"busy", "out", "in", "errors", "queue", "name"};
 
-/* Rates a second between two snapshots, of one path or a sum of paths. */
-struct rates {
-  double out, in, served_out, served_in, slices;
-  uint64_t errors; /* total, not a rate */
-};
+const char *sort_name(enum top_sort sort) {
+  return sort_names[sort];
+}
 
+/* Returns 0 or a code of the library. */
 static int take_snapshot(const struct session *session, struct snapshot *snapshot) {
   haul_deadline until = connect_deadline(given.timeout);
   for (size_t room = snapshot->count + 64;;
@@ -63,14 +63,15 @@ static int take_snapshot(const struct session *session, struct snapshot *snapsho
       room = PEERS_MOST;
     snapshot->count = room;
     snapshot->peers = must_realloc(snapshot->peers, room * sizeof *snapshot->peers);
-    if (haul_peer_stats_of(session->peer, until, &snapshot->node, snapshot->peers,
-                           &snapshot->count))
-      return fail_library("cannot read the statistics of the node");
+    int code = haul_peer_stats_of(session->peer, until, &snapshot->node, snapshot->peers,
+                                  &snapshot->count);
+    if (code)
+      return code;
     snapshot->at = now_ns();
     if (snapshot->count > PEERS_MOST)
       snapshot->count = PEERS_MOST;
     if (snapshot->count <= room)
-      return EXIT_DONE;
+      return 0;
   }
 }
 
@@ -92,8 +93,8 @@ static double rate(uint64_t now, uint64_t then, double seconds) {
   return now > then && seconds > 0 ? (double)(now - then) / seconds : 0;
 }
 
-static void add_rates(struct rates *rates, const struct haul_path_stats *now,
-                      const struct haul_path_stats *then, double seconds) {
+void add_rates(struct rates *rates, const struct haul_path_stats *now,
+               const struct haul_path_stats *then, double seconds) {
   rates->out += rate(now->bytes_out, then->bytes_out, seconds);
   rates->in += rate(now->bytes_in, then->bytes_in, seconds);
   rates->served_out += rate(now->served_out, then->served_out, seconds);
@@ -122,8 +123,8 @@ static struct rates rates_of(const struct haul_peer_stats *peer, const struct sn
   return sum;
 }
 
-/* "1.2G": scaled by a power of 1000, in at most five columns. */
-static struct unit_text short_rate(double value) {
+/* Scaled by a power of 1000. */
+struct unit_text short_rate(double value) {
   static const char units[] = " KMGTP";
   struct unit_text cell;
   size_t unit = 0;
@@ -136,7 +137,7 @@ static struct unit_text short_rate(double value) {
   return cell;
 }
 
-static struct unit_text number(uint64_t value) {
+struct unit_text short_number(uint64_t value) {
   struct unit_text cell;
   snprintf(cell.text, sizeof cell.text, "%" PRIu64, value < 99999999 ? value : 99999999);
   return cell;
@@ -151,42 +152,58 @@ static void print_paths(const struct snapshot *now, const struct snapshot *last,
     table_row(&table, now->node.paths[i].path, short_rate(rates.out).text,
               short_rate(rates.in).text, short_rate(rates.served_out).text,
               short_rate(rates.served_in).text, short_rate(rates.slices).text,
-              number(rates.errors).text);
+              short_number(rates.errors).text);
   }
   table_end(&table);
 }
 
-struct line {
-  const struct haul_peer_stats *peer;
-  struct rates rates;
-  const char *path;
-};
+static double sum(const struct rates *rates) {
+  return rates->out + rates->in + rates->served_out + rates->served_in;
+}
 
-/* Orders by rate, then by number. */
-static int compare(const void *one, const void *other) {
+static double sort_value(const struct line *line, enum top_sort by) {
+  switch (by) {
+  case SORT_OUT:
+    return line->rates.out + line->rates.served_out;
+  case SORT_IN:
+    return line->rates.in + line->rates.served_in;
+  case SORT_ERRORS:
+    return (double)line->rates.errors;
+  case SORT_QUEUE:
+    return line->peer->transfers;
+  default:
+    return sum(&line->rates);
+  }
+}
+
+/* The largest value first, names by the alphabet; equal ones by number. */
+static int compare(const void *one, const void *other, void *context) {
   const struct line *a = one, *b = other;
-  double busy_a = a->rates.out + a->rates.in + a->rates.served_out + a->rates.served_in;
-  double busy_b = b->rates.out + b->rates.in + b->rates.served_out + b->rates.served_in;
-  if (busy_a != busy_b)
-    return busy_a < busy_b ? 1 : -1;
+  const struct top_order *order = context;
+  double value_a = sort_value(a, order->by), value_b = sort_value(b, order->by);
+  int result = value_a < value_b ? 1 : value_a > value_b ? -1 : 0;
+  if (order->by == SORT_NAME)
+    result = strcmp(a->peer->name, b->peer->name);
+  if (result != 0)
+    return order->reversed ? -result : result;
   return a->peer->number < b->peer->number ? -1 : 1;
 }
 
-static struct line *sorted_lines(const struct snapshot *now, const struct snapshot *last,
-                                 double seconds) {
+struct line *sorted_lines(const struct snapshot *now, const struct snapshot *last, double seconds,
+                          struct top_order order) {
   struct line *lines = must_realloc(NULL, (now->count + 1) * sizeof *lines);
   for (size_t i = 0; i < now->count; i++) {
     lines[i].peer = &now->peers[i];
     lines[i].rates = rates_of(&now->peers[i], last, seconds, &lines[i].path);
   }
   if (now->count > 0)
-    qsort(lines, now->count, sizeof *lines, compare);
+    qsort_r(lines, now->count, sizeof *lines, compare, &order);
   return lines;
 }
 
 static void print_peers(const struct snapshot *now, const struct snapshot *last, double seconds,
-                        size_t most) {
-  struct line *lines = sorted_lines(now, last, seconds);
+                        struct top_order order, size_t most) {
+  struct line *lines = sorted_lines(now, last, seconds, order);
   size_t shown = now->count < most ? now->count : most;
   struct table table = table_begin("lllrrrrrr", "PEER", "WHO", "PATH", "OUT/s", "IN/s", "SRV OUT",
                                    "SRV IN", "QUEUE", "ERR");
@@ -198,8 +215,8 @@ static void print_peers(const struct snapshot *now, const struct snapshot *last,
     snprintf(who, sizeof who, "%.12s", peer->identity[0] ? peer->identity : "-");
     table_row(&table, name, who, lines[i].path, short_rate(rates->out).text,
               short_rate(rates->in).text, short_rate(rates->served_out).text,
-              short_rate(rates->served_in).text, number(peer->transfers).text,
-              number(rates->errors).text);
+              short_rate(rates->served_in).text, short_number(peer->transfers).text,
+              short_number(rates->errors).text);
   }
   table_end(&table);
   if (shown < now->count)
@@ -207,7 +224,8 @@ static void print_peers(const struct snapshot *now, const struct snapshot *last,
   free(lines);
 }
 
-static void print_screen(const struct snapshot *now, const struct snapshot *last, size_t most) {
+static void print_tables(const struct snapshot *now, const struct snapshot *last,
+                         struct top_order order, size_t most) {
   double seconds = (double)(now->at - last->at) / 1e9;
   char name[64];
   snprintf(name, sizeof name, "%s", now->node.name);
@@ -218,7 +236,7 @@ static void print_screen(const struct snapshot *now, const struct snapshot *last
          now->node.transfers, now->node.failed, now->node.retried);
   print_paths(now, last, seconds);
   printf("\n");
-  print_peers(now, last, seconds, most);
+  print_peers(now, last, seconds, order, most);
 }
 
 static void path_json(struct json *json, const struct haul_path_stats *path,
@@ -296,48 +314,114 @@ static void wait_for(int64_t nanoseconds) {
   }
 }
 
-static int show(const struct session *session) {
-  int64_t interval = given.interval ? given.interval : INTERVAL_NS;
-  bool terminal = isatty(STDOUT_FILENO) && !given.once;
+/* How the command goes on. */
+struct view {
+  int64_t interval;
+  struct top_order order;
+  bool screen, colors;
+  bool left; /* by the key q */
+};
+
+static void press(struct view *view, int key) {
+  if (key == 's')
+    view->order.by = (view->order.by + 1) % SORTS;
+  if (key == 'r')
+    view->order.reversed = !view->order.reversed;
+  if (key == 'q')
+    view->left = true;
+}
+
+/* Draws until it is time for the next snapshot. Returns 0 or an error number. */
+static int watch(struct view *view, const struct snapshot *now, const struct snapshot *last) {
+  int64_t until = now_ns() + view->interval;
+  int error = 0;
+  do {
+    error = top_draw(now, last, view->order, view->colors);
+    press(view, screen_wait(until - now_ns()));
+  } while (!error && !view->left && !interrupted() && now_ns() < until);
+  return error;
+}
+
+/* Returns 0 or an error number. */
+static int print_top(const struct view *view, const struct snapshot *now,
+                     const struct snapshot *last) {
+  if (given.json)
+    print_top_json(now, last);
+  else
+    print_tables(now, last, view->order, lines_for_peers());
+  if (!given.once)
+    printf("\n");
+  return fflush(stdout) ? errno : 0;
+}
+
+/* On the screen an interval follows each drawing, the first one without rates, else it precedes
+ * each output. */
+static int show(const struct session *session, struct view *view) {
   struct snapshot snapshots[2] = {0};
-  int status = take_snapshot(session, &snapshots[0]);
-  for (unsigned i = 1; status == EXIT_DONE; i++) {
+  int code = take_snapshot(session, &snapshots[0]), error = 0;
+  if (code == 0 && view->screen)
+    error = watch(view, &snapshots[0], &snapshots[0]);
+  for (unsigned i = 1; code == 0 && !error && !view->left; i++) {
     struct snapshot *now = &snapshots[i % 2], *last = &snapshots[(i + 1) % 2];
-    wait_for(interval);
+    if (!view->screen)
+      wait_for(view->interval);
     if (interrupted() && !given.once)
       break;
-    status = take_snapshot(session, now);
-    if (status)
-      break;
-    if (terminal)
-      fputs("\033[H\033[2J", stdout); /* home, and clear */
-    if (given.json)
-      print_top_json(now, last);
-    else
-      print_screen(now, last, lines_for_peers());
-    if (!terminal && !given.once)
-      printf("\n");
-    if (fflush(stdout))
-      status = fail_system(errno, "cannot write to standard output");
+    code = take_snapshot(session, now);
+    if (code == 0)
+      error = view->screen ? watch(view, now, last) : print_top(view, now, last);
     if (given.once)
       break;
   }
   free(snapshots[0].peers);
   free(snapshots[1].peers);
-  return status;
+  screen_close(); /* before any message */
+  return error  ? fail_system(error, "cannot write to standard output")
+         : code ? fail_library("cannot read the statistics of the node")
+                : EXIT_DONE;
+}
+
+/* False: unknown name. */
+static bool find_sort(const char *name, enum top_sort *sort) {
+  for (*sort = 0; *sort < SORTS; (*sort)++)
+    if (strcmp(sort_names[*sort], name) == 0)
+      return true;
+  return false;
+}
+
+/* https://no-color.org: NO_COLOR has any value. */
+static bool wants_colors(void) {
+  const char *none = getenv("NO_COLOR");
+  return strcmp(given.color, "always") == 0 ||
+         (strcmp(given.color, "auto") == 0 && !(none && *none));
+}
+
+static bool is_when(const char *text) {
+  return strcmp(text, "auto") == 0 || strcmp(text, "always") == 0 || strcmp(text, "never") == 0;
 }
 
 static int run_top(const struct command *self, char **operands) {
   struct session session;
+  struct view view = {0};
   char address[ADDRESS_MAX];
   if (given.json && !given.once)
     return options_wrong(self, "--json requires --once");
+  if (!find_sort(given.sort, &view.order.by))
+    return options_wrong(self, "invalid --sort '%s': expected busy, out, in, errors, queue or name",
+                         given.sort);
+  if (!is_when(given.color))
+    return options_wrong(self, "invalid --color '%s': expected auto, always or never", given.color);
   if (!options_address(self, operands[0], DEFAULT_PORT, address))
     return EXIT_USAGE;
+  view.interval = given.interval ? given.interval : INTERVAL_NS;
+  view.screen = !given.once && screen_is_possible();
+  view.colors = wants_colors();
   interrupt_catch();
   int status = session_open(&session, NULL, address, given.timeout);
+  if (status == EXIT_DONE && view.screen)
+    screen_open();
   if (status == EXIT_DONE)
-    status = show(&session);
+    status = show(&session, &view);
   session_close(&session);
   return status;
 }
@@ -348,14 +432,15 @@ const struct command top_command = {
     .usage = "NODE [OPTIONS]",
     .about =
         "Shows, each second until SIGINT, the bytes that the node's own transfers write (OUT) and\n"
-        "read (IN), the bytes that transfers of its peers read and write there (SERVED; over map "
-        "as\n"
-        "the peers tell, not over rdma), transfers in progress (QUEUE) and failed slices. The\n"
-        "busiest peers come first. A node with a key allows this to its own user over its Unix\n"
+        "read (IN), the bytes that transfers of its peers read and write there (SERVED; over map\n"
+        "as the peers tell, not over rdma), transfers in progress (QUEUE) and failed slices. The\n"
+        "busiest peers come first. On a terminal bars compare the sums, s changes the order of\n"
+        "the peers, r reverses it and q quits. A node with a key allows this to its own user over\n"
+        "its Unix\n"
         "socket, and to all peers if any_observer is set (haul.conf).",
     .options = options,
     .examples = "  haul top 10.0.0.2\n"
-                "  haul top unix:///run/haul.sock --interval 0.2\n"
+                "  haul top unix:///run/haul.sock --interval 0.2 --sort out\n"
                 "  haul top etcd://10.0.0.9/cluster/gpu-7 --once --json\n",
     .values = &given,
     .least = 1,

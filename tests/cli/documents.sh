@@ -104,6 +104,8 @@ completions() {
 put file localhost/name --only m map
 put file localhost/name --only r rdma
 bench localhost --op mess message
+top localhost --sort err errors
+top localhost --color al always
 explain s sim:0
 explain host localhost/name --op f fetch-add
 help pi pingpong

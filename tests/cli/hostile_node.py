@@ -4,7 +4,7 @@
 hostile_node.py peers: claims ever more peers. hostile_node.py spans: claims transfers that begin,
 each with another peer. hostile_node.py refusal: refuses each connection with a reason that
 looks like a text and a hint. hostile_node.py regions: claims ever more regions. hostile_node.py silence:
-answers nothing but PING.
+answers nothing but PING. hostile_node.py escapes: claims a peer whose name has sequences for terminals.
 """
 
 import os
@@ -39,11 +39,11 @@ def frame(kind, request, body):
     return struct.pack("<IHHII", CONTROL, kind, 0, len(body), request) + body
 
 
-def state(after):
+def state(after, name):
     peers = min(after + 200, 2**32 - 1)
     node = struct.pack("<Q3I5Q", 1, peers, 0, 0, *[0] * 5) + b"\0"
     page = [
-        struct.pack("<Q", after + 1 + i) + string(b"one") + string(b"") + struct.pack("<BIQB", 0, 0, 0, 0)
+        struct.pack("<Q", after + 1 + i) + string(name) + string(b"") + struct.pack("<BIQB", 0, 0, 0, 0)
         for i in range(16)
     ]
     return struct.pack("<i", 0) + node + struct.pack("<H", len(page)) + b"".join(page)
@@ -79,7 +79,8 @@ def respond(connection, claims):
             pass
         elif kind == STATS:
             after = struct.unpack("<Q", body)[0] if claims == "peers" else 2**63
-            connection.sendall(frame(STATE, request, state(after)))
+            name = b"\x1b[2J\x1b]0;pwned\x07" if claims == "escapes" else b"one"
+            connection.sendall(frame(STATE, request, state(after, name)))
         elif kind == TRACE:
             connection.sendall(frame(TRACED, request, traced(*struct.unpack("<QH", body))))
 

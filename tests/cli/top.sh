@@ -71,7 +71,24 @@ limit=120 expect 0 "is read" "$HAUL" top "$tcp" --once --json --interval 0.1 --t
 holds "up to the limit" test "$(grep -c '"name": "one"' "$work/out")" = 65536
 slay "$server"
 
+section "the screen"
+serve --name watched --region target=host:4M
+watched=$tcp
+serve_hostile silence
+silent=$tcp
+serve_hostile escapes
+expect 1 "names with sequences for terminals, in a table" "$HAUL" top "$tcp" --once --interval 0.1
+holds "are refused" eval '! grep -q "$(printf "\033")" "$work/out" "$work/err"'
+limit=280 expect 0 "sizes, keys, ends, stops, colors" python3 "$here/top_screen.py" "$HAUL" "$watched" "$silent" "$tcp"
+grep -v "^ok" "$work/out"
+expect 0 "a table in another order" "$HAUL" top "$watched" --once --interval 0.1 --sort name
+expect 0 "with NO_COLOR" env NO_COLOR=1 "$HAUL" top "$watched" --once --interval 0.1 --color always
+holds "a pipe gets no colors" eval '! grep -q "$(printf "\033")" "$work/out"'
+
 section "wrong usage"
+expect 2 "another order" "$HAUL" top "$tcp" --sort size
+complains "expected busy, out, in, errors, queue or name"
+expect 2 "another time for colors" "$HAUL" top "$tcp" --color perhaps
 expect 2 "--json alone" "$HAUL" top "$tcp" --json
 expect 2 "no node" "$HAUL" top
 

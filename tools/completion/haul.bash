@@ -20,6 +20,8 @@ _haul_values() {
     --require) haul doctor 2>/dev/null | awk 'NR > 1 && NF == 0 { exit } NR > 1 { print $2 }' ;;
     --log) echo "error warning info debug" ;;
     --log-format) echo "text json" ;;
+    --sort) echo "busy out in errors queue name" ;;
+    --color) echo "auto always never" ;;
     --listen) echo "tcp:// unix://" ;;
     *) return 1 ;;
   esac

@@ -29,7 +29,7 @@ end
 function __haul_takes_file
     set -l words (commandline -opc)
     contains -- "$words[2]" put get bench serve mount key trace
-    and not contains -- "$words[-1]" --only --op --place --require --log --log-format --listen
+    and not contains -- "$words[-1]" --only --op --place --require --log --log-format --listen --sort --color
 end
 
 complete -c haul -f
@@ -45,5 +45,7 @@ complete -c haul -n '__haul_after --place' -a 'host sim:0'
 complete -c haul -n '__haul_after --require' -a '(__haul_checks)'
 complete -c haul -n '__haul_after --log' -a 'error warning info debug'
 complete -c haul -n '__haul_after --log-format' -a 'text json'
+complete -c haul -n '__haul_after --sort' -a 'busy out in errors queue name'
+complete -c haul -n '__haul_after --color' -a 'auto always never'
 complete -c haul -n '__haul_after --listen' -a 'tcp:// unix://'
 complete -c haul -n 'test (count (commandline -opc)) -eq 2; and __fish_seen_subcommand_from explain' -a 'host sim:0'

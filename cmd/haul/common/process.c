@@ -28,6 +28,10 @@ void interrupt_catch(void) {
   sigaction(SIGTERM, &action, NULL);
 }
 
+void interrupt_raise(void) {
+  flag = 1;
+}
+
 bool interrupted(void) {
   return flag != 0;
 }

@@ -14,6 +14,7 @@
 /* From this call on SIGINT and SIGTERM set the flag; a second signal ends the process. */
 void interrupt_catch(void);
 bool interrupted(void);
+void interrupt_raise(void); /* sets the flag; async-signal-safe */
 
 /* Blocks SIGINT, SIGTERM and, unless it is ignored (nohup), SIGHUP in this thread and those it
  * starts, and ignores SIGPIPE. Returns a signalfd; -1 after an error, which has been
