@@ -7,12 +7,17 @@
 #include "command.h"
 #include "common/fail.h"
 #include "common/host.h"
+#include "common/options.h"
+#include "common/outfile.h"
 #include "common/output.h"
 #include "common/session.h"
 #include "common/text.h"
+#include "info.h"
+#include "info_graph.h"
 
 struct values {
   int json, config;
+  const char *graph;
 };
 
 static struct values given;
@@ -20,24 +25,10 @@ static struct values given;
 static const struct option_spec options[] = {
     {"config", OPTION_FLAG, offsetof(struct values, config), NULL,
      "print the settings of a node and the source of each value"},
+    {"graph", OPTION_MAYBE, offsetof(struct values, graph), "FORM",
+     "draw the devices and paths as text, svg, or into FORM, a file named *.svg"},
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {0},
-};
-
-/* A path and the result of its checks. */
-struct path_line {
-  const char *name;
-  const char *text; /* of the worst check */
-  int state;
-};
-
-struct state {
-  size_t device_count, interface_count, path_count;
-  struct haul_device *devices;
-  struct interface interfaces[INTERFACES_MAX];
-  struct path_line paths[HAUL_PATHS_MAX];
-  struct checks checks;
-  struct ports ports;
 };
 
 static int list_devices(void *node, void *list, size_t *count) {
@@ -225,13 +216,71 @@ static int show_settings(bool as_json) {
   return EXIT_DONE;
 }
 
+static bool is_svg(const char *form) {
+  const char *end = strrchr(form, '.');
+  return strcmp(form, "svg") == 0 || (end && strcmp(end, ".svg") == 0);
+}
+
+/* Draws to standard output, or to the file named *.svg. */
+static int draw_graph(const struct graph *graph) {
+  char *picture = NULL;
+  size_t length = 0;
+  if (!is_svg(given.graph)) {
+    graph_print(graph, stdout, terminal_columns());
+    return EXIT_DONE;
+  }
+  FILE *memory = open_memstream(&picture, &length);
+  if (!memory)
+    return fail_because(NULL, "out of memory");
+  graph_svg(graph, memory);
+  struct outfile file;
+  int status =
+      fclose(memory)
+          ? fail_because(NULL, "out of memory")
+          : outfile_open(&file, strcmp(given.graph, "svg") == 0 ? "-" : given.graph, length);
+  if (status == EXIT_DONE)
+    status = outfile_write(&file, picture, length);
+  if (status == EXIT_DONE)
+    status = outfile_commit(&file);
+  outfile_discard(&file);
+  free(picture);
+  return status;
+}
+
+/* `target`: the paths lead to this region; NULL: to any node. */
+static int show_graph(const struct state *state, const struct target *target) {
+  struct graph graph = {0};
+  graph_fill(&graph, state);
+  int status = target ? graph_explain(&graph, state, target) : EXIT_DONE;
+  if (status == EXIT_DONE)
+    status = draw_graph(&graph);
+  graph_free(&graph);
+  return status;
+}
+
+static int check_info(const struct command *self, const char *operand, struct target *target) {
+  if (operand && !given.graph)
+    return options_wrong(self, "NODE/NAME requires --graph");
+  if (given.graph && (given.json || given.config))
+    return options_wrong(self, "--graph excludes --json and --config");
+  if (given.graph && *given.graph && strcmp(given.graph, "text") != 0 && !is_svg(given.graph))
+    return options_wrong(self, "invalid --graph '%s': expected text, svg or a file named *.svg",
+                         given.graph);
+  return operand && !options_target(self, operand, target) ? EXIT_USAGE : EXIT_DONE;
+}
+
 static int run_info(const struct command *self, char **operands) {
-  (void)self, (void)operands;
   struct state state = {0};
+  struct target target;
+  int status = check_info(self, operands[0], &target);
+  if (status)
+    return status;
   if (given.config)
     return show_settings(given.json);
-  int status = load(&state);
-  if (status == EXIT_DONE && given.json)
+  status = load(&state);
+  if (status == EXIT_DONE && given.graph)
+    status = show_graph(&state, operands[0] ? &target : NULL);
+  else if (status == EXIT_DONE && given.json)
     print_info_json(&state);
   else if (status == EXIT_DONE)
     print_text(&state);
@@ -244,13 +293,18 @@ static int run_info(const struct command *self, char **operands) {
 const struct command info_command = {
     .name = "info",
     .summary = "Show this host's places, network interfaces and paths",
-    .usage = "[OPTIONS]",
+    .usage = "[--graph NODE/NAME] [OPTIONS]",
     .about = "Emulated devices are marked. The state of a path is that of its worst check; `haul\n"
-             "doctor` shows all checks. NIC ports are shown with their distance to each place.",
+             "doctor` shows all checks. NIC ports are shown with their distance to each place.\n"
+             "--graph draws them, with the paths to other nodes, or from each place to the region\n"
+             "NODE/NAME, and why a path is not taken.",
     .options = options,
     .examples = "  haul info\n"
                 "  haul info --json\n"
-                "  haul info --config\n",
+                "  haul info --config\n"
+                "  haul info --graph\n"
+                "  haul info --graph=paths.svg 10.0.0.2/weights\n",
+    .most = 1,
     .values = &given,
     .run = run_info,
 };

@@ -137,9 +137,8 @@ void ports_free(struct ports *ports) {
   *ports = (struct ports){0};
 }
 
-/* The same port in the list of another device; NULL: it was removed meanwhile. */
-static const struct haul_port *as_seen(const struct ports *ports, size_t device,
-                                       const struct haul_port *port) {
+const struct haul_port *ports_as_seen(const struct ports *ports, size_t device,
+                                      const struct haul_port *port) {
   for (size_t i = 0; i < ports->seen_counts[device]; i++) {
     const struct haul_port *one = &ports->seen[device][i];
     if (strcmp(one->path, port->path) == 0 && strcmp(one->name, port->name) == 0)
@@ -194,7 +193,7 @@ static void print_distances(const struct ports *ports) {
   struct table table = table_begin("lllll", "PORT", "PLACE", "DISTANCE", "CHOSEN", "WHY");
   for (size_t i = 0; i < ports->count; i++) {
     for (size_t device = 0; device < ports->device_count; device++) {
-      const struct haul_port *port = as_seen(ports, device, &ports->seen[0][i]);
+      const struct haul_port *port = ports_as_seen(ports, device, &ports->seen[0][i]);
       char text[64];
       distance_text(port, text, sizeof(text));
       table_row(&table, ports->seen[0][i].name, place_text(ports->devices[device].place).text, text,
@@ -222,7 +221,7 @@ static void distances_to_json(const struct ports *ports, const struct haul_port 
                               struct json *json) {
   json_array(json, "places");
   for (size_t device = 0; device < ports->device_count; device++) {
-    const struct haul_port *seen = as_seen(ports, device, port);
+    const struct haul_port *seen = ports_as_seen(ports, device, port);
     json_object(json, NULL);
     json_text(json, "place", place_text(ports->devices[device].place).text);
     json_signed(json, "bridges", seen ? seen->bridges : 0);

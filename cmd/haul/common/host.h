@@ -52,6 +52,10 @@ int ports_load(struct ports *ports, haul_node *node, const struct haul_device *d
                size_t count);
 void ports_free(struct ports *ports);
 
+/* The same port in the list of another device; NULL: it was removed meanwhile. */
+const struct haul_port *ports_as_seen(const struct ports *ports, size_t device,
+                                      const struct haul_port *port);
+
 /* Prints two tables; nothing without ports. */
 void ports_print(const struct ports *ports);
 /* Writes an array called `name`. */

@@ -36,7 +36,9 @@ static void fill_letters(const struct command *command, char text[OPTIONS_MAX * 
 static void fill_long_options(const struct command *command, struct option *list) {
   int count = 0;
   for (const struct option_spec *spec = command->options; spec->name; spec++, count++) {
-    int argument = spec->type == OPTION_FLAG ? no_argument : required_argument;
+    int argument = spec->type == OPTION_FLAG    ? no_argument
+                   : spec->type == OPTION_MAYBE ? optional_argument
+                                                : required_argument;
     list[count] = (struct option){spec->name, argument, NULL, FIRST_OPTION + count};
   }
   list[count] = (struct option){"help", no_argument, NULL, 'h'};
@@ -119,6 +121,9 @@ static int store(const struct command *command, const struct option_spec *spec, 
   case OPTION_TEXT:
     *(const char **)field = text;
     break;
+  case OPTION_MAYBE:
+    *(const char **)field = text ? text : "";
+    break;
   case OPTION_LIST:
     return add_to_list(command, spec->name, field, text);
   case OPTION_SIZE:
@@ -195,8 +200,12 @@ static void print_option(const struct command *command, const struct option_spec
   char letter[8] = "";
   if (of_letter(command, spec->name[0]) == spec)
     snprintf(letter, sizeof letter, ", -%c", spec->name[0]);
-  snprintf(column, sizeof(column), "--%s%s%s%s", spec->name, letter, spec->value ? " " : "",
-           spec->value ? spec->value : "");
+  bool maybe = spec->type == OPTION_MAYBE;
+  snprintf(column, sizeof(column), "--%s%s%s%s%s", spec->name, letter,
+           maybe         ? "[="
+           : spec->value ? " "
+                         : "",
+           spec->value ? spec->value : "", maybe ? "]" : "");
   fprintf(out, "  %-28s %s\n", column, spec->help);
 }
 

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "fail.h"
 #include "text.h"
@@ -161,6 +163,13 @@ void print_clean(FILE *out, const char *format, ...) {
   text_clean(line);
   fprintf(out, "%s\n", line);
   free(line);
+}
+
+int terminal_columns(void) {
+  struct winsize size;
+  if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0)
+    return 0;
+  return size.ws_col;
 }
 
 static void add_row(struct table *table, va_list cells) {

@@ -35,6 +35,9 @@ void json_micros(struct json *json, const char *key, int64_t nanoseconds); /* 12
 void json_bool(struct json *json, const char *key, bool truth);
 void json_null(struct json *json, const char *key);
 
+/* The columns of the terminal; 0: standard output is none, or it does not say. */
+int terminal_columns(void);
+
 #define TABLE_COLUMNS_MAX 12
 
 struct table {
