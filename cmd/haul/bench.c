@@ -4,11 +4,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 #include "common/fail.h"
 #include "common/gnuplot.h"
 #include "common/options.h"
+#include "common/output.h"
 #include "common/progress.h"
 #include "common/text.h"
 
@@ -49,7 +51,8 @@ static const struct option_spec options[] = {
     {"json", OPTION_FLAG, offsetof(struct values, json), NULL, "print JSON"},
     {"csv", OPTION_FLAG, offsetof(struct values, csv), NULL, "print comma-separated values"},
     {"plot", OPTION_TEXT, offsetof(struct values, plot), "FILE.svg",
-     "plot bandwidth and latency over size, or the bandwidth of all paths, with gnuplot"},
+     "plot bandwidth and latency over size, or the bandwidth of all paths, with gnuplot;\n"
+     "                               -: the bandwidth as text, as on a terminal"},
     {0},
 };
 
@@ -263,8 +266,14 @@ static int sweep(struct job *job) {
   return EXIT_DONE;
 }
 
+static bool plots_text(void) {
+  return given.plot ? strcmp(given.plot, "-") == 0 : isatty(STDOUT_FILENO);
+}
+
 static int draw(struct job *job) {
   char title[1024];
+  if (plots_text() && !given.json && !given.csv)
+    bench_print_plot(&job->bench, terminal_columns());
   if (!job->plot)
     return EXIT_DONE;
   snprintf(title, sizeof(title), "haul bench: %s %s %s", job->operation->name, job->bench.address,
@@ -283,7 +292,7 @@ static int measure(struct job *job) {
     status = allocate(job);
   if (status == EXIT_DONE && given.all_paths)
     status = find_bench_paths(&job->bench);
-  if (status == EXIT_DONE && given.plot)
+  if (status == EXIT_DONE && given.plot && !plots_text())
     status = gnuplot_open(given.plot, &job->plot);
   if (status == EXIT_DONE)
     status = sweep(job);
@@ -310,6 +319,8 @@ static int check_values(const struct command *self, struct job *job, const char 
     return options_wrong(self, "invalid --depth: expected at most %d", BENCH_DEPTH_MAX);
   if (given.json && given.csv)
     return options_wrong(self, "--json and --csv exclude each other");
+  if ((given.json || given.csv) && given.plot && strcmp(given.plot, "-") == 0)
+    return options_wrong(self, "--plot - excludes --json and --csv: standard output has one form");
   if (given.all_paths && given.transfer.only)
     return options_wrong(self, "--all-paths and --only exclude each other");
   if (given.all_paths && !job->operation->rights)
@@ -343,6 +354,7 @@ const struct command bench_command = {
     .examples = "  haul bench 127.0.0.1:7420\n"
                 "  haul bench unix:///run/haul.sock --op read --sizes 4K,1M,64M --only map --json\n"
                 "  haul bench 127.0.0.1:7420 --all-paths --plot paths.svg\n"
+                "  haul bench 127.0.0.1:7420 --sizes 4K..64M --plot - >plot.txt\n"
                 "  haul bench 127.0.0.1:7420 --op message --sizes 8..64K --plot messages.svg\n",
     .values = &given,
     .least = 1,

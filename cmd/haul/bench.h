@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The parts of `haul bench`: the command with its sizes and paths (bench.c), the measurement
- * (bench_measure.c), tables, JSON and plot (bench_output.c). */
+ * (bench_measure.c), tables, JSON and plots (bench_output.c, bench_plot.c). */
 #ifndef HAUL_COMMAND_BENCH_H
 #define HAUL_COMMAND_BENCH_H
 
@@ -65,6 +65,8 @@ struct bench {
   struct bench_row rows[BENCH_SIZES_MAX * HAUL_PATHS_MAX]; /* by size, then by path */
 };
 
+double bench_rate(const struct bench_row *row); /* gigabytes (1e9) a second */
+
 /* Measures one size. Returns an exit status. */
 int bench_measure(struct bench *bench, uint64_t size, struct bench_row *row);
 
@@ -72,6 +74,10 @@ int bench_measure(struct bench *bench, uint64_t size, struct bench_row *row);
 void bench_print_heading(const struct bench *bench, enum bench_form form);
 void bench_print_row(const struct bench_row *row, enum bench_form form);
 void bench_print_end(const struct bench *bench, enum bench_form form);
+
+/* Plots the bandwidth as text; nothing with fewer than two sizes. `columns`: of the terminal, 0 if
+ * it does not say. */
+void bench_print_plot(const struct bench *bench, int columns);
 
 struct gnuplot;
 

@@ -7,8 +7,7 @@
 #include "common/output.h"
 #include "common/text.h"
 
-/* Gigabytes a second. */
-static double rate_of(const struct bench_row *row) {
+double bench_rate(const struct bench_row *row) {
   return gigabytes_per_second(row->size * row->count, row->elapsed);
 }
 
@@ -36,7 +35,7 @@ void bench_print_heading(const struct bench *bench, enum bench_form form) {
 static void print_text_row(const struct bench_row *row) {
   const struct bench_latency *latency = &row->latency;
   printf("%12s %-8s %10llu %9.3f", size_text(row->size).text, row->path,
-         (unsigned long long)row->count, rate_of(row));
+         (unsigned long long)row->count, bench_rate(row));
   if (latency->count)
     printf(" %9.2f %9.2f %9.2f %9.2f %9.2f\n", latency->p50, latency->p90, latency->p99,
            latency->p999, latency->max);
@@ -47,7 +46,7 @@ static void print_text_row(const struct bench_row *row) {
 static void print_csv_row(const struct bench_row *row) {
   const struct bench_latency *latency = &row->latency;
   printf("%llu,%s,%llu,%.6g", (unsigned long long)row->size, row->path,
-         (unsigned long long)row->count, rate_of(row));
+         (unsigned long long)row->count, bench_rate(row));
   if (latency->count)
     printf(",%.3f,%.3f,%.3f,%.3f,%.3f\n", latency->p50, latency->p90, latency->p99, latency->p999,
            latency->max);
@@ -84,7 +83,7 @@ static void row_to_json(const struct bench_row *row, struct json *json) {
   json_text(json, "path", row->path);
   json_number(json, "count", row->count);
   json_real(json, "seconds", (double)row->elapsed / 1e9);
-  json_real(json, "gb_per_second", rate_of(row));
+  json_real(json, "gb_per_second", bench_rate(row));
   latency_to_json(&row->latency, json);
   json_end_object(json);
 }
@@ -126,7 +125,7 @@ void bench_print_end(const struct bench *bench, enum bench_form form) {
 }
 
 static void write_row(FILE *script, const struct bench_row *row) {
-  fprintf(script, "%llu %g", (unsigned long long)row->size, rate_of(row));
+  fprintf(script, "%llu %g", (unsigned long long)row->size, bench_rate(row));
   if (row->latency.count)
     fprintf(script, " %g %g\n", row->latency.p50, row->latency.p99);
   else

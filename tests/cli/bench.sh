@@ -80,6 +80,33 @@ serve --region a=host:4M
 expect 0 "comma-separated values" "$HAUL" bench "$tcp" --sizes 8,1K --duration 0.02 --csv
 holds "there is a heading and a line a size, of nine fields" \
   awk -F, 'NF != 9 { bad = 1 } END { exit bad || NR != 3 }' "$work/out"
+expect 0 "a plot as text" "$HAUL" bench "$tcp" --sizes 64..256K --duration 0.02 --plot -
+says "^rate of write over size"
+says "^ *[0-9.]* [GMK]B/s |"
+says "^  *+[+-]*$"
+says "^  *64 B  .* 256 KiB$"
+holds "sizes have points, and so do the lowest and the highest row" awk '
+  / \|/ { rows[++n] = gsub(/\*/, ""); marks += rows[n] }
+  END { exit !(marks > 6 && marks <= 13 && rows[1] && rows[n]) }' "$work/out"
+expect 0 "a plot of all paths" "$HAUL" bench "$unix" --region a --sizes 64..256K --duration 0.02 --all-paths \
+  --plot -
+says "^rate of write over size.*: m map, t tcp"
+holds "each path has its marks" eval 'grep -q "|.*m" "$work/out" && grep -q "|.*t" "$work/out"'
+expect 0 "one size" "$HAUL" bench "$tcp" --sizes 64 --duration 0.02 --plot -
+holds "has no plot" eval '! grep -q "over size" "$work/out"'
+expect 0 "a pipe" "$HAUL" bench "$tcp" --sizes 64,4K --duration 0.02
+holds "gets no plot without the option" eval '! grep -q "over size" "$work/out"'
+for columns in 40 90 300; do
+  expect 0 "a terminal of $columns columns" python3 "$here/terminal.py" 24 $columns "$HAUL" bench "$tcp" \
+    --sizes 64,4K,64K --duration 0.02
+  tr -d '\r' <"$work/out" | sed -n '/^rate of/,$p' >"$work/plot"
+  holds "shows a plot that fits" awk -v most=$columns 'length($0) > most { bad = 1 } / \|/ { n++ }
+    END { exit bad || n != 13 }' "$work/plot"
+done
+expect 2 "a plot as text beside JSON" "$HAUL" bench "$tcp" --sizes 64 --json --plot -
+expect 0 "JSON on a terminal" python3 "$here/terminal.py" 24 80 "$HAUL" bench "$tcp" --sizes 64,4K \
+  --duration 0.02 --json
+holds "has no plot" eval '! grep -q "over size" "$work/out"'
 mkdir "$work/mock"
 cat >"$work/mock/gnuplot" <<END
 #!/bin/sh
