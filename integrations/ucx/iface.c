@@ -64,7 +64,10 @@ ucs_status_t gaudi_query_devices(uct_md_h md, uct_tl_device_resource_t **devices
 static const uint64_t flags[GAUDI_KINDS] = {
     [GAUDI_COPY] = UCT_IFACE_FLAG_PUT_SHORT | UCT_IFACE_FLAG_PUT_BCOPY | UCT_IFACE_FLAG_PUT_ZCOPY |
                    UCT_IFACE_FLAG_GET_SHORT | UCT_IFACE_FLAG_GET_BCOPY | UCT_IFACE_FLAG_GET_ZCOPY,
-    [GAUDI_IPC] = UCT_IFACE_FLAG_PUT_ZCOPY | UCT_IFACE_FLAG_GET_ZCOPY,
+    /* Operations end with an error when the peer has ended: without the flag UCP uses no transport
+     * for an endpoint with UCP_ERR_HANDLING_MODE_PEER. */
+    [GAUDI_IPC] =
+        UCT_IFACE_FLAG_PUT_ZCOPY | UCT_IFACE_FLAG_GET_ZCOPY | UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE,
     [GAUDI_DMA] = UCT_IFACE_FLAG_PUT_ZCOPY | UCT_IFACE_FLAG_GET_ZCOPY,
 };
 

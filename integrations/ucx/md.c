@@ -91,13 +91,20 @@ static ucs_status_t md_register(void *address, size_t length, uint64_t flags, uc
   return gaudi_memory_register(address, length, level, (struct gaudi_memh **)memh);
 }
 
+/* A key ends with its registration, so an invalidation, which only gaudi_ipc offers, does no more.
+ */
 static ucs_status_t md_deregister(uct_md_h md, const uct_md_mem_dereg_params_t *params) {
-  (void)md;
-  if (!(params->field_mask & UCT_MD_MEM_DEREG_FIELD_MEMH) || !params->memh)
+  const uint64_t given = params->field_mask;
+  bool invalidates = (given & UCT_MD_MEM_DEREG_FIELD_FLAGS) && params->flags;
+  if (!(given & UCT_MD_MEM_DEREG_FIELD_MEMH) || !params->memh)
     return UCS_ERR_INVALID_PARAM;
-  if ((params->field_mask & UCT_MD_MEM_DEREG_FIELD_FLAGS) && params->flags)
-    return UCS_ERR_UNSUPPORTED; /* single keys cannot be invalidated */
+  if (invalidates && !of(md)->ipc)
+    return UCS_ERR_UNSUPPORTED;
+  if (invalidates && !((given & UCT_MD_MEM_DEREG_FIELD_COMPLETION) && params->comp))
+    return UCS_ERR_INVALID_PARAM;
   gaudi_memory_free(params->memh);
+  if (invalidates)
+    uct_invoke_completion(params->comp, UCS_OK);
   return UCS_OK;
 }
 
@@ -130,8 +137,9 @@ static ucs_status_t md_query(uct_md_h md, uct_md_attr_v2_t *attributes) {
   attributes->rkey_packed_size = sizeof(struct gaudi_key);
   attributes->reg_mem_types = attributes->access_mem_types = GAUDI_MEMORY_TYPES;
   attributes->flags = UCT_MD_FLAG_REG;
-  if (of(md)->ipc) {
-    attributes->flags |= UCT_MD_FLAG_NEED_RKEY;
+  if (of(md)->ipc) { /* UCP requires invalidation for UCP_ERR_HANDLING_MODE_PEER */
+    attributes->flags |= UCT_MD_FLAG_NEED_RKEY | UCT_MD_FLAG_INVALIDATE |
+                         UCT_MD_FLAG_INVALIDATE_RMA | UCT_MD_FLAG_INVALIDATE_AMO;
   } else {
     attributes->flags |= UCT_MD_FLAG_ALLOC;
     attributes->alloc_mem_types = attributes->detect_mem_types = attributes->dmabuf_mem_types =
@@ -200,8 +208,7 @@ static ucs_status_t mem_query(uct_md_h md, const void *address, size_t length,
 
 static ucs_status_t pack_22(uct_md_h md, uct_mem_h memh, void *address, size_t length,
                             const uct_md_mkey_pack_params_t *params, void *buffer) {
-  /* As in UCX's domains without UCT_MD_FLAG_INVALIDATE_*: md_deregister refuses to invalidate. */
-  (void)md, (void)address, (void)length, (void)params;
+  (void)md, (void)address, (void)length, (void)params; /* each key can be invalidated */
   return gaudi_key_pack(memh, buffer);
 }
 

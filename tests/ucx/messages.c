@@ -4,14 +4,18 @@
 #include "rig.h"
 
 #include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
 static struct {
+  ucp_err_handling_mode_t mode; /* of the endpoint */
   ucp_context_h context;
   ucp_worker_h worker;
   ucp_ep_h ep;
@@ -31,11 +35,20 @@ static ucp_address_t *swap_addresses(const int *pipes, ucp_address_t *own, size_
   return address;
 }
 
+/* The other side may close first. */
+static void on_failure(void *user, ucp_ep_h ep, ucs_status_t status) {
+  (void)user, (void)ep, (void)status;
+}
+
 static void open_side(const int *pipes) {
   const ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                                .features = UCP_FEATURE_TAG | UCP_FEATURE_RMA};
   const ucp_worker_params_t worker_params = {0};
-  ucp_ep_params_t ep_params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};
+  ucp_ep_params_t ep_params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
+                                             UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                                             UCP_EP_PARAM_FIELD_ERR_HANDLER,
+                               .err_mode = side.mode,
+                               .err_handler = {on_failure, NULL}};
   ucp_address_t *address;
   size_t length;
   assert_ok(ucp_init(&params, NULL, &side.context));
@@ -49,20 +62,25 @@ static void open_side(const int *pipes) {
   ucp_worker_release_address(side.worker, address);
 }
 
-static void wait_for(void *request) {
+static ucs_status_t result_of(void *request) {
   haul_deadline until = haul_deadline_in(INT64_C(30000000000));
-  assert_false(UCS_PTR_IS_ERR(request));
-  while (request && ucp_request_check_status(request) == UCS_INPROGRESS &&
-         haul_deadline_in(0) < until)
+  if (!UCS_PTR_IS_PTR(request))
+    return UCS_PTR_STATUS(request);
+  while (ucp_request_check_status(request) == UCS_INPROGRESS && haul_deadline_in(0) < until)
     ucp_worker_progress(side.worker);
-  if (!request)
-    return;
-  assert_ok(ucp_request_check_status(request));
+  ucs_status_t status = ucp_request_check_status(request);
   ucp_request_free(request);
+  return status;
+}
+
+static void wait_for(void *request) {
+  assert_ok(result_of(request));
 }
 
 static void close_side(void) {
-  const ucp_request_param_t param = {0};
+  const ucp_request_param_t param = {
+      .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+      .flags = side.mode == UCP_ERR_HANDLING_MODE_PEER ? UCP_EP_CLOSE_FLAG_FORCE : 0};
   wait_for(ucp_ep_close_nbx(side.ep, &param));
   ucp_worker_destroy(side.worker);
   ucp_cleanup(side.context);
@@ -172,6 +190,22 @@ static void get_by_copy(void *bytes, const void *device, size_t length) {
   assert_ok(rig_get(&copies, bytes, length, (uintptr_t)device, UCT_INVALID_RKEY));
 }
 
+static bool is_excluded(void) {
+  const char *asked = getenv("UCX_TLS");
+  return asked && !strstr(asked, "gaudi_ipc");
+}
+
+static void check_transport(void) {
+  ucp_transport_entry_t entries[16];
+  ucp_ep_attr_t attributes = {.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS,
+                              .transports = {entries, COUNT(entries), sizeof entries[0]}};
+  bool found = is_excluded();
+  assert_ok(ucp_ep_query(side.ep, &attributes));
+  for (unsigned i = 0; i < attributes.transports.num_entries; i++)
+    found |= strcmp(entries[i].transport_name, "gaudi_ipc") == 0;
+  assert_true(found);
+}
+
 static void ping(const int *pipes) {
   const ucp_request_param_t param = {0};
   open_side(pipes);
@@ -191,32 +225,110 @@ static void ping(const int *pipes) {
     assert_ok(ucp_mem_unmap(side.context, memh));
     free(bytes);
   }
+  check_transport();
   rig_close(&copies);
   leave_together(pipes);
 }
 
-static void to_another_process_and_back(void **state) {
-  int there[2], back[2], status;
+/* The other process, to be killed: offers device memory. */
+static _Noreturn void offer(const int *pipes) {
+  ucp_mem_h memh;
+  void *packed;
+  size_t size;
+  open_side(pipes);
+  uint64_t address = (uintptr_t)device_memory(MIB, &memh);
+  assert_ok(ucp_rkey_pack(side.context, memh, &packed, &size));
+  assert_int_equal(write(pipes[1], &address, sizeof address), sizeof address);
+  assert_int_equal(write(pipes[1], packed, size), size);
+  for (;;)
+    ucp_worker_progress(side.worker);
+}
+
+/* Starts the other process, by exec, as UCX must not run in a forked child. */
+static pid_t start_other(const char *part, int pipes[2]) {
+  int there[2], back[2];
   static char self[4096], reading[16], writing[16];
-  (void)state;
   assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
   assert_int_equal(pipe(there) || pipe(back), 0);
   snprintf(reading, sizeof reading, "%d", there[0]);
   snprintf(writing, sizeof writing, "%d", back[1]);
   pid_t child = fork();
   if (child == 0) {
-    execl(self, self, reading, writing, NULL); /* UCX must not run in a forked child */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    execl(self, self, reading, writing, part, NULL);
     _exit(4);
   }
-  ping((const int[]){back[0], there[1]});
+  pipes[0] = back[0];
+  pipes[1] = there[1];
+  return child;
+}
+
+static void exchange(const char *part) {
+  int pipes[2], status;
+  pid_t child = start_other(part, pipes);
+  ping(pipes);
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
 }
 
+static void to_another_process_and_back(void **state) {
+  (void)state;
+  side.mode = UCP_ERR_HANDLING_MODE_NONE;
+  exchange("echo");
+}
+
+/* For programs that survive the end of their peers. */
+static void handle_errors(void) {
+  if (is_excluded()) {
+    print_message("skipped: UCX_TLS excludes gaudi_ipc\n");
+    skip();
+  }
+  side.mode = UCP_ERR_HANDLING_MODE_PEER;
+}
+
+static void with_errors_of_peers(void **state) {
+  (void)state;
+  handle_errors();
+  exchange("echo-errors");
+}
+
+static void a_peer_dies(void **state) {
+  const ucp_request_param_t param = {0};
+  int pipes[2], status;
+  uint64_t address;
+  char packed[1024];
+  ucp_rkey_h key;
+  (void)state;
+  handle_errors();
+  uint8_t *bytes = malloc(MIB);
+  pid_t child = start_other("offer", pipes);
+  open_side(pipes);
+  assert_int_equal(read(pipes[0], &address, sizeof address), sizeof address);
+  assert_true(read(pipes[0], packed, sizeof packed) > 0);
+  assert_ok(ucp_ep_rkey_unpack(side.ep, packed, &key));
+  wait_for(ucp_get_nbx(side.ep, bytes, MIB, address, key, &param));
+  check_transport();
+  kill(child, SIGKILL);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  rig_quiet(true);
+  assert_true(UCS_STATUS_IS_ERR(result_of(ucp_get_nbx(side.ep, bytes, MIB, address, key, &param))));
+  ucp_rkey_destroy(key);
+  close_side();
+  rig_quiet(false);
+  free(bytes);
+}
+
 int main(int count, char **arguments) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(at_each_size),
-                                     cmocka_unit_test(to_another_process_and_back)};
-  if (count == 3)
-    return echo((const int[]){atoi(arguments[1]), atoi(arguments[2])});
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(at_each_size), cmocka_unit_test(to_another_process_and_back),
+      cmocka_unit_test(with_errors_of_peers), cmocka_unit_test(a_peer_dies)};
+  if (count == 4) {
+    const int pipes[] = {atoi(arguments[1]), atoi(arguments[2])};
+    if (strcmp(arguments[3], "echo") != 0)
+      side.mode = UCP_ERR_HANDLING_MODE_PEER;
+    if (strcmp(arguments[3], "offer") == 0)
+      offer(pipes);
+    return echo(pipes);
+  }
   return cmocka_run_group_tests_name("ucx/messages", tests, NULL, NULL);
 }

@@ -11,8 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LENGTH (5 * MIB + 3)
-#define BLOCKS 3u
+#define LENGTH     (5 * MIB + 3)
+#define BLOCKS     3u
+#define INVALIDATE 200u
 
 /* The owner's interface and blocks. */
 struct offer {
@@ -23,7 +24,7 @@ struct offer {
 
 static struct {
   pid_t owner;
-  int request; /* a byte: verify that block; end of file: exit */
+  int request; /* a byte: verify that block; INVALIDATE + a block; end of file: exit */
   int response;
   struct offer offer;
 } peer;
@@ -37,7 +38,22 @@ static void read_all(int fd, void *bytes, size_t length) {
   }
 }
 
-/* Fills each block with a pattern, and verifies blocks on request. */
+static void invalidate(const struct rig *rig, uct_mem_h *memh) {
+  struct waiter waiter;
+  const uct_md_mem_dereg_params_t end = {.field_mask = UCT_MD_MEM_DEREG_FIELD_MEMH |
+                                                       UCT_MD_MEM_DEREG_FIELD_FLAGS |
+                                                       UCT_MD_MEM_DEREG_FIELD_COMPLETION,
+                                         .flags = UCT_MD_MEM_DEREG_FLAG_INVALIDATE,
+                                         .memh = *memh,
+                                         .comp = &waiter.completion};
+  waiter_init(&waiter);
+  assert_ok(uct_md_mem_dereg_v2(rig->md, &end));
+  assert_int_equal(waiter.calls, 1);
+  assert_ok(waiter.status);
+  *memh = NULL;
+}
+
+/* Fills each block with a pattern, and verifies and invalidates blocks on request. */
 static void owner_main(int request, int response) {
   static uint8_t bytes[LENGTH];
   struct rig rig, copy;
@@ -62,13 +78,18 @@ static void owner_main(int request, int response) {
     _exit(3);
   while (read(request, &which, 1) == 1) {
     uint8_t good = 1;
-    assert_ok(rig_get(&copy, bytes, LENGTH, offer.addresses[which % BLOCKS], UCT_INVALID_RKEY));
-    pattern_check(bytes, LENGTH, 100 + which);
+    if (which >= INVALIDATE) {
+      invalidate(&rig, &offered[which - INVALIDATE]);
+    } else {
+      assert_ok(rig_get(&copy, bytes, LENGTH, offer.addresses[which % BLOCKS], UCT_INVALID_RKEY));
+      pattern_check(bytes, LENGTH, 100 + which);
+    }
     if (write(response, &good, 1) != 1)
       _exit(3);
   }
   for (unsigned i = 0; i < BLOCKS; i++) {
-    assert_ok(uct_md_mem_dereg(rig.md, offered[i]));
+    if (offered[i])
+      assert_ok(uct_md_mem_dereg(rig.md, offered[i]));
     rig_free(&copy, &blocks[i]);
   }
   rig_close(&copy);
@@ -144,6 +165,13 @@ static int tear_down(void **state) {
   return 0;
 }
 
+static void ask_owner(uint8_t what) {
+  uint8_t good = 0;
+  assert_int_equal(write(peer.request, &what, 1), 1);
+  read_all(peer.response, &good, 1);
+  assert_int_equal(good, 1);
+}
+
 static void move_both_ways(void) {
   for (unsigned i = 0; i < BLOCKS; i++) {
     memset(bytes, 0, LENGTH);
@@ -151,10 +179,7 @@ static void move_both_ways(void) {
     pattern_check(bytes, LENGTH, i);
     pattern_fill(bytes, LENGTH, 100 + i);
     assert_ok(rig_put(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey));
-    uint8_t which = (uint8_t)i, good = 0;
-    assert_int_equal(write(peer.request, &which, 1), 1);
-    read_all(peer.response, &good, 1);
-    assert_int_equal(good, 1);
+    ask_owner((uint8_t)i);
   }
 }
 
@@ -174,10 +199,7 @@ static void between_two_devices(void **state) {
   pattern_fill(bytes, LENGTH, 101);
   assert_ok(rig_put(&copy, bytes, LENGTH, (uintptr_t)own_block.address, own_block.key.rkey));
   assert_ok(rig_put(&rig, own_block.address, LENGTH, peer.offer.addresses[1], keys[1].rkey));
-  uint8_t which = 1, good = 0;
-  assert_int_equal(write(peer.request, &which, 1), 1);
-  read_all(peer.response, &good, 1);
-  assert_int_equal(good, 1);
+  ask_owner(1);
   rig_free(&copy, &own_block);
   rig_close(&copy);
 }
@@ -213,6 +235,22 @@ static void ranges_outside_the_key_are_refused(void **state) {
                    UCS_ERR_INVALID_ADDR);
   assert_int_equal(rig_get(&rig, bytes, 1, peer.offer.addresses[0], UCT_INVALID_RKEY),
                    UCS_ERR_INVALID_ADDR);
+}
+
+/* Used before, or not. */
+static void invalidated_memory_is_out_of_reach(void **state) {
+  (void)state;
+  assert_ok(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[0], keys[0].rkey));
+  ask_owner(INVALIDATE);
+  ask_owner(INVALIDATE + 1);
+  rig_quiet(true);
+  for (unsigned i = 0; i < 2; i++) {
+    assert_true(
+        UCS_STATUS_IS_ERR(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey)));
+    assert_true(
+        UCS_STATUS_IS_ERR(rig_put(&rig, bytes, LENGTH, peer.offer.addresses[i], keys[i].rkey)));
+  }
+  assert_ok(rig_get(&rig, bytes, LENGTH, peer.offer.addresses[2], keys[2].rkey));
 }
 
 /* UCP does not ask for it, as the own process is not reachable, but UCX's tests do. */
@@ -298,6 +336,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test_setup_teardown(between_two_devices, set_up, tear_down),
       cmocka_unit_test_setup_teardown(several_at_a_time, set_up, tear_down),
       cmocka_unit_test_setup_teardown(ranges_outside_the_key_are_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(invalidated_memory_is_out_of_reach, set_up, tear_down),
       cmocka_unit_test_setup_teardown(the_own_process_is_copied, set_up, tear_down),
       cmocka_unit_test_setup_teardown(endpoints_know_their_interface, set_up, tear_down),
       cmocka_unit_test(another_pid_namespace),
