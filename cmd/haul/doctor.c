@@ -98,7 +98,9 @@ static int check_names(const struct command *self, const struct checks *checks, 
   for (size_t i = 0; i < names->count && !unknown; i++)
     if (!checks_know(checks, names->items[i]))
       unknown = names->items[i];
-  return unknown ? options_wrong(self, "unknown check or backend '%s'", unknown) : EXIT_DONE;
+  return unknown ? options_wrong(self, "unknown check or backend '%s': `haul doctor` lists them",
+                                 unknown)
+                 : EXIT_DONE;
 }
 
 static int run_doctor(const struct command *self, char **operands) {

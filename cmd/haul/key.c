@@ -28,7 +28,7 @@ static const struct option_spec options[] = {
 
 static int make(const char *path, const char *name) {
   if (haul_key_new(path, name ? name : "haul") != 0)
-    return fail_library("cannot make a key");
+    return fail_library("cannot make a key in %s", path);
   fprintf(stderr, "%s is a new key; copy the file to both sides and set HAUL_KEY=%s there\n", path,
           path);
   return EXIT_DONE;
@@ -59,7 +59,7 @@ static int show(const char *path, int as_json) {
   struct haul_key *keys = must_realloc(NULL, count * sizeof *keys);
   if (haul_key_list(path, keys, &count) != 0) {
     free(keys);
-    return fail_library("cannot show the keys");
+    return fail_library("cannot show the keys of %s", path);
   }
   if (as_json)
     print_key_json(keys, count);

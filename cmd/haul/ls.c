@@ -227,7 +227,8 @@ static int run_ls(const struct command *self, char **operands) {
   if (given.follow)
     return options_wrong(self, "--follow requires a directory, etcd://HOST[:PORT]/PREFIX");
   if (!target_or_node_parse(operands[0], &target))
-    return options_wrong(self, "invalid address '%s'", operands[0]);
+    return options_wrong(
+        self, "invalid address '%s': expected HOST[:PORT], unix:///PATH or etcd://…", operands[0]);
   if (target.name) {
     const struct exported exported = {
         .target = &target, .text = operands[0], .timeout = given.timeout, .json = given.json};

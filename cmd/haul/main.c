@@ -51,7 +51,14 @@ static int unknown_command(const char *name) {
   return EXIT_USAGE;
 }
 
+static int too_many(const char *word) {
+  fail_because("show the use: haul help", "too many operands: '%s'", word);
+  return EXIT_USAGE;
+}
+
 static int help(int argc, char **argv) {
+  if (argc > 2)
+    return too_many(argv[2]);
   if (argc < 2) {
     print_overview(stdout);
     return EXIT_DONE;
@@ -67,7 +74,9 @@ static bool is_either(const char *text, const char *one, const char *other) {
   return strcmp(text, one) == 0 || strcmp(text, other) == 0;
 }
 
-static int version(void) {
+static int version(int argc, char **argv) {
+  if (argc > 1)
+    return too_many(argv[1]);
   printf("haul %d.%d.%d (libhaul %s)\n", HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR, HAUL_VERSION_PATCH,
          haul_version());
   return EXIT_DONE;
@@ -79,7 +88,7 @@ static int dispatch(int argc, char **argv) {
     return EXIT_USAGE;
   }
   if (is_either(argv[1], "--version", "-V") || strcmp(argv[1], "version") == 0)
-    return version();
+    return version(argc - 1, argv + 1);
   if (is_either(argv[1], "--help", "-h") || strcmp(argv[1], "help") == 0)
     return help(argc - 1, argv + 1);
   const struct command *command = find_command(argv[1]);

@@ -178,9 +178,10 @@ static int check_values(const struct command *self, char **operands) {
   if (!given.server && !operands[0])
     return options_wrong(self, "missing operand: the address of the server, or --server");
   if (given.size % sizeof(uint32_t) || given.size == 0 || given.size > PINGPONG_SIZE_MAX)
-    return options_wrong(self, "invalid --size: expected a multiple of 4, at most 1G");
+    return options_wrong(self, "invalid --size %llu: expected a multiple of 4, at most 1G",
+                         (unsigned long long)given.size);
   if (given.iterations > PINGPONG_ITERATIONS_MAX)
-    return options_wrong(self, "invalid --iterations: expected at most %d",
+    return options_wrong(self, "invalid --iterations %u: expected at most %d", given.iterations,
                          PINGPONG_ITERATIONS_MAX);
   return EXIT_DONE;
 }

@@ -43,7 +43,8 @@ static int next_message(struct side *side, struct haul_message *message, haul_de
     if (side->peer && haul_peer_status(side->peer))
       return fail_library(PEER_LOST);
     if (now_ns() >= until)
-      return fail_because(NULL, "timed out waiting for the other side");
+      return fail_because("check that `haul pingpong` runs there and is not stopped",
+                          "timed out waiting for the other side");
   }
 }
 

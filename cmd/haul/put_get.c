@@ -140,9 +140,14 @@ static int put_all(struct job *job) {
 
 static int prepare_get(struct job *job) {
   uint64_t size = haul_remote_length(job->session.remote);
-  uint64_t room = given.offset < size ? size - given.offset : 0;
+  if (given.offset >= size)
+    return fail_because("`haul ls` shows the sizes of regions",
+                        "cannot read from %s: offset %llu is not below its end at %llu",
+                        job->target_text, (unsigned long long)given.offset,
+                        (unsigned long long)size);
+  uint64_t room = size - given.offset;
   job->length = given.length ? given.length : room;
-  if (job->length == 0 || job->length > room)
+  if (job->length > room)
     return fail_because("`haul ls` shows the sizes of regions",
                         "cannot read from %s: %llu bytes from offset %llu exceed its %llu bytes",
                         job->target_text, (unsigned long long)job->length,

@@ -170,6 +170,18 @@ static int handle_option(const struct command *command, int found, char **argv) 
   return store(command, spec, optarg);
 }
 
+/* The words at the start of the usage are the operands. */
+static int check_count(const struct command *command, char **operands, int count) {
+  const char *missing = command->usage;
+  if (count > command->most)
+    return options_wrong(command, "too many operands: '%s'", operands[command->most]);
+  if (count >= command->least)
+    return EXIT_DONE;
+  for (int i = 0; i < count; i++)
+    missing = strchr(missing, ' ') + 1;
+  return options_wrong(command, "missing operand %.*s", (int)strcspn(missing, " "), missing);
+}
+
 bool options_parse(const struct command *command, int argc, char **argv, char ***operands,
                    int *status) {
   struct option list[OPTIONS_MAX + 2];
@@ -186,13 +198,8 @@ bool options_parse(const struct command *command, int argc, char **argv, char **
     return false;
   }
   *operands = argv + optind;
-  int count = argc - optind;
-  if (count < command->least || count > command->most) {
-    *status =
-        options_wrong(command, count < command->least ? "missing operand" : "too many operands");
-    return false;
-  }
-  return true;
+  *status = check_count(command, *operands, argc - optind);
+  return *status == EXIT_DONE;
 }
 
 static void print_option(const struct command *command, const struct option_spec *spec, FILE *out) {

@@ -75,7 +75,8 @@ int outfile_open(struct outfile *file, const char *path, uint64_t length) {
   if (!exists && errno != ENOENT)
     return fail_open(file);
   if (exists && S_ISDIR(old.st_mode))
-    return fail_system(EISDIR, "cannot create %s", path);
+    return fail_because("name a file in this folder", "cannot create %s: %s", path,
+                        strerror(EISDIR));
   if (!exists && strlen(path) >= sizeof(file->path))
     return fail_system(ENAMETOOLONG, "cannot create %s", path);
   if (!exists)
