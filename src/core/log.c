@@ -51,7 +51,7 @@ HAUL_API int haul_log_set(enum haul_log_level level,
   if (code)
     return code;
   if (take && (level < HAUL_LOG_ERROR || level > HAUL_LOG_DEBUG))
-    return error_set(HAUL_EINVAL, 0, NULL, "HAUL_LOG_ERROR to HAUL_LOG_DEBUG", "no such level");
+    return error_set(HAUL_EINVAL, 0, NULL, "use HAUL_LOG_ERROR to HAUL_LOG_DEBUG", "no such level");
   pthread_mutex_lock(&settings.lock);
   settings.take = take;
   settings.user = user;

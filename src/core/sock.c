@@ -98,8 +98,8 @@ static int parse_tcp(const char *text, const char *rest, int64_t until, struct a
   errno = 0;
   long number = strtol(port, &end, 10);
   if (*end || errno || port[0] < '0' || port[0] > '9' || number > 65535)
-    return error_set(HAUL_EADDRESS, 0, text, "a port is 0 to 65535", "\"%.32s\" is not a port",
-                     port);
+    return error_set(HAUL_EADDRESS, 0, text, "write a port of 0 to 65535",
+                     "\"%.32s\" is not a port", port);
   char digits[24]; /* without leading zeros */
   snprintf(digits, sizeof digits, "%ld", number);
   int code = resolve(host, digits, text, until, &address->storage, &address->length);

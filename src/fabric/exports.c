@@ -150,10 +150,8 @@ bool name_is_valid(const char *name, size_t most) {
 /* Grows both arrays if needed, and picks a free slot. With the lock. */
 static int reserve_slot(struct exports *exports, uint32_t *slot) {
   if (exports->count == exports->limit)
-    return error_set(
-        HAUL_ELIMIT, 0, NULL,
-        "raise max_regions of the node's configuration, or publish fewer, larger regions",
-        "%u regions are published, the limit of this node", exports->limit);
+    return error_set(HAUL_ELIMIT, 0, NULL, "raise max_regions, or publish fewer, larger regions",
+                     "%u regions are published, the limit of this node", exports->limit);
   if (exports->count == exports->slots) {
     uint32_t slots = exports->slots ? exports->slots * 2 : 16;
     slots = slots < exports->limit ? slots : exports->limit;
@@ -256,7 +254,8 @@ int exports_add(struct exports *exports, struct haul_region *region, const char 
                 const struct haul_grant *grants, size_t count, uint64_t *handle) {
   if (!name_is_valid(name, NAME_MAX_BYTES))
     return error_set(HAUL_EINVAL, 0, name && strlen(name) <= NAME_MAX_BYTES ? name : NULL,
-                     "use 1 to 255 printable ASCII characters without blanks", "invalid name");
+                     "pass a name of 1 to 255 printable ASCII characters without blanks",
+                     "invalid name");
   int code = check_grants(name, grants, count);
   if (code)
     return code;

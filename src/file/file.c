@@ -324,7 +324,10 @@ static void open_direct(struct haul_file *file) {
 static int check_file(int descriptor) {
   struct stat stat;
   int flags = fcntl(descriptor, F_GETFL);
-  if (flags < 0 || fstat(descriptor, &stat) != 0)
+  if (flags < 0)
+    return library->error(HAUL_EINVAL, errno, NULL, "pass an open descriptor",
+                          "the descriptor %d is not open", descriptor);
+  if (fstat(descriptor, &stat) != 0)
     return library->error_system(errno, "the descriptor", "fstat");
   if (!S_ISREG(stat.st_mode) || flags & O_PATH || (flags & O_ACCMODE) == O_WRONLY)
     return library->error(HAUL_EINVAL, 0, NULL, NULL,

@@ -270,9 +270,7 @@ int error_range(const void *address, size_t length, const char *hint, const char
 }
 
 int error_descriptor(int system, const char *why) {
-  return error_set(HAUL_ETICKET, system, NULL,
-                   "send the descriptor that haul_region_export gave together with this ticket",
-                   "%s", why);
+  return error_set(HAUL_ETICKET, system, NULL, "send its descriptor too", "%s", why);
 }
 
 int error_length(size_t length) {

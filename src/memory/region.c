@@ -441,10 +441,9 @@ __attribute__((cold)) int region_enroll(struct haul_region *region, uint16_t kin
 int region_check(const struct haul_region *region, uint64_t offset, uint64_t length) {
   if (offset <= region->memory.length && length <= region->memory.length - offset)
     return 0;
-  const char *object =
-      error_object("%llu+%llu", (unsigned long long)offset, (unsigned long long)length);
-  return error_set(HAUL_ERANGE, 0, object, "check offset and length",
-                   "the range ends outside the region of %zu bytes", region->memory.length);
+  return error_set(HAUL_ERANGE, 0, NULL, "check the offset and the length",
+                   "offset %llu + length %llu exceeds the region of %zu bytes",
+                   (unsigned long long)offset, (unsigned long long)length, region->memory.length);
 }
 
 /* Is it released early or possibly in use by peers? */

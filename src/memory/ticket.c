@@ -69,7 +69,7 @@ static int check_envelope(const struct haul_ticket *packed, struct wire *wire) {
     return bad_ticket("these bytes are not a ticket");
   unsigned version = wire_get16(wire);
   if (version != TICKET_VERSION)
-    return error_set(HAUL_ETICKET, 0, NULL, "use the same haul on both sides",
+    return error_set(HAUL_ETICKET, 0, NULL, "run the same version of haul on both sides",
                      "the ticket has version %u, this library reads version %d", version,
                      TICKET_VERSION);
   if (wire_get64(&sum) != XXH3_64bits(packed->bytes, SUMMED))

@@ -147,8 +147,7 @@ static struct outgoing *new_frame(enum control_type type, uint32_t request, size
 static int queue_frame(struct haul_peer *peer, struct outgoing *frame) {
   if (peer->closed) {
     alloc_free(frame);
-    return error_set(HAUL_EPEER, 0, peer->base.name, "connect again", "%s",
-                     peer->base.ended_reason);
+    return error_set(HAUL_EPEER, 0, peer->base.name, NULL, "%s", peer->base.ended_reason);
   }
   peer->sent_at = clock_now();
   if (list_empty(&peer->outgoing))
@@ -270,9 +269,7 @@ int control_request(struct request *request, enum control_type type, const void 
     return request->code ? error_restore(&request->error) : 0;
   if (node_is_closed(peer->node))
     return error_code(HAUL_ECLOSED, peer->base.name);
-  return error_set(HAUL_ETIMEDOUT, 0, peer->base.name,
-                   "check that the peer's process runs and makes progress, or allow more time",
-                   "no response from the peer in time");
+  return error_set(HAUL_ETIMEDOUT, 0, peer->base.name, NULL, "no response from the peer in time");
 }
 
 static int on_response(struct haul_peer *peer, uint32_t id, struct wire *in) {

@@ -44,9 +44,11 @@ HAUL_API int haul_port_list(haul_node *node, struct haul_place from, struct haul
   if (code)
     return code;
   const struct provider *provider = provider_of(from.kind);
-  if (!provider || from.device >= provider_devices(provider))
-    return error_set(HAUL_EPLACE, 0, NULL, "list the devices: haul info",
-                     "there is no such device");
+  if (!provider || from.device >= provider_devices(provider)) {
+    char place[32];
+    return error_set(HAUL_EPLACE, 0, haul_place_format(from, place, sizeof place),
+                     "list the devices: haul info", "there is no such device");
+  }
   struct haul_device device;
   size_t all = 0;
   describe_device(provider, from.device, &device);

@@ -178,10 +178,13 @@ static int refused(const struct dial *dial) {
   const struct welcome *welcome = &dial->welcome;
   if (welcome->code == HAUL_EVERSION || welcome->lowest > PROTOCOL_HIGHEST ||
       welcome->highest < PROTOCOL_LOWEST)
-    return error_set(HAUL_EVERSION, 0, dial->text, "install the same version of haul on both sides",
+    return error_set(HAUL_EVERSION, 0, dial->text, NULL,
                      "the peer speaks protocol versions %u to %u, this side %d to %d",
                      welcome->lowest, welcome->highest, PROTOCOL_LOWEST, PROTOCOL_HIGHEST);
-  return error_set(welcome->code, 0, dial->text, "see the log of the peer's node",
+  return error_set(welcome->code, 0, dial->text,
+                   welcome->code == HAUL_EAUTH
+                       ? "compare HAUL_KEY of both sides, and see the log of the peer's node"
+                       : "see the log of the peer's node",
                    "the peer refused the connection: %s", error_quote(welcome->reason));
 }
 

@@ -235,10 +235,9 @@ HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes,
   if (code)
     return code;
   if (length > HAUL_MESSAGE_MAX)
-    return error_set(
-        HAUL_ELIMIT, 0, peer->base.name,
-        "write the bytes to a region of the peer, and send a message when they are there",
-        "a message of %zu bytes exceeds the limit of %d", length, HAUL_MESSAGE_MAX);
+    return error_set(HAUL_ELIMIT, 0, peer->base.name,
+                     "write the bytes to a region of the peer, then send a message",
+                     "a message of %zu bytes exceeds the limit of %d", length, HAUL_MESSAGE_MAX);
   code = message_reserve(peer, length, until);
   if (code)
     return code;

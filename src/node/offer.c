@@ -144,7 +144,7 @@ HAUL_API int haul_message_offer(haul_peer *peer, uint64_t tag, haul_region *regi
   if (code == 0)
     code = region_check(region, offset, length);
   if (code == 0 && peer->base.version < OFFER_VERSION)
-    code = error_set(HAUL_ENOTSUP, 0, peer->base.name, "install the same version on both sides",
+    code = error_set(HAUL_ENOTSUP, 0, peer->base.name, "run the same version of haul on both sides",
                      "the peer's version of haul has no offers");
   if (code == 0)
     code = message_reserve(peer, OFFER_COST, until);

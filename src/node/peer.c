@@ -75,9 +75,7 @@ void peer_fail(struct haul_peer *peer, int code, const char *reason) {
 
 int peer_check(struct haul_peer *peer) {
   int ended = atomic_load(&peer->base.ended);
-  return ended
-             ? error_set(ended, 0, peer->base.name, "connect again", "%s", peer->base.ended_reason)
-             : 0;
+  return ended ? error_set(ended, 0, peer->base.name, NULL, "%s", peer->base.ended_reason) : 0;
 }
 
 static void link_fail(struct link *link, int code, const char *reason) {

@@ -201,6 +201,6 @@ int share_settle(struct haul_peer *next, haul_deadline until) {
   close_unsettled(next);
   if (loop_wait(node->loop, are_settled, NULL, next, until))
     return 0;
-  return error_set(HAUL_ETIMEDOUT, 0, next->base.name, "connect again, with a longer deadline",
+  return error_set(HAUL_ETIMEDOUT, 0, next->base.name, NULL,
                    "abandoned writes of an earlier connection may still land there");
 }

@@ -38,7 +38,8 @@ int transfer_check_rights(const struct haul_remote *remote, const struct haul_re
                      : rights == HAUL_READ ? "read"
                                            : "read and write");
   if (operation != HAUL_OP_WRITE && !region->memory.writable)
-    return error_set(HAUL_EACCESS, 0, remote->name, NULL, "the local memory is read-only");
+    return error_set(HAUL_EACCESS, 0, remote->name, "read into writable memory",
+                     "the local memory is read-only");
   return 0;
 }
 
@@ -62,7 +63,7 @@ int transfer_bad_call(const struct haul_remote *remote, const struct haul_region
                      "the local region was released");
   if (!memory_alive(&region->memory))
     return error_released(remote->name);
-  return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, "connect again", "%s",
+  return error_set(atomic_load(&remote->link->ended), 0, remote->link->name, NULL, "%s",
                    remote->link->ended_reason);
 }
 
@@ -85,7 +86,8 @@ int transfer_check_options(const struct haul_transfer_options *given,
                      "invalid size of the options: %zu", given->size);
   memcpy(options, given, given->size < sizeof *options ? given->size : sizeof *options);
   if (options->flags & ~(HAUL_REQUIRE_ZERO_COPY | HAUL_CHECKSUM | HAUL_MORE | HAUL_CPU_TIME))
-    return error_set(HAUL_EINVAL, 0, NULL, NULL, "unknown flags 0x%x", options->flags);
+    return error_set(HAUL_EINVAL, 0, NULL, "use flags of haul_transfer(3)", "unknown flags 0x%x",
+                     options->flags);
   if (options->priority < HAUL_PRIORITY_LOW || options->priority > HAUL_PRIORITY_HIGH)
     return error_set(HAUL_EINVAL, 0, NULL, "use a value of enum haul_priority",
                      "invalid priority '%d': expected -1, 0 or 1", options->priority);
@@ -93,7 +95,8 @@ int transfer_check_options(const struct haul_transfer_options *given,
     return 0;
   const struct transport *only = transport_named(options->only);
   if (!only)
-    return error_set(HAUL_EINVAL, 0, options->only, "list the paths: haul info", "unknown path");
+    return error_set(HAUL_EINVAL, 0, options->only, "list the paths: haul info",
+                     "unknown path '%.15s'", options->only);
   options->only = only->name;
   return 0;
 }

@@ -326,7 +326,8 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
     return error_set(HAUL_EINVAL, 0, NULL, NULL,
                      "region, remote, paths or count is NULL, or the operation is unknown");
   if (operation_is_atomic(operation) && length != 8)
-    return error_set(HAUL_EINVAL, 0, remote->name, NULL, "an atomic operation has 8 bytes");
+    return error_set(HAUL_EINVAL, 0, remote->name, "pass a length of 8",
+                     "an atomic operation has 8 bytes");
   struct haul_transfer_options completed;
   code = transfer_check_rights(remote, local, operation);
   if (code == 0)

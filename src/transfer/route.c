@@ -145,9 +145,9 @@ static int no_path(const struct haul_remote *remote, const struct route *route,
   int ended = atomic_load(&remote->link->ended);
   int failing = atomic_load(&remote->link->failing);
   if (ended)
-    return error_set(ended, 0, remote->name, "connect again", "%s", remote->link->ended_reason);
+    return error_set(ended, 0, remote->name, NULL, "%s", remote->link->ended_reason);
   if (failing)
-    return error_set(failing, 0, remote->name, "connect again", "the connection to the peer broke");
+    return error_set(failing, 0, remote->name, NULL, "the connection to the peer broke");
   for (size_t i = 0; transport_at(i) && at < sizeof reasons; i++)
     at += (size_t)snprintf(reasons + at, sizeof reasons - at, "%snot %s: %s", i ? "; " : "",
                            transport_at(i)->name, route_refusal(remote, route, i, constraints));

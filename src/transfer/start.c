@@ -396,7 +396,7 @@ static int check_atomic(const struct haul_remote *remote, const struct haul_regi
   if (code)
     return code;
   if (piece->local % 8 || piece->remote % 8)
-    return error_set(HAUL_EINVAL, 0, remote->name, NULL,
+    return error_set(HAUL_EINVAL, 0, remote->name, "pass a multiple of 8",
                      "the %s offset %llu of an atomic operation is not a multiple of 8",
                      piece->local % 8 ? "local" : "remote",
                      (unsigned long long)(piece->local % 8 ? piece->local : piece->remote));

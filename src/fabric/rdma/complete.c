@@ -204,7 +204,7 @@ __attribute__((cold)) void rdma_end_revoked(struct rdma_endpoint *endpoint) {
       retire_revoked(&endpoint->rails[i]->waiting.queues[rank], &ended);
   retire_revoked(&endpoint->acquiring, &ended);
   combiner_unlock(&endpoint->combiner);
-  error_set(HAUL_ESTALE, 0, NULL, "look the region up again", "the peer withdrew the region");
+  error_set(HAUL_ESTALE, 0, NULL, NULL, "the peer withdrew the region");
   jobs_end(&ended);
 }
 

@@ -360,7 +360,7 @@ void rdma_enqueue_jobs(struct combiner *combiner, struct list *jobs) {
 
 __attribute__((cold)) static void set_reject_error(const struct rdma_endpoint *endpoint, int code) {
   if (code == HAUL_ESTALE)
-    error_set(code, 0, NULL, "look the region up again", "the peer withdrew the region");
+    error_set(code, 0, NULL, NULL, "the peer withdrew the region");
   else
     error_set(code, 0, NULL, NULL, "%s",
               code == HAUL_EPATH ? endpoint_reason(&endpoint->base) : "");

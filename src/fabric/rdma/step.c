@@ -187,8 +187,7 @@ static int poll_responses(struct rdma_job *job) {
     return error_set(HAUL_ECHECKSUM, 0, NULL, "keep the source unchanged until the transfer ends",
                      "checksum mismatch between source and destination");
   if (job->response == HAUL_ESTALE)
-    return error_set(HAUL_ESTALE, 0, NULL, "look the region up again",
-                     "the peer withdrew the region");
+    return error_set(HAUL_ESTALE, 0, NULL, NULL, "the peer withdrew the region");
   return job->response
              ? error_set(job->response, 0, NULL, NULL, "the peer failed its step of the transfer")
              : 0;

@@ -193,7 +193,7 @@ static void end_work(struct tcp_endpoint *endpoint, struct work *work, int code)
 }
 
 __attribute__((cold)) static int rejection(int code) {
-  const char *hint = code == HAUL_ESTALE    ? "look it up again: it was released or unpublished"
+  const char *hint = code == HAUL_ESTALE    ? NULL
                      : code == HAUL_EACCESS ? "have its owner publish it with this right"
                      : code == HAUL_EINVAL  ? "have its owner align the region to 8 bytes"
                                             : "read the peer's log";
