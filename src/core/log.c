@@ -102,7 +102,9 @@ static void make_line(struct log *log, enum log_event event, const struct haul_l
     if (!is_given(field) || line->line.count == FIELDS_MAX)
       continue;
     line->fields[line->line.count++] = (struct haul_log_field){field->key, at};
-    at = stpcpy(at, field->value) + 1;
+    size_t length = strlen(field->value) + 1;
+    memcpy(at, field->value, length);
+    at += length;
   }
   line->log = log;
   line->line.level = events[event].level;

@@ -77,7 +77,7 @@ static bool split_host(const char *text, char *host, size_t host_size, const cha
       return false;
     from++;
     length -= 2;
-  } else if (memchr(text, ':', length)) {
+  } else if (strchr(text, ':') != colon) {
     return false;
   }
   if (length >= host_size)

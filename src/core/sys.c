@@ -55,7 +55,7 @@ static bool has_nodes(void) {
   if (known == 0) {
     char text[64];
     file_read("/sys/devices/system/node/online", text, sizeof text);
-    known = strpbrk(text, ",-") ? 2 : 1;
+    known = text[strcspn(text, ",-")] ? 2 : 1;
   }
   return known == 2;
 }

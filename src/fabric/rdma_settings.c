@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "fabric/rdma_settings.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +28,7 @@ static const char *read_entry(enum rdma_setting which, const char *text, struct 
     return NULL;
   if (which != RDMA_NICS) {
     text = *end == ':' ? end + 1 : text;
-    if (!isdigit((unsigned char)*text))
+    if (*text < '0' || *text > '9')
       return NULL;
     entry->number = strtoull(text, &end, strncmp(text, "0x", 2) == 0 ? 16 : 10);
   }
@@ -51,7 +50,8 @@ bool rdma_setting_assign(struct rdma_settings *settings, enum rdma_setting which
     if (*at == '\0')
       break;
   }
-  strcpy(into, automatic ? "" : text);
+  text = automatic ? "" : text;
+  memcpy(into, text, strlen(text) + 1);
   return true;
 }
 
@@ -76,7 +76,7 @@ bool rdma_setting_finds_stranger(const struct rdma_settings *settings, enum rdma
   const char *at = settings ? settings->texts[which] : "";
   struct entry entry;
   for (; *at && (at = read_entry(which, at, &entry)); at += *at == ',') {
-    strcpy(name, entry.nic);
+    memcpy(name, entry.nic, sizeof entry.nic);
     if (*name && !is_nic(user, name))
       return true;
   }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "node/config.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -82,10 +81,10 @@ static int read_environment(struct config *config) {
 }
 
 static char *trim(char *text) {
-  while (isspace((unsigned char)*text))
-    text++;
+  static const char blanks[] = " \t\n\v\f\r";
+  text += strspn(text, blanks);
   size_t length = strlen(text);
-  while (length > 0 && isspace((unsigned char)text[length - 1]))
+  while (length > 0 && strchr(blanks, text[length - 1]))
     text[--length] = '\0';
   return text;
 }

@@ -59,7 +59,7 @@ struct registration {
 static void add_address(struct haul_directory_entry *entry, const char *address) {
   if (entry->address_count < HAUL_DIRECTORY_ADDRESSES && *address &&
       strlen(address) < sizeof entry->addresses[0])
-    strcpy(entry->addresses[entry->address_count++], address);
+    memcpy(entry->addresses[entry->address_count++], address, strlen(address) + 1);
 }
 
 /* "tcp://HOST:PORT", whose host the readers resolve, or a Unix socket. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stddef.h>
@@ -159,7 +158,7 @@ static const struct unit *units_of(const struct setting *setting) {
 /* Digits and a unit, nothing else. */
 static bool parse_digits(const char *text, const struct unit *units, uint64_t *number) {
   char *end;
-  if (!isdigit((unsigned char)*text))
+  if (*text < '0' || *text > '9')
     return false;
   errno = 0;
   *number = strtoull(text, &end, 10);
@@ -265,7 +264,7 @@ static bool assign_pools(const char *text, uint64_t max, uint32_t pools[4]) {
   uint32_t counts[4];
   for (size_t i = 0; i < 4; i++) {
     char *end;
-    if (!isdigit((unsigned char)*text))
+    if (*text < '0' || *text > '9')
       return false;
     errno = 0;
     uint64_t count = strtoull(text, &end, 10);
@@ -283,7 +282,8 @@ static bool assign_filename(const struct setting *setting, const char *text,
   char *name = config->filenames[setting->index];
   if (!*text || strlen(text) >= sizeof config->filenames[0])
     return false;
-  strcpy(name, strcmp(text, "none") == 0 ? "" : text);
+  text = strcmp(text, "none") == 0 ? "" : text;
+  memcpy(name, text, strlen(text) + 1);
   *(const char **)(void *)((char *)config + setting->field) = name;
   return true;
 }
@@ -294,7 +294,7 @@ static bool assign(const struct setting *setting, const char *text, struct confi
   case NAME:
     if (!name_is_valid(text, sizeof config->name - 1))
       return false;
-    strcpy(config->name, text);
+    memcpy(config->name, text, strlen(text) + 1);
     config->values.name = config->name;
     return true;
   case FILENAME:
@@ -365,7 +365,8 @@ int setting_find(const char *name) {
 void setting_variable(unsigned i, char *variable, size_t size) {
   snprintf(variable, size, "HAUL_%s", settings[i].name);
   for (char *at = variable; *at; at++)
-    *at = (char)toupper((unsigned char)*at);
+    if (*at >= 'a')
+      *at = (char)(*at - 'a' + 'A');
 }
 
 /* The end of a long name. */

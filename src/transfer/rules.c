@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "transfer/rules.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,7 @@ static const char units[] = "KMGT";
 /* Digits and an optional unit. */
 static bool parse_size(const char *text, uint64_t *bytes) {
   char *end;
-  if (!isdigit((unsigned char)*text))
+  if (*text < '0' || *text > '9')
     return false;
   errno = 0;
   *bytes = strtoull(text, &end, 10);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "core/tls/keys.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,7 +21,7 @@ bool key_name_is_valid(const char *name) {
       strcmp(name, "*") == 0) /* reserved: a Unix socket's user; everyone */
     return false;
   for (size_t i = 0; i < length; i++)
-    if (!isgraph((unsigned char)name[i]) || name[i] == '#')
+    if (name[i] <= ' ' || name[i] > '~' || name[i] == '#')
       return false;
   return length > 0 && length <= KEY_NAME_MAX;
 }
@@ -113,15 +112,23 @@ static bool parse_secret(const char *text, uint8_t secret[KEY_BYTES]) {
   return text[(size_t)2 * KEY_BYTES] == '\0';
 }
 
+/* NULL: there is none. */
+static char *next_word(char **text) {
+  char *word;
+  do
+    word = strsep(text, " \t\r");
+  while (word && !*word);
+  return word;
+}
+
 static int parse_line(char *text, const char *place, struct keys *keys) {
   struct key *key = &keys->list[keys->count];
-  char *name = strtok_r(text, " \t\r", &text);
-  char *secret = name ? strtok_r(NULL, " \t\r", &text) : NULL;
+  char *name = next_word(&text), *secret = next_word(&text);
   if (!name || *name == '#')
     return 0;
   if (!key_name_is_valid(name) || !secret || !parse_secret(secret, key->secret))
     return error_set(HAUL_EINVAL, 0, place, LINE_HINT, "the line is not a key");
-  if (strtok_r(NULL, " \t\r", &text))
+  if (next_word(&text))
     return error_set(HAUL_EINVAL, 0, place, LINE_HINT, "the line continues behind the key");
   if (keys_find(keys, name, strlen(name)))
     return error_set(HAUL_EINVAL, 0, place, "leave one of them", "there is a key %s already", name);

@@ -71,7 +71,7 @@ static void explain_absence(struct haul_check *check) {
   } else if (control == ENOENT) {
     check_set(check, HAUL_CHECK_MISSING, "%s is not here", path);
     check_hint(check, "sudo nvidia-modprobe -c 0 -u (in a container: start it with --gpus all)");
-  } else if (getenv("CUDA_VISIBLE_DEVICES")) {
+  } else if (secure_getenv("CUDA_VISIBLE_DEVICES")) {
     check_hint(check, "unset CUDA_VISIBLE_DEVICES");
   } else {
     check_hint(check, "nvidia-smi; sudo dmesg | grep -i nvrm");

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
  * libcuda, the GPUs, and a context on each while haul uses it. */
-#include <ctype.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -179,8 +178,9 @@ static int query_device(unsigned number) {
   cuda_driver->device_name(device->name, sizeof device->name, device->handle);
   cuda_driver->device_memory(&device->memory, device->handle);
   cuda_driver->device_pci(device->pci, sizeof device->pci, device->handle);
-  for (char *at = device->pci; *at; at++) /* as in sysfs */
-    *at = (char)tolower((unsigned char)*at);
+  for (char *at = device->pci; *at; at++) /* lower case, as in sysfs */
+    if (*at >= 'A')
+      *at = (char)(*at | 0x20);
   device->numa = pci_numa(cuda_sys, device->pci);
   query_uuid(device);
   query_sharing(device);

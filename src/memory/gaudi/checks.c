@@ -22,8 +22,9 @@ static bool has_module_file(const char *name) {
 /* A host without Gaudi needs no library. 0x1da3 is Habana (pci_ids.h). */
 static bool not_needed(struct haul_check *check) {
   char card[PCI_NAME];
-  if (gaudi_driver_open() || haul_error_last()->system != ENOENT || getenv("HAUL_GAUDI_FD") ||
-      has_module_file("") || pci_find(gaudi_sys, "0x1da3", "", card))
+  if (gaudi_driver_open() || haul_error_last()->system != ENOENT ||
+      secure_getenv("HAUL_GAUDI_FD") || has_module_file("") ||
+      pci_find(gaudi_sys, "0x1da3", "", card))
     return false;
   check_set(check, HAUL_CHECK_OK, "not needed: this host has no Gaudi");
   return true;

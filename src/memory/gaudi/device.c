@@ -59,7 +59,7 @@ static const char *read_number(const char *text, int *number) {
 }
 
 static int parse_setting(struct given *found) {
-  const char *text = getenv("HAUL_GAUDI_FD");
+  const char *text = secure_getenv("HAUL_GAUDI_FD");
   *found = (struct given){-1, -1};
   if (!text)
     return 0;

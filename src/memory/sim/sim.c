@@ -14,7 +14,7 @@ struct sim_settings sim_settings;
 
 /* A decimal number without sign, at most `most`; `missing` if the variable is not set. */
 static int read_number(const char *variable, uint64_t most, uint64_t missing, uint64_t *value) {
-  const char *text = getenv(variable);
+  const char *text = secure_getenv(variable);
   *value = missing;
   if (!text)
     return 0;
