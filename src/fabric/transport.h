@@ -202,9 +202,9 @@ static inline void order_copy(void) {
 
 /* How bytes leave the requester's memory, by increasing transfer size. */
 enum send_mode {
-  SEND_SHORT,     /* within the call, or inline in the NIC's work request */
-  SEND_BUFFERED,  /* copied to a socket or a pinned buffer */
-  SEND_ZERO_COPY, /* read in place */
+  SEND_SHORT,    /* within the call, or inline in the NIC's work request */
+  SEND_BUFFERED, /* copied to a socket or a pinned buffer */
+  SEND_DIRECT,   /* read in place */
   SEND_MODES
 };
 

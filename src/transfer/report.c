@@ -27,8 +27,8 @@ static enum send_mode mode_of(const struct haul_remote *remote, size_t i,
   const struct endpoint *endpoint = remote->link->endpoints[i];
   bool as_small = bytes < pieces * estimate->small_piece || atomic_load(&endpoint->no_zero_copy) ||
                   atomic_load(&endpoint->copy_wins);
-  return mode == SEND_ZERO_COPY && as_small && estimate->lines[SEND_BUFFERED].most ? SEND_BUFFERED
-                                                                                   : mode;
+  return mode == SEND_DIRECT && as_small && estimate->lines[SEND_BUFFERED].most ? SEND_BUFFERED
+                                                                                : mode;
 }
 
 static void describe_path(const struct haul_remote *remote, size_t i, struct route *route,
@@ -37,7 +37,7 @@ static void describe_path(const struct haul_remote *remote, size_t i, struct rou
   static const char *const words[] = {"short", "buffered", "direct"};
   const struct estimate *estimate = &route->estimates[i];
   enum send_mode mode = mode_of(remote, i, estimate, bytes, pieces);
-  bool again = mode == SEND_BUFFERED && estimate->lines[SEND_ZERO_COPY].most;
+  bool again = mode == SEND_BUFFERED && estimate->lines[SEND_DIRECT].most;
   const char *reason = route_refusal(remote, route, i, constraints);
   bool known;
   memset(path, 0, sizeof *path);

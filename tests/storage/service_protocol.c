@@ -181,7 +181,7 @@ static struct io_summary example_summary(void) {
                                                .cost_ns = 123,
                                                .copies_kernel = 1,
                                                .detail = "2 rails",
-                                               .send = "zero-copy"};
+                                               .send = "direct"};
   summary.report.paths[1] = (struct haul_path){.name = "map", .reason = "another host"};
   return summary;
 }

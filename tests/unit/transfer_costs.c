@@ -24,10 +24,10 @@ static int setup(void **state) {
   memset(&t, 0, sizeof t);
   t.now = 100000 * MS;
   t.estimates[RDMA] = (struct estimate){
-      .open = true, .zero_copy = true, .lines[SEND_ZERO_COPY] = {UINT64_MAX, 3000, 0.1}};
+      .open = true, .zero_copy = true, .lines[SEND_DIRECT] = {UINT64_MAX, 3000, 0.1}};
   t.estimates[TCP] = (struct estimate){.open = true,
                                        .lines[SEND_BUFFERED] = {65535, 30000, 0.5},
-                                       .lines[SEND_ZERO_COPY] = {UINT64_MAX, 30000, 0.5}};
+                                       .lines[SEND_DIRECT] = {UINT64_MAX, 30000, 0.5}};
   return 0;
 }
 
@@ -155,7 +155,7 @@ static void without_memory_no_costs_are_made(void **state) {
 
 static void at_first_the_estimates_decide(void **state) {
   (void)state;
-  t.estimates[RDMA].lines[SEND_ZERO_COPY].latency_ns = 60000;
+  t.estimates[RDMA].lines[SEND_DIRECT].latency_ns = 60000;
   struct costs *costs = make();
   assert_int_equal(costs_best(costs, 8), TCP);
   assert_int_equal(costs_best(costs, 32768), TCP);
@@ -274,9 +274,9 @@ static void the_mode_is_the_first_for_the_size(void **state) {
   (void)state;
   t.estimates[RDMA].lines[SEND_SHORT] = (struct line){220, 3000, 0.1};
   assert_int_equal(lines_mode(t.estimates[RDMA].lines, 220), SEND_SHORT);
-  assert_int_equal(lines_mode(t.estimates[RDMA].lines, 221), SEND_ZERO_COPY);
+  assert_int_equal(lines_mode(t.estimates[RDMA].lines, 221), SEND_DIRECT);
   assert_int_equal(lines_mode(t.estimates[TCP].lines, 1), SEND_BUFFERED);
-  assert_int_equal(lines_mode(t.estimates[TCP].lines, 65536), SEND_ZERO_COPY);
+  assert_int_equal(lines_mode(t.estimates[TCP].lines, 65536), SEND_DIRECT);
 }
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)

@@ -248,7 +248,7 @@ static void estimate_engine(const struct provider *engine, const struct memory *
   estimate->zero_copy = !by_cpu;
   estimate->copies_dma = 1;
   estimate->copies_cpu = by_cpu;
-  estimate->lines[by_cpu ? SEND_BUFFERED : SEND_ZERO_COPY] =
+  estimate->lines[by_cpu ? SEND_BUFFERED : SEND_DIRECT] =
       (struct line){UINT64_MAX, 2000 + engine->copy_latency_ns,
                     1 / engine->copy_bytes_per_ns + (by_cpu ? 1 / 10.0 : 0)};
   snprintf(estimate->detail, sizeof estimate->detail, "%s, copied by the device%s", how,
@@ -263,7 +263,7 @@ static void estimate_cpu(const struct map_binding *binding, struct estimate *est
   estimate->copies_cpu = !attached;
   estimate->copies_kernel = attached;
   estimate->lines[SEND_SHORT] = (struct line){now_most(attached), latency_ns, 1 / 10.0};
-  estimate->lines[SEND_ZERO_COPY] = (struct line){UINT64_MAX, latency_ns + 3000, 1 / 10.0};
+  estimate->lines[SEND_DIRECT] = (struct line){UINT64_MAX, latency_ns + 3000, 1 / 10.0};
   snprintf(estimate->detail, sizeof estimate->detail, "%s",
            attached ? "cross-memory attach" : "mapped");
 }

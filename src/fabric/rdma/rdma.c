@@ -301,7 +301,7 @@ static void estimate_rails(const struct rdma_endpoint *endpoint, const struct rd
    * also costs a request and a response. */
   double latency_ns = 3000 + (local_staged ? 20000 : 0) + (remote_staged ? 60000 : 0);
   double ns_per_byte = choice->bytes_per_ns > 0 ? 1 / choice->bytes_per_ns : 1;
-  estimate->lines[local_staged ? SEND_BUFFERED : SEND_ZERO_COPY] =
+  estimate->lines[local_staged ? SEND_BUFFERED : SEND_DIRECT] =
       (struct line){UINT64_MAX, latency_ns, ns_per_byte};
   if (inlines)
     estimate->lines[SEND_SHORT] = (struct line){choice->first->inlined, latency_ns, ns_per_byte};

@@ -88,7 +88,7 @@ void tcp_estimate(struct endpoint *base, const struct remote_key *key, void *bin
                       .latency_ns = (base->link->loopback ? 10000.0 : 30000.0) + 5000.0 * staged,
                       .ns_per_byte = ns_per_byte(endpoint, rails, encrypted) + 0.05 * staged};
   if (by_pages)
-    estimate->lines[SEND_ZERO_COPY] = line;
+    estimate->lines[SEND_DIRECT] = line;
   if (by_pages)
     line.most = endpoint->splice_min - 1;
   estimate->lines[SEND_BUFFERED] = line;
