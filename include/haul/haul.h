@@ -596,6 +596,18 @@ struct haul_path {
   char reason[192];   /* why it is closed, or open and not chosen; chosen: what set it, why some
                          rails of NICs carry it, how they are paired, and which refusal of a NIC
                          stages it, or "" */
+/* Wait for many transfers of one node, in one call. Entries that are NULL are skipped. _all waits
+ * until all have ended, whatever their results, and returns 0 or the error of the first in the
+ * array that has one. _any waits until at least one has ended, and returns the result of the first
+ * in the array that has; set its entry to NULL before the next call. *index is the entry that the
+ * result belongs to (_all without an error: `count`); `index` may be NULL. HAUL_ETIMEDOUT if
+ * `until` passes first: *index is an entry for which haul_transfer_test still returns 1.
+ * HAUL_EINVAL: transfers of several nodes, or (_any) no transfer. */
+HAUL_API int haul_transfer_wait_all(haul_transfer *const *transfers, size_t count,
+                                    haul_deadline until, size_t *index);
+HAUL_API int haul_transfer_wait_any(haul_transfer *const *transfers, size_t count,
+                                    haul_deadline until, size_t *index);
+
   double estimate_ns; /* cost_ns before any measurement */
   int measured;       /* 1: cost_ns comes from transfers of about this size */
   char send[12];      /* how the bytes leave the requester's memory: "short" (within the call or the

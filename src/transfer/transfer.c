@@ -2,7 +2,6 @@
 #include "transfer/transfer.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -285,73 +284,9 @@ static bool on_poll(struct poller *poller) {
   return any;
 }
 
-static int result(struct haul_transfer *transfer) {
-  int status = atomic_load_explicit(&transfer->status, memory_order_acquire);
-  if (status >= 0)
-    return status;
-  const struct haul_error *error = atomic_load(&transfer->error);
-  if (error)
-    return error_restore(error);
-  return error_code(status, transfer->remote->name);
-}
-
-static bool transfer_is_done(void *user) {
-  struct haul_transfer *transfer = user;
-  return atomic_load_explicit(&transfer->status, memory_order_acquire) != 1;
-}
-
-static bool help_copy(void *user) {
-  struct haul_transfer *transfer = user;
-  return fabric_help(transfer->remote->transfers->fabric);
-}
-
-int transfer_await(struct haul_transfer *transfer, haul_deadline until) {
-  struct loop *loop = transfer->remote->transfers->fabric->loop;
-  int64_t first = until < transfer->deadline ? until : transfer->deadline;
-  transfer_wait_began(transfer);
-  /* The thread that drives the node runs the due `done` callbacks, even if it need not wait. */
-  if (transfers_driven(transfer->remote->transfers) && !loop_in_deferred(loop))
-    loop_run_deferred(loop);
-  if (!loop_wait(loop, transfer_is_done, help_copy, transfer, first) &&
-      clock_now() >= transfer->deadline) {
-    transfer_expire(transfer);
-    loop_wait(loop, transfer_is_done, help_copy, transfer, until);
-  }
-  /* loop_wait does not wait in a loop that has ended; the close that ended it ends the transfer. */
-  while (!transfer_is_done(transfer) && loop_has_ended(loop) && clock_now() < until)
-    nanosleep(&(struct timespec){0, 50000}, NULL);
-  if (!transfer_is_done(transfer)) {
-    transfer_wait_ended(transfer);
-    return error_set(HAUL_ETIMEDOUT, 0, transfer->remote->name,
-                     "wait longer, or cancel the transfer", "the transfer is still under way");
-  }
-  return result(transfer);
-}
-
 int transfer_enter(const char *call, const struct haul_transfer *transfer) {
   int code = error_enter(call);
   return code || transfer ? code : error_set(HAUL_EINVAL, 0, NULL, NULL, "transfer is NULL");
-}
-
-HAUL_API int haul_transfer_test(haul_transfer *transfer) {
-  int code = transfer_enter("haul_transfer_test", transfer);
-  if (code)
-    return code;
-  if (transfer_is_done(transfer))
-    return result(transfer);
-  int64_t now = clock_now();
-  if (now >= transfer->deadline)
-    transfer_expire(transfer);
-  else if (loop_assist(transfer->remote->transfers->fabric->loop, now))
-    help_copy(transfer);
-  return result(transfer);
-}
-
-HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until) {
-  int code = transfer_enter("haul_transfer_wait", transfer);
-  if (code)
-    return code;
-  return transfer_await(transfer, until);
 }
 
 HAUL_API void haul_transfer_release(haul_transfer *transfer) {
