@@ -110,7 +110,11 @@ HAUL_API const char *haul_error_text(int code);
 
 /* ---- Time --------------------------------------------------------------------------------- */
 
-/* A point in time of CLOCK_MONOTONIC, in nanoseconds. One in the past means "do not wait". */
+/* A point in time of CLOCK_MONOTONIC, in nanoseconds. A call whose deadline has passed fails with
+ * HAUL_ETIMEDOUT at once, before it sends or moves anything, whatever the path. The exceptions are
+ * calls that may find what they wait for: haul_transfer_wait, _wait_all and _wait_any,
+ * haul_message_send (room), haul_message_receive, haul_node_progress, haul_directory_next and
+ * haul_world_peer. They look once, without waiting. */
 typedef int64_t haul_deadline;
 
 #define HAUL_NO_WAIT ((haul_deadline)0)
@@ -498,7 +502,8 @@ struct haul_transfer_options {
   size_t size; /* sizeof(struct haul_transfer_options), set by the initializer */
   unsigned flags;
   const char *only;       /* use only this path: "map", "rdma", "tcp"; NULL: the best one */
-  haul_deadline deadline; /* HAUL_ETIMEDOUT after it; 0 (HAUL_NO_WAIT): transfer_ns of the node */
+  haul_deadline deadline; /* HAUL_ETIMEDOUT after it; 0, as HAUL_NO_WAIT: transfer_ns of the node,
+                             from the call */
   int priority;           /* enum haul_priority */
   /* Called once when the transfer has ended, so that haul_transfer_test has its result: by the
    * thread that drives the node, one call at a time, at the latest within haul_node_close. Requires

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/sys.h"
+
 static _Thread_local struct haul_error last;
 static _Thread_local char formatted_hint[sizeof last.hint], formatted_object[sizeof last.object];
 _Thread_local __attribute__((tls_model("initial-exec"))) const char *error_call = "";
@@ -115,6 +117,13 @@ int error_system(int system, const char *object, const char *call) {
   return error_set(HAUL_ESYSTEM, system, object,
                    "see the system error, which comes from the kernel", "%s: %s", call,
                    strerror(system));
+}
+
+int error_if_passed(haul_deadline until, const char *object) {
+  if (until > clock_now())
+    return 0;
+  return error_set(HAUL_ETIMEDOUT, 0, object, "pass a later deadline",
+                   "the deadline had passed before the call");
 }
 
 int error_memory(const char *what) {

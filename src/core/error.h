@@ -39,6 +39,9 @@ int error_code(int code, const char *object);
  * ASCII as \xNN. The result is a buffer of the thread that the next call overwrites. */
 const char *error_quote(const char *words);
 
+/* HAUL_ETIMEDOUT if the deadline of a call has passed before it does anything; else 0. */
+int error_if_passed(haul_deadline until, const char *object);
+
 /* Maps the errno of a system call: EMFILE and ENFILE to HAUL_ELIMIT, ENOMEM and ENOSPC to
  * HAUL_ENOMEM, others to HAUL_ESYSTEM. */
 int error_system(int system, const char *object, const char *call) __attribute__((cold));

@@ -202,6 +202,8 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
                                haul_peer **out) {
   struct haul_peer *peer = NULL, *link = NULL;
   int code = node_enter("haul_peer_connect", node && out, "node or peer is NULL");
+  if (code == 0)
+    code = error_if_passed(until, address);
   if (code)
     return code;
   node_retain(node); /* another thread may close it */

@@ -144,6 +144,8 @@ HAUL_API int haul_directory_find(haul_node *node, const char *address, haul_dead
                                  struct haul_directory_entry *entries, size_t *count) {
   int code = node_enter("haul_directory_find", node && count && (*count == 0 || entries),
                         "node, entries or count is NULL");
+  if (code == 0)
+    code = error_if_passed(until, address);
   if (code)
     return code;
   node_retain(node); /* another thread may close it */
@@ -228,6 +230,8 @@ struct haul_directory {
 HAUL_API int haul_directory_open(haul_node *node, const char *directory, haul_deadline until,
                                  haul_directory **out) {
   int code = node_enter("haul_directory_open", node && out, "node or walk is NULL");
+  if (code == 0)
+    code = error_if_passed(until, directory);
   if (code)
     return code;
   if (!directory_is_address(directory))

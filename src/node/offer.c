@@ -70,7 +70,7 @@ static int read_payload(struct haul_peer *peer, const struct offer *offer, struc
   struct haul_transfer *transfer;
   int code = transfer_check_options(given, &options);
   if (code == 0)
-    code = transfer_check_done(&options, false);
+    code = transfer_check_start(&options, false);
   if (code)
     return code;
   if (options.deadline == HAUL_NO_WAIT)
@@ -146,6 +146,8 @@ HAUL_API int haul_message_offer(haul_peer *peer, uint64_t tag, haul_region *regi
   if (code == 0 && peer->base.version < OFFER_VERSION)
     code = error_set(HAUL_ENOTSUP, 0, peer->base.name, "run the same version of haul on both sides",
                      "the peer's version of haul has no offers");
+  if (code == 0)
+    code = error_if_passed(until, peer->base.name);
   if (code == 0)
     code = message_reserve(peer, OFFER_COST, until);
   if (code)

@@ -117,6 +117,8 @@ HAUL_API int haul_region_copy(haul_region *to, uint64_t to_offset, haul_region *
   code = region_check(to, to_offset, length);
   if (code == 0)
     code = region_check(from, from_offset, length);
+  if (code == 0)
+    code = error_if_passed(until, NULL);
   if (code || length == 0)
     return code;
   if (!memory_alive(&to->memory) || !memory_alive(&from->memory))
@@ -425,6 +427,9 @@ HAUL_API int haul_peer_lookup(haul_peer *peer, const char *name, haul_deadline u
     return error_set(HAUL_EINVAL, 0, NULL,
                      "pass a name of 1 to 255 printable ASCII characters without blanks",
                      "peer or remote is NULL, or the name is invalid");
+  code = error_if_passed(until, name);
+  if (code)
+    return code;
   struct wire wire = wire_over(body, sizeof body);
   wire_put_string(&wire, name);
   struct lookup lookup = {.request = {.peer = peer, .parse = parse_found}, .name = name};
@@ -472,6 +477,8 @@ HAUL_API int haul_peer_list(haul_peer *peer, haul_deadline until, struct haul_pu
                             size_t *count) {
   int code = node_enter("haul_peer_list", peer && count && (*count == 0 || entries),
                         "peer, entries or count is NULL");
+  if (code == 0)
+    code = error_if_passed(until, peer->base.name);
   if (code)
     return code;
   struct listing listing = {.entries = entries, .room = *count};

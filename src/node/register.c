@@ -438,6 +438,8 @@ static int registration_start(struct registration *registration, const char *dir
 HAUL_API int haul_node_register(haul_node *node, const char *directory,
                                 const struct haul_register_options *options, haul_deadline until) {
   int code = node_enter("haul_node_register", node, "node is NULL");
+  if (code == 0)
+    code = error_if_passed(until, directory);
   if (code)
     return code;
   if (!directory_is_address(directory))

@@ -243,6 +243,8 @@ HAUL_API int haul_peer_stats_of(haul_peer *peer, haul_deadline until, struct hau
                                 struct haul_peer_stats *peers, size_t *count) {
   int code = node_enter("haul_peer_stats_of", peer && stats && count && (*count == 0 || peers),
                         "peer, stats, peers or count is NULL");
+  if (code == 0)
+    code = error_if_passed(until, peer->base.name);
   if (code)
     return code;
   struct stats_request state = {.stats = stats, .peers = peers, .room = *count};
@@ -489,6 +491,8 @@ HAUL_API int haul_peer_trace_of(haul_peer *peer, haul_deadline until, struct hau
                                 struct haul_trace_event *events, size_t *count) {
   int code = node_enter("haul_peer_trace_of", peer && trace && count && (*count == 0 || events),
                         "peer, trace, events or count is NULL");
+  if (code == 0)
+    code = error_if_passed(until, peer->base.name);
   if (code)
     return code;
   struct trace_request traced = {.trace = *trace, .events = events, .room = *count};

@@ -376,6 +376,8 @@ static int world_join(struct haul_world *world, int64_t until) {
 
 HAUL_API int haul_world_join(haul_node *node, haul_deadline until, haul_world **out) {
   int code = node_enter("haul_world_join", node && out, "node or world is NULL");
+  if (code == 0)
+    code = error_if_passed(until, NULL);
   if (code)
     return code;
   struct haul_world *world = alloc_zero(1, sizeof *world);

@@ -67,7 +67,10 @@ int transfer_bad_call(const struct haul_remote *remote, const struct haul_region
                    remote->link->ended_reason);
 }
 
-int transfer_check_done(const struct haul_transfer_options *options, bool handle) {
+int transfer_check_start(const struct haul_transfer_options *options, bool handle) {
+  int code = options->deadline ? error_if_passed(options->deadline, NULL) : 0;
+  if (code)
+    return code;
   if (!options->done || handle)
     return 0;
   return error_set(HAUL_EINVAL, 0, NULL,

@@ -274,7 +274,7 @@ int transfer_start(struct haul_remote *remote, struct haul_region *region,
   if (code == 0)
     code = transfer_check_options(given, &request.options);
   if (code == 0)
-    code = transfer_check_done(&request.options, out);
+    code = transfer_check_start(&request.options, out);
   if (code == 0 && request.options.after)
     code = check_event(&request);
   if (code == 0)
@@ -461,7 +461,7 @@ static int run_atomic(const char *call, struct haul_remote *remote, struct haul_
     return transfer_bad_call(remote, region, piece, 1, operation);
   code = check_atomic(remote, region, piece, given, &request.options);
   if (code == 0)
-    code = transfer_check_done(&request.options, out);
+    code = transfer_check_start(&request.options, out);
   if (code == 0 && request.options.after)
     code = check_event(&request);
   if (code == 0)

@@ -225,8 +225,10 @@ int transfer_check_options(const struct haul_transfer_options *given,
 /* HAUL_EINVAL for a region of another node, HAUL_EACCESS. */
 int transfer_check_rights(const struct haul_remote *remote, const struct haul_region *region,
                           enum haul_operation operation);
-/* HAUL_EINVAL for `done` without a handle. */
-int transfer_check_done(const struct haul_transfer_options *options, bool handle);
+/* HAUL_ETIMEDOUT for a deadline that has passed, HAUL_EINVAL for `done` without a handle. */
+int transfer_check_start(const struct haul_transfer_options *options, bool handle);
+/* HAUL_EINVAL, HAUL_ELIMIT. `peer`, its name, may be NULL. */
+int transfer_check_message(const char *peer, const void *bytes, size_t length);
 /* Set the detail for a call or a piece that start.c found invalid. */
 __attribute__((cold)) int transfer_bad_call(const struct haul_remote *remote,
                                             const struct haul_region *region,

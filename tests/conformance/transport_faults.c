@@ -337,11 +337,12 @@ static void a_transfer_times_out(void **state) {
   struct haul_transfer_options options = path_options();
   struct haul_piece piece = {0, 0, LENGTH};
   struct haul_transfer *transfer;
-  options.deadline = 1; /* long ago */
-  for (unsigned round = 0; round < 4; round++) {
-    assert_works(round % 2 ? haul_read(t.region, t.remote, &piece, 1, &options, &transfer)
-                           : haul_write(t.remote, t.region, &piece, 1, &options, &transfer));
-    assert_done_or_late(finish(transfer));
+  for (unsigned round = 0; round < 32; round++) {
+    options.deadline = haul_deadline_in((round + 1) * 10 * HAUL_MICROSECOND);
+    int code = round % 2 ? haul_read(t.region, t.remote, &piece, 1, &options, &transfer)
+                         : haul_write(t.remote, t.region, &piece, 1, &options, &transfer);
+    assert_done_or_late(code ? code : finish(transfer));
+    options.deadline = haul_deadline_in((round + 1) * 10 * HAUL_MICROSECOND);
     assert_done_or_late(round % 2 ? haul_read(t.region, t.remote, &piece, 1, &options, NULL)
                                   : haul_write(t.remote, t.region, &piece, 1, &options, NULL));
   }

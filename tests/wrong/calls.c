@@ -104,7 +104,7 @@ static void open_nodes(void) {
   WRONG(haul_node_address(node, 0, text, 4));
   WRONG(haul_setting_list(NULL, NULL, &some));
   WRONG(haul_log_set(9, take_line, NULL));
-  WRONG(haul_world_join(node, HAUL_NO_WAIT, &new_world));
+  WRONG(haul_world_join(node, HAUL_FOREVER, &new_world));
 }
 
 static void make_regions(void) {
