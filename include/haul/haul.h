@@ -498,6 +498,13 @@ enum haul_priority {
   HAUL_PRIORITY_HIGH = 1 /* for small transfers, which have a connection of their own over tcp */
 };
 
+/* A message that follows a transfer. */
+struct haul_notification {
+  uint64_t tag;
+  const void *bytes; /* NULL if `length` is 0 */
+  size_t length;     /* at most HAUL_MESSAGE_MAX */
+};
+
 struct haul_transfer_options {
   size_t size; /* sizeof(struct haul_transfer_options), set by the initializer */
   unsigned flags;
@@ -517,13 +524,17 @@ struct haul_transfer_options {
    * wait for the end, let `done` store into pinned memory that cuStreamWaitValue32 waits for. */
   void *after;
   struct haul_place after_at;
+  /* NULL, or a message for the peer, copied by the call. The peer receives it, as if by
+   * haul_message_send, when all bytes are at their destination. If the transfer fails or is
+   * canceled, the peer receives none. The transfer is in flight until the message is sent, which
+   * waits for room at the receiver. Notifications of several transfers arrive in any order. */
+  const struct haul_notification *notify;
 };
 
 #define HAUL_TRANSFER_OPTIONS_INIT                                                                 \
   {                                                                                                \
-    sizeof(struct haul_transfer_options), 0, NULL, 0, HAUL_PRIORITY_NORMAL, NULL, NULL, NULL, {    \
-      0, 0                                                                                         \
-    }                                                                                              \
+    sizeof(struct haul_transfer_options), 0, NULL, 0, HAUL_PRIORITY_NORMAL, NULL, NULL, NULL,      \
+        {0, 0}, NULL                                                                               \
   }
 
 /* Starts to move `count` segments between a region and a remote of one node; none unless all are
@@ -579,6 +590,18 @@ HAUL_API int haul_transfer_test(haul_transfer *transfer);
  * HAUL_ETIMEDOUT if `until` passes first, when haul_transfer_test still returns 1. */
 HAUL_API int haul_transfer_wait(haul_transfer *transfer, haul_deadline until);
 
+/* Wait for many transfers of one node, in one call. Entries that are NULL are skipped. _all waits
+ * until all have ended, whatever their results, and returns 0 or the error of the first in the
+ * array that has one. _any waits until at least one has ended, and returns the result of the first
+ * in the array that has; set its entry to NULL before the next call. *index is the entry that the
+ * result belongs to (_all without an error: `count`); `index` may be NULL. HAUL_ETIMEDOUT if
+ * `until` passes first: *index is an entry for which haul_transfer_test still returns 1.
+ * HAUL_EINVAL: transfers of several nodes, or (_any) no transfer. */
+HAUL_API int haul_transfer_wait_all(haul_transfer *const *transfers, size_t count,
+                                    haul_deadline until, size_t *index);
+HAUL_API int haul_transfer_wait_any(haul_transfer *const *transfers, size_t count,
+                                    haul_deadline until, size_t *index);
+
 /* Requests an early end and returns; 0 even after the end. Local memory is in use until then. Over
  * tcp, the peer of a write that ended early may still read the present contents of pages that it
  * was sent by reference, of allocated memory, until the region is released. */
@@ -601,18 +624,6 @@ struct haul_path {
   char reason[192];   /* why it is closed, or open and not chosen; chosen: what set it, why some
                          rails of NICs carry it, how they are paired, and which refusal of a NIC
                          stages it, or "" */
-/* Wait for many transfers of one node, in one call. Entries that are NULL are skipped. _all waits
- * until all have ended, whatever their results, and returns 0 or the error of the first in the
- * array that has one. _any waits until at least one has ended, and returns the result of the first
- * in the array that has; set its entry to NULL before the next call. *index is the entry that the
- * result belongs to (_all without an error: `count`); `index` may be NULL. HAUL_ETIMEDOUT if
- * `until` passes first: *index is an entry for which haul_transfer_test still returns 1.
- * HAUL_EINVAL: transfers of several nodes, or (_any) no transfer. */
-HAUL_API int haul_transfer_wait_all(haul_transfer *const *transfers, size_t count,
-                                    haul_deadline until, size_t *index);
-HAUL_API int haul_transfer_wait_any(haul_transfer *const *transfers, size_t count,
-                                    haul_deadline until, size_t *index);
-
   double estimate_ns; /* cost_ns before any measurement */
   int measured;       /* 1: cost_ns comes from transfers of about this size */
   char send[12];      /* how the bytes leave the requester's memory: "short" (within the call or the
@@ -681,10 +692,10 @@ struct haul_message {
 
 /* Sends a message. It arrives after every write and atomic operation to this peer that was started
  * before the call, and after earlier messages; if such a write failed, once none of it can arrive
- * any more, so wait for the write to learn that. Blocks for those writes and for room at the
- * receiver, and returns when the bytes are copied. They are still sent after haul_peer_close, but
- * not after haul_node_close: wait for a reply before that. HAUL_ETIMEDOUT (nothing was sent),
- * HAUL_ELIMIT (too long), or as haul_peer_status. */
+ * any more, so wait for the write to learn that, or give the write a `notify`. Blocks for those
+ * writes and for room at the receiver, and returns when the bytes are copied. They are still sent
+ * after haul_peer_close, but not after haul_node_close: wait for a reply before that.
+ * HAUL_ETIMEDOUT (nothing was sent), HAUL_ELIMIT (too long), or as haul_peer_status. */
 HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
                                haul_deadline until);
 

@@ -113,6 +113,11 @@ struct link {
    * the control channel to its end, then drops the peer, at the latest after half a liveness
    * timeout. With or without the lock, never blocks. */
   void (*last_path_lost)(struct link *link);
+  /* Sends the message once `commit` returns true: 0, also if it returned false; a code; or 1 if the
+   * peer has no room, before `commit`: its loop runs when that changes. From any thread, never
+   * blocks, and takes locks of the layers above. */
+  int (*notify)(struct link *link, const struct haul_notification *message,
+                bool (*commit)(void *user), void *user);
   /* References to the peer. */
   void (*retain)(struct link *link);
   void (*put)(struct link *link);

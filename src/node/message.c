@@ -185,6 +185,15 @@ struct sending {
   bool reserved;
 };
 
+static bool take_credit(struct haul_peer *peer, size_t cost) {
+  pthread_mutex_lock(&peer->send_lock);
+  bool fits = peer->credit >= cost;
+  if (fits)
+    peer->credit -= cost;
+  pthread_mutex_unlock(&peer->send_lock);
+  return fits;
+}
+
 /* True once the peer ended, or credit is reserved. That is done when earlier writes are complete,
  * and canceled ones cannot land at the peer any more. */
 static bool may_send(void *user) {
@@ -195,12 +204,7 @@ static bool may_send(void *user) {
   if (transfers_writing(&peer->node->transfers, &peer->base, sending->number) ||
       link_has_abandoned(&peer->base))
     return false;
-  pthread_mutex_lock(&peer->send_lock);
-  if (!sending->reserved && peer->credit >= sending->cost) {
-    peer->credit -= sending->cost;
-    sending->reserved = true;
-  }
-  pthread_mutex_unlock(&peer->send_lock);
+  sending->reserved = sending->reserved || take_credit(peer, sending->cost);
   return sending->reserved;
 }
 
@@ -228,23 +232,34 @@ void message_unreserve(struct haul_peer *peer, size_t length) {
   pthread_mutex_unlock(&peer->send_lock);
 }
 
-HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
-                               haul_deadline until) {
-  int code =
-      node_enter("haul_message_send", peer && (bytes || length == 0), "peer or bytes is NULL");
-  if (code)
-    return code;
-  if (length > HAUL_MESSAGE_MAX)
-    return error_set(HAUL_ELIMIT, 0, peer->base.name,
-                     "write the bytes to a region of the peer, then send a message",
-                     "a message of %zu bytes exceeds the limit of %d", length, HAUL_MESSAGE_MAX);
-  code = message_reserve(peer, length, until);
-  if (code)
-    return code;
+/* With credit for it, which a failure gives back. */
+static int send_reserved(struct haul_peer *peer, uint64_t tag, const void *bytes, size_t length) {
   pthread_mutex_lock(&peer->send_lock);
-  code = control_send_message(peer, tag, bytes, length);
+  int code = control_send_message(peer, tag, bytes, length);
   pthread_mutex_unlock(&peer->send_lock);
   if (code)
     message_unreserve(peer, length);
   return code;
+}
+
+int message_notify(struct link *link, const struct haul_notification *message,
+                   bool (*commit)(void *user), void *user) {
+  struct haul_peer *peer = (struct haul_peer *)link;
+  int code = peer_check(peer);
+  if (code || !take_credit(peer, message->length + MESSAGE_OVERHEAD))
+    return code ? code : 1;
+  if (commit(user))
+    return send_reserved(peer, message->tag, message->bytes, message->length);
+  message_unreserve(peer, message->length);
+  return 0;
+}
+
+HAUL_API int haul_message_send(haul_peer *peer, uint64_t tag, const void *bytes, size_t length,
+                               haul_deadline until) {
+  int code = node_enter("haul_message_send", peer, "peer is NULL");
+  if (code == 0)
+    code = transfer_check_message(peer->base.name, bytes, length);
+  if (code == 0)
+    code = message_reserve(peer, length, until);
+  return code ? code : send_reserved(peer, tag, bytes, length);
 }

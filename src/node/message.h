@@ -14,6 +14,7 @@
 
 struct haul_node;
 struct haul_peer;
+struct link;
 
 struct incoming {
   struct list link;       /* node->inbox */
@@ -40,6 +41,9 @@ void message_queue(struct haul_peer *peer, struct incoming *message);
 int message_reserve(struct haul_peer *peer, size_t length, haul_deadline until);
 /* It was not sent. */
 void message_unreserve(struct haul_peer *peer, size_t length);
+/* struct link's `notify`. */
+int message_notify(struct link *link, const struct haul_notification *message,
+                   bool (*commit)(void *user), void *user);
 void message_clear(struct haul_node *node);
 
 /* The peer's connection ended. While its messages are queued it counts against max_peers, which

@@ -199,6 +199,7 @@ static void init_link(struct link *link, struct haul_node *node, const struct pe
   link->own_window = node_window(node);
   link->fail = link_fail;
   link->last_path_lost = link_leaves;
+  link->notify = message_notify;
   link->request_channels = control_request_channels;
   link->refuse_channels = control_refuse_channels;
   link->retain = link_retain;

@@ -24,6 +24,7 @@ void transfer_cancel_works(struct haul_transfer *transfer, int code) {
     else if (work->endpoint)
       work->endpoint->transport->cancel(work->endpoint, work, code);
   }
+  transfer_drop_notice(transfer);
 }
 
 /* With the loop's lock and a reference; the thread's detail is the reason. While a call still posts

@@ -78,6 +78,16 @@ int transfer_check_start(const struct haul_transfer_options *options, bool handl
                    "the option `done` is set, and the call takes no handle");
 }
 
+int transfer_check_message(const char *peer, const void *bytes, size_t length) {
+  if (length > 0 && !bytes)
+    return error_set(HAUL_EINVAL, 0, peer, NULL, "the bytes of the message are NULL");
+  if (length <= HAUL_MESSAGE_MAX)
+    return 0;
+  return error_set(HAUL_ELIMIT, 0, peer,
+                   "write the bytes to a region of the peer, then send a message",
+                   "a message of %zu bytes exceeds the limit of %d", length, HAUL_MESSAGE_MAX);
+}
+
 int transfer_check_options(const struct haul_transfer_options *given,
                            struct haul_transfer_options *options) {
   if (!given || given->size < sizeof *options) /* else all of it is overwritten */
@@ -94,6 +104,10 @@ int transfer_check_options(const struct haul_transfer_options *given,
   if (options->priority < HAUL_PRIORITY_LOW || options->priority > HAUL_PRIORITY_HIGH)
     return error_set(HAUL_EINVAL, 0, NULL, "use a value of enum haul_priority",
                      "invalid priority '%d': expected -1, 0 or 1", options->priority);
+  const struct haul_notification *notify = options->notify;
+  int code = notify ? transfer_check_message(NULL, notify->bytes, notify->length) : 0;
+  if (code)
+    return code;
   if (!options->only)
     return 0;
   const struct transport *only = transport_named(options->only);

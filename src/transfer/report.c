@@ -349,6 +349,7 @@ HAUL_API int haul_explain(haul_region *local, haul_remote *remote, enum haul_ope
 
 void trace_transfer(const struct haul_transfer *transfer, enum haul_trace_kind kind) {
   bool ends = kind == HAUL_TRACE_COMPLETE;
+  int failure = atomic_load(&transfer->failure);
   trace_write(
       &transfer->remote->transfers->fabric->trace,
       (struct trace_event){.kind = (uint8_t)kind,
@@ -358,7 +359,7 @@ void trace_transfer(const struct haul_transfer *transfer, enum haul_trace_kind k
                            .slice = transfer->work_count,
                            .peer = transfer->remote->link->number,
                            .bytes = transfer->bytes,
-                           .status = ends ? atomic_load(&transfer->failure) : 0});
+                           .status = ends && failure < 0 ? failure : 0});
 }
 
 void trace_work(const struct work *work, enum haul_trace_kind kind, int code) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The calls that start a transfer: validation, copies within the call, posting. */
+#include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -78,19 +79,36 @@ static int choose_path(struct transfer_request *request) {
       &request->path);
 }
 
-/* One block: the transfer, its works, its pieces. */
+/* `at` is in the transfer's block, behind its pieces. */
+static void copy_notification(struct haul_transfer *transfer, void *at,
+                              const struct haul_notification *given) {
+  struct haul_notification *copy = at;
+  *copy = (struct haul_notification){given->tag, copy + 1, given->length};
+  if (given->length > 0)
+    memcpy(copy + 1, given->bytes, given->length);
+  transfer->notify = copy;
+}
+
+/* One block: the transfer, its works, its pieces, its notification. */
 static struct haul_transfer *new_transfer(const struct transfer_request *request, size_t works,
                                           size_t pieces) {
   size_t size = sizeof(struct haul_transfer) + works * sizeof(struct work) +
                 pieces * sizeof(struct haul_piece);
+  const struct haul_notification *notify = request->options.notify;
+  size_t behind = size;
+  if (notify)
+    size += sizeof *notify + notify->length;
   struct haul_transfer *transfer = alloc_zero(1, size);
   if (!transfer) {
     error_memory("transfer");
     return NULL;
   }
   transfer->size = (uint32_t)size;
+  if (notify)
+    copy_notification(transfer, (char *)transfer + behind, notify);
   list_init(&transfer->link);
   list_init(&transfer->order);
+  list_init(&transfer->notice);
   transfer->remote = request->remote;
   transfer->route = request->route;
   transfer->place = request->region->memory.place;
@@ -283,7 +301,8 @@ int transfer_start(struct haul_remote *remote, struct haul_region *region,
     return code;
   struct endpoint *endpoint = remote->link->endpoints[request.path];
   if (endpoint->transport->now && !(request.options.flags & HAUL_CHECKSUM) &&
-      !request.options.after && !endpoint_is_blocked(endpoint, operation)) {
+      !request.options.after && !request.options.notify &&
+      !endpoint_is_blocked(endpoint, operation)) {
     code = endpoint->transport->now(endpoint, &remote->key, remote->bindings[request.path], region,
                                     pieces, count, request.bytes, operation);
     if (code == 0 && out)
@@ -413,7 +432,7 @@ static int operate_now(const struct transfer_request *request, struct haul_trans
   struct haul_remote *remote = request->remote;
   struct endpoint *endpoint = remote->link->endpoints[request->path];
   struct haul_transfer *transfer = NULL;
-  if (!endpoint->transport->atomic || request->options.after ||
+  if (!endpoint->transport->atomic || request->options.after || request->options.notify ||
       endpoint_is_blocked(endpoint, request->operation))
     return 1;
   const struct work work = {.endpoint = endpoint,

@@ -95,13 +95,15 @@ void transfer_stamp(struct haul_transfer *transfer) {
     atomic_fetch_add_explicit(&transfer->cpu, clock_cpu(), memory_order_relaxed);
 }
 
-/* Called by the last work to end. `status` is stored last (release): a thread that sees it
+/* Called once no work is left. `status` is stored last (release): a thread that sees it
  * (acquire) sees all other fields. */
-static void transfer_finish(struct haul_transfer *transfer) {
+void transfer_finish(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
+  int failure = atomic_load(&transfer->failure);
+  if (failure == TRANSFER_COMMITTED)
+    failure = 0;
   transfer_stamp(transfer);
-  PROBE4(complete, transfer, atomic_load(&transfer->failure), transfer->bytes,
-         transfer->ended - transfer->called);
+  PROBE4(complete, transfer, failure, transfer->bytes, transfer->ended - transfer->called);
   if (transfer_is_traced(transfer))
     trace_transfer(transfer, HAUL_TRACE_COMPLETE);
   transfer_record(transfer);
@@ -112,13 +114,14 @@ static void transfer_finish(struct haul_transfer *transfer) {
   atomic_fetch_sub(&transfer->remote->link->transfers, 1);
   pthread_mutex_unlock(&owner->lock);
   region_put(transfer->region);
-  atomic_store_explicit(&transfer->status, atomic_load(&transfer->failure), memory_order_release);
+  atomic_store_explicit(&transfer->status, failure, memory_order_release);
   loop_notify(owner->fabric->loop);
   transfer_notify(transfer);
 }
 
 void transfer_settle(struct haul_transfer *transfer) {
-  if (atomic_fetch_sub(&transfer->pending, 1) == 1)
+  if (atomic_fetch_sub(&transfer->pending, 1) == 1 &&
+      (!transfer->notify || transfer_send_notice(transfer)))
     transfer_finish(transfer);
 }
 
@@ -270,7 +273,10 @@ static bool on_poll(struct poller *poller) {
   list_splice(&works, &transfers->retries);
   list_each(item, &works) list_entry(item, struct work, link)->listed = false;
   take_unblocked(transfers, &unblocked);
+  bool notices = !list_empty(&transfers->notices);
   pthread_mutex_unlock(&transfers->lock);
+  if (notices)
+    transfers_send_notices(transfers);
   if (first < atomic_load(&transfers->armed)) {
     atomic_store(&transfers->armed, first);
     loop_timer_start(transfers->fabric->loop, &transfers->timer, first);
@@ -303,6 +309,7 @@ __attribute__((cold)) void transfers_open(struct fabric *fabric, struct transfer
   list_init(&transfers->held);
   list_init(&transfers->retries);
   list_init(&transfers->blocked);
+  list_init(&transfers->notices);
   atomic_store(&transfers->armed, HAUL_FOREVER);
   timer_init(&transfers->timer, transfers_on_deadline);
   loop_lock(fabric->loop);
@@ -329,6 +336,7 @@ __attribute__((cold)) void transfers_end(struct transfers *transfers) {
     transfer_fail(transfer, transfer_node_closed(transfer));
     transfer_settle(transfer);
   }
+  transfers_send_notices(transfers);
 }
 
 __attribute__((cold)) void transfers_close(struct transfers *transfers) {

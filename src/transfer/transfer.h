@@ -8,6 +8,8 @@
  *   start.c     the calls that start a transfer: the hot path, posting
  *   check.c     validation of their arguments
  *   transfer.c  from the first work to the end: retries, deadlines, cancellation, handles
+ *   wait.c      results, and waits for one or many
+ *   notice.c    notifications: messages that follow the bytes
  *   report.c    reports, explanations of paths, trace events */
 #ifndef HAUL_TRANSFER_TRANSFER_H
 #define HAUL_TRANSFER_TRANSFER_H
@@ -128,6 +130,7 @@ struct transfers {
   struct list held;        /* first works of transfers that wait for an event, their `state` */
   struct list retries;     /* works whose path broke */
   struct list blocked;     /* works whose endpoint is blocked: see struct endpoint */
+  struct list notices;     /* transfers that wait for room for their notification */
   struct poller poller;
   struct timer timer;
   _Atomic int64_t armed; /* when the timer fires; HAUL_FOREVER: stopped */
@@ -164,19 +167,22 @@ bool transfers_use(struct transfers *transfers, const struct haul_region *region
 uint64_t transfers_last_write(struct transfers *transfers, struct link *link);
 bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t number);
 
+#define TRANSFER_COMMITTED 1 /* as `failure`: the notification is sent, so none counts any more */
+
 struct haul_transfer {
   union {
     struct list link;         /* transfers->running, until the end */
     struct deferred deferred; /* calls `done`, after the end */
   };
-  struct list order; /* link->writes, except for reads */
+  struct list order;  /* link->writes, except for reads */
+  struct list notice; /* transfers->notices; empty: does not wait */
   struct haul_remote *remote;
   struct route *route;
   struct haul_region *region; /* a reference while the transfer runs */
   struct haul_place place;    /* of the region */
   _Atomic uint32_t refs;
-  _Atomic int status;       /* 1: running; written once, by the last work to end */
-  _Atomic int failure;      /* first code; transfer_fail sets it after `error` */
+  _Atomic int status;  /* 1: running; written once, by the last work to end */
+  _Atomic int failure; /* first code; transfer_fail sets it after `error`. TRANSFER_COMMITTED */
   _Atomic uint32_t pending; /* works under way, plus one while the call posts them */
   _Atomic uint32_t retries;
   _Atomic int path;         /* index of the transport that the next work takes if it is open */
@@ -194,6 +200,7 @@ struct haul_transfer {
   const char *only;                 /* an option, as the next three */
   void (*done)(void *user, haul_transfer *transfer);
   void *user;
+  const struct haul_notification *notify; /* a copy, behind the pieces; NULL: none */
   unsigned flags;
   enum haul_operation operation;
   uint32_t size; /* bytes of this with its works and pieces */
@@ -289,6 +296,14 @@ void transfer_expire(struct haul_transfer *transfer);
 int transfer_enter(const char *call, const struct haul_transfer *transfer);
 /* Takes one from `pending`; the last one ends the transfer. */
 void transfer_settle(struct haul_transfer *transfer);
+void transfer_finish(struct haul_transfer *transfer);
+/* All works have ended. Sends the notification unless one failed. False: the peer has no room, and
+ * the transfer is in transfers->notices, or has ended meanwhile. */
+bool transfer_send_notice(struct haul_transfer *transfer);
+/* Ends a transfer that failed while it waited for room. With a reference. */
+void transfer_drop_notice(struct haul_transfer *transfer);
+/* With the loop's lock, or after the last run: tries again for those that wait. */
+void transfers_send_notices(struct transfers *transfers);
 /* With the loop's lock and a reference. */
 void transfer_cancel_works(struct haul_transfer *transfer, int code);
 /* Waits for the end, or until `until`: the transfer's result, or HAUL_ETIMEDOUT. */
