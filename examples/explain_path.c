@@ -11,7 +11,6 @@
 #include <haul/haul.h>
 
 #define LENGTH ((size_t)16 << 20)
-#define SECOND 1000000000LL
 
 static void check(int code) {
   const struct haul_error *error = haul_error_last();
@@ -83,8 +82,8 @@ int main(int count, char **arguments) {
   if (count != 3 && read(from[0], own, sizeof own) <= 0)
     return 1;
   check(haul_node_open(NULL, &node));
-  check(haul_peer_connect(node, address, haul_deadline_in(5 * SECOND), &peer));
-  check(haul_peer_lookup(peer, name, haul_deadline_in(5 * SECOND), &remote));
+  check(haul_peer_connect(node, address, haul_deadline_in(5 * HAUL_SECOND), &peer));
+  check(haul_peer_lookup(peer, name, haul_deadline_in(5 * HAUL_SECOND), &remote));
   check(haul_region_alloc(node, host, haul_remote_length(remote), 0, &local));
   explain(local, remote);
   transfer(local, remote, NULL);

@@ -13,7 +13,6 @@
 #define LAYERS      32
 #define BLOCK       ((size_t)64 << 10) /* bytes of one layer's keys and values, per sequence */
 #define SEQUENCE    7
-#define SECOND      1000000000LL
 #define MARK(layer) (SEQUENCE * 31 + (layer)) /* the fill byte of a layer's block */
 
 static void check(int code, const char *who) {
@@ -34,8 +33,8 @@ static int prefill(const char *address) {
   struct haul_report report = HAUL_REPORT_INIT;
   char text[2048];
   check(haul_node_open(NULL, &node), "prefill");
-  check(haul_peer_connect(node, address, haul_deadline_in(5 * SECOND), &peer), "prefill");
-  check(haul_peer_lookup(peer, "kv", haul_deadline_in(5 * SECOND), &cache), "prefill");
+  check(haul_peer_connect(node, address, haul_deadline_in(5 * HAUL_SECOND), &peer), "prefill");
+  check(haul_peer_lookup(peer, "kv", haul_deadline_in(5 * HAUL_SECOND), &cache), "prefill");
   check(haul_region_alloc(node, (struct haul_place){HAUL_HOST, 0}, LAYERS * BLOCK, 0, &local),
         "prefill");
   /* The layers are contiguous here; the decoder's cache has 16 sequences per layer. */
@@ -46,8 +45,9 @@ static int prefill(const char *address) {
                                         .length = BLOCK};
   }
   check(haul_write(cache, local, pieces, LAYERS, NULL, &transfer), "prefill");
-  check(haul_message_send(peer, SEQUENCE, "ready", 5, haul_deadline_in(5 * SECOND)), "prefill");
-  check(haul_transfer_wait(transfer, haul_deadline_in(5 * SECOND)), "prefill");
+  check(haul_message_send(peer, SEQUENCE, "ready", 5, haul_deadline_in(5 * HAUL_SECOND)),
+        "prefill");
+  check(haul_transfer_wait(transfer, haul_deadline_in(5 * HAUL_SECOND)), "prefill");
   check(haul_transfer_report(transfer, &report), "prefill");
   haul_report_format(&report, text, sizeof text);
   fputs(text, stdout);
@@ -80,7 +80,7 @@ int main(void) {
   check(haul_node_address(node, 0, address, sizeof address), "decode");
   if (write(to_prefill[1], address, sizeof address) != sizeof address)
     return 1;
-  check(haul_message_receive(node, &message, haul_deadline_in(10 * SECOND)), "decode");
+  check(haul_message_receive(node, &message, haul_deadline_in(10 * HAUL_SECOND)), "decode");
 
   /* The CPU cannot access device memory: copy each block to the host to verify it. */
   check(haul_region_wrap(node, block, BLOCK, &host), "decode");

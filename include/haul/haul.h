@@ -120,6 +120,10 @@ typedef int64_t haul_deadline;
 #define HAUL_NO_WAIT ((haul_deadline)0)
 #define HAUL_FOREVER INT64_MAX
 
+#define HAUL_MICROSECOND INT64_C(1000)
+#define HAUL_MILLISECOND INT64_C(1000000)
+#define HAUL_SECOND      INT64_C(1000000000)
+
 /* The deadline `nanoseconds` from now, at most HAUL_FOREVER. */
 HAUL_API haul_deadline haul_deadline_in(int64_t nanoseconds);
 
