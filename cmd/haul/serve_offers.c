@@ -226,10 +226,10 @@ static int parse_one(const struct command *command, const char *text, struct ser
   else
     name_after(tree->name, sizeof tree->name, tree->path);
   if (!is_name(tree->name))
-    return options_wrong(command,
-                         "invalid --export '%s': NAME has 1 to 63 printable bytes without blanks "
-                         "and '/'",
-                         text);
+    return options_wrong(
+        command,
+        "invalid --export '%s': NAME has 1 to 63 printable ASCII bytes without blanks and '/'",
+        text);
   export->name = tree->name;
   export->path = tree->path;
   return EXIT_DONE;

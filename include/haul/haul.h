@@ -15,6 +15,8 @@
  *    names; releasing NULL does nothing;
  *  - a call blocks only if it takes a haul_deadline, and never past it;
  *  - lengths and offsets are bytes, times are nanoseconds;
+ *  - names have printable ASCII bytes without blanks, as they end up on terminals, in logs and in
+ *    addresses; the comment gives their length, and other names fail with HAUL_EINVAL;
  *  - a call that fills an array takes its room in *count and returns the number of entries that
  *    exist there, which may exceed the room; with *count 0 the array may be NULL;
  *  - in a child of fork(2), once the parent has opened a node, every call that can fail returns

@@ -58,7 +58,7 @@ int haul_storage_mount(const struct haul_storage_mount *mount, struct haul_stora
 #define HAUL_STORAGE_SERVICE_SYMBOL "haul_storage_service" /* struct haul_storage_service */
 
 struct haul_storage_export {
-  const char *name; /* 1 to 63 printable bytes without blanks and '/' */
+  const char *name; /* 1 to 63 printable ASCII bytes without blanks and '/' */
   const char *path; /* a folder of this host */
   bool writable;
   const struct haul_grant *grants; /* peers without a grant do not see the export */

@@ -426,7 +426,7 @@ HAUL_API int haul_peer_lookup(haul_peer *peer, const char *name, haul_deadline u
   if (!peer || !remote || !name_is_valid(name, NAME_MAX_BYTES))
     return error_set(HAUL_EINVAL, 0, NULL,
                      "pass a name of 1 to 255 printable ASCII characters without blanks",
-                     "peer or remote is NULL, or the name is invalid");
+                     peer && remote && name ? "invalid name" : "peer, remote or name is NULL");
   code = error_if_passed(until, name);
   if (code)
     return code;

@@ -44,6 +44,22 @@ hints "choose an address of this host: ip addr"
 expect 1 "serve in a folder that does not exist" "$HAUL" serve --listen "unix://$work/none/socket"
 hints "choose a path in a folder that this user can write to"
 
+section "names that are no ASCII"
+expect 1 "serve" "$HAUL" serve --listen tcp://127.0.0.1:0 --region wärme=host:64K
+complains "cannot publish 'wärme': invalid name"
+hints "pass a name of 1 to 255 printable ASCII characters without blanks"
+expect 1 "serve with a node's name" "$HAUL" serve --listen tcp://127.0.0.1:0 --name wärme
+complains "expected 1 to 63 printable ASCII characters without blanks"
+expect 2 "serve with an export's name" "$HAUL" serve --listen tcp://127.0.0.1:0 --export "wä=$work"
+complains "NAME has 1 to 63 printable ASCII bytes without blanks and '/'"
+mkdir "$work/tree" && echo bytes >"$work/tree/wärme"
+serve --export "tree=$work/tree"
+expect 1 "get of a region" "$HAUL" get "$tcp/wärme" "$work/got"
+complains "cannot find the region 'wärme': invalid name"
+hints "pass a name of 1 to 255 printable ASCII characters without blanks"
+expect 0 "the path of an exported file has any bytes" "$HAUL" get "$tcp/tree/wärme" "$work/got"
+holds "and is there" cmp "$work/tree/wärme" "$work/got"
+
 section "keys"
 "$HAUL" key new "$work/key" --name server 2>"$work/err"
 "$HAUL" key new "$work/other" --name client 2>"$work/err"

@@ -64,6 +64,15 @@ static void impossible_names_are_refused(void **state) {
   for (size_t i = 0; i < COUNT(bad); i++) {
     assert_fails(HAUL_EINVAL, haul_region_publish(t.region, bad[i], BOTH));
     assert_fails(HAUL_EINVAL, haul_peer_lookup(t.peer, bad[i], soon(), &(struct haul_remote *){0}));
+    assert_non_null(strstr(haul_error_last()->hint, "printable ASCII"));
+    assert_fails(HAUL_ENAME, haul_region_unpublish(t.region, bad[i]));
+    if (!*bad[i])
+      continue; /* the default name of a node */
+    struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+    struct haul_node *node;
+    config.name = bad[i];
+    assert_fails(HAUL_EINVAL, haul_node_open(&config, &node));
+    assert_non_null(strstr(haul_error_last()->text, "printable ASCII"));
   }
   assert_fails(HAUL_EINVAL, haul_region_publish(t.region, NULL, BOTH));
   assert_fails(HAUL_EINVAL, haul_region_publish(t.region, text, BOTH));
