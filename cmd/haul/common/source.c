@@ -147,9 +147,10 @@ int source_next(struct source *source, struct slot *slot, haul_peer *peer, haul_
 }
 
 static int fail_keep(const struct source *source) {
-  return fail_because("set TMPDIR to a folder with enough space, or add --partial, which writes the "
-                      "input as it arrives",
-                      "cannot keep %s in a temporary file: %s", source->label, strerror(errno));
+  return fail_because(
+      "set TMPDIR to a folder with enough space, or add --partial, which writes the "
+      "input as it arrives",
+      "cannot keep %s in a temporary file: %s", source->label, strerror(errno));
 }
 
 /* A file without a name, open for reading and writing; -1 with errno. */
