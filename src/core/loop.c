@@ -557,20 +557,27 @@ static void sleep_until_notified(struct loop *loop, bool (*done)(void *user), vo
 }
 
 /* A round without timers, and without the eventfd: whoever reads that hides the wake-up from the
- * thread that sleeps. What the thread did before its sleep is done again where it may be outdated.
- */
+ * thread that sleeps. Events come first, as they may leave work for a poller. What the thread did
+ * before its sleep is done again where it may be outdated. */
 static int poll_once(struct loop *loop) {
   struct epoll_event events[EVENTS_A_ROUND];
   bool urgent = false;
+  int handled = 0;
   if (pthread_mutex_trylock(&loop->lock) != 0)
     return 0;
-  take_asked(loop);
-  int handled = run_pollers(loop, &urgent);
-  int count = wait_events(loop->epoll_fd, events, &(struct timespec){0, 0});
+  int count =
+      loop_has_ended(loop) ? 0 : wait_events(loop->epoll_fd, events, &(struct timespec){0, 0});
   if (count > 0)
-    handled += dispatch_events(loop, events, count, &loop->wake_watch);
-  if ((urgent && !loop->urgent) || (handled && arm_pollers(loop)))
-    loop_wake(loop);
+    handled = dispatch_events(loop, events, count, &loop->wake_watch);
+  if (!loop_has_ended(loop)) {
+    take_asked(loop);
+    int polled = run_pollers(loop, &urgent);
+    handled += polled;
+    bool again = handled && arm_pollers(loop);
+    if (again || polled ||
+        (urgent && !loop->urgent)) /* a poller may leave work for one before it */
+      loop_wake(loop);
+  }
   loop_unlock(loop);
   return handled;
 }

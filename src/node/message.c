@@ -230,6 +230,8 @@ void message_unreserve(struct haul_peer *peer, size_t length) {
   pthread_mutex_lock(&peer->send_lock);
   peer->credit += length + MESSAGE_OVERHEAD;
   pthread_mutex_unlock(&peer->send_lock);
+  loop_notify(peer->node->loop); /* others may wait for room */
+  loop_wake(peer->node->loop);
 }
 
 /* With credit for it, which a failure gives back. */

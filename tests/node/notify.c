@@ -94,6 +94,18 @@ static void expect(uint64_t tag, const void *bytes, size_t length) {
   haul_message_release(&message);
 }
 
+/* The tag of the next message, which has only zeros. */
+static uint64_t tag_of_next(size_t length) {
+  static const char zeros[65536];
+  struct haul_message message;
+  assert_works(haul_message_receive(t.receiver, &message, soon()));
+  assert_int_equal(message.length, length);
+  assert_memory_equal(message.bytes, zeros, length);
+  uint64_t tag = message.tag;
+  haul_message_release(&message);
+  return tag;
+}
+
 /* Takes the receiver's room, but for less than 64 KiB. Room that comes back for earlier messages is
  * there before the response. */
 static void fill_window(void) {
@@ -181,10 +193,10 @@ static void a_transfer_is_in_flight_until_there_is_room(void **state) {
     assert_fails(HAUL_ETIMEDOUT,
                  haul_transfer_wait_any(transfers, 3, haul_deadline_in(20 * MS), NULL));
     empty_window();
-    for (unsigned k = 0; k < 3; k++) {
-      char zeros[65536] = {0};
-      expect(k, zeros, sizeof zeros);
-    }
+    unsigned arrived = 0;
+    for (unsigned k = 0; k < 3; k++)
+      arrived |= 1u << tag_of_next(65536);
+    assert_int_equal(arrived, 7); /* in any order */
     assert_works(haul_transfer_wait_all(transfers, 3, soon(), NULL));
     for (unsigned k = 0; k < 3; k++)
       haul_transfer_release(transfers[k]);
@@ -199,7 +211,7 @@ static void a_transfer_that_ends_early_sends_no_message(void **state) {
   for (unsigned i = 0; i < COUNT(ways); i++) {
     fill_window();
     struct haul_transfer *canceled = start(ways[i], 1, 65536, 0);
-    struct haul_transfer *late = start(ways[i], 2, 65536, haul_deadline_in(20 * MS));
+    struct haul_transfer *late = start(ways[i], 2, 65536, haul_deadline_in(1000 * MS));
     assert_int_equal(haul_transfer_test(canceled), 1);
     assert_works(haul_transfer_cancel(canceled));
     assert_fails(HAUL_ECANCELED, haul_transfer_wait(canceled, soon()));

@@ -129,8 +129,8 @@ static void errors_have_an_index(void **state) {
   owner_stop(&t.owner);
   start(0, "map", 0);
   start(1, "tcp", 0);
-  start(2, "tcp", haul_deadline_in(20 * MS));
-  start(3, "tcp", haul_deadline_in(10 * MS));
+  start(2, "tcp", haul_deadline_in(1000 * MS));
+  start(3, "tcp", haul_deadline_in(500 * MS));
   start(4, "tcp", 0);
   assert_works(haul_transfer_cancel(t.transfers[4]));
   assert_fails(HAUL_ETIMEDOUT, haul_transfer_wait_all(&t.transfers[2], 3, soon(), &index));

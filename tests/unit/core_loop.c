@@ -990,6 +990,42 @@ static void a_caller_that_polls_arms_the_pollers_again(void **state) {
   loop_close(loop);
 }
 
+struct worker {
+  struct watch watch;
+  struct counted poller;
+  bool has_work;
+};
+
+static void give_work(struct watch *watch, uint32_t events) {
+  struct worker *worker = (struct worker *)watch;
+  (void)events;
+  worker->has_work = true;
+}
+
+static bool do_work(struct poller *poller) {
+  struct worker *worker = list_entry(poller, struct worker, poller.poller);
+  bool had = worker->has_work;
+  worker->has_work = false;
+  return had;
+}
+
+/* The thread sleeps on, as its event is gone. */
+static void an_event_that_leaves_work_for_a_poller_has_it_done(void **state) {
+  (void)state;
+  struct loop *loop = open_loop(true);
+  int fd = new_event(1);
+  struct worker worker = {.has_work = false};
+  list_init(&worker.poller.poller.link);
+  loop_lock(loop);
+  assert_works(loop_watch(loop, &worker.watch, fd, EPOLLIN, give_work));
+  loop_poller_start(loop, &worker.poller.poller, do_work);
+  loop_unlock(loop);
+  assist(loop, 2);
+  assert_false(worker.has_work);
+  close(fd);
+  loop_close(loop);
+}
+
 struct called {
   struct deferred deferred;
   _Atomic bool done;
@@ -1126,6 +1162,7 @@ int main(void) {
       cmocka_unit_test(a_caller_that_polls_now_and_then_leaves_it_to_the_thread),
       cmocka_unit_test(a_loop_without_a_thread_is_not_assisted),
       cmocka_unit_test(a_caller_that_polls_arms_the_pollers_again),
+      cmocka_unit_test(an_event_that_leaves_work_for_a_poller_has_it_done),
       cmocka_unit_test(a_caller_that_polls_takes_no_wake_up_of_the_thread),
       cmocka_unit_test(the_thread_takes_over_from_a_caller_that_stopped_polling),
       cmocka_unit_test(a_failed_open_leaks_nothing),

@@ -1015,7 +1015,7 @@ static void the_end_of_a_failed_copy_is_noticed(void **state) {
     double_of->copy = 2;
     assert_fails(HAUL_ESYSTEM, copy_wait(&memory, 0, &bytes, 0, 128 * MIB, HAUL_FOREVER));
     assert_non_null(strstr(haul_error_last()->text, "CUDA_ERROR_ILLEGAL_ADDRESS (700)"));
-    assert_true(clock_now() - began < INT64_C(5000000000));
+    assert_true(clock_now() - began < INT64_C(60000000000));
     memory_free(&memory);
     if (i == 0)
       assert_int_equal(app_reset(0), CUDA_SUCCESS);

@@ -199,6 +199,9 @@ int source_keep(struct source *source, uint64_t most, haul_peer *peer, haul_dead
     return fail_keep(source);
   int status = copy_input(source, file, most, peer, until);
   off_t length = lseek(file, 0, SEEK_END);
+  if (status == EXIT_DONE &&
+      lseek(file, 0, SEEK_SET) != 0) /* it is read where it cannot be mapped */
+    status = fail_keep(source);
   if (source->descriptor > STDIN_FILENO)
     close(source->descriptor);
   source->descriptor = file;

@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ._data import Code, Error, Layout, NoSuchName, Received, Rights
@@ -132,13 +132,21 @@ def _published(
             region.unpublish(name)
 
 
+def settle(transfers: Iterable[Transfer]) -> None:
+    """Cancels transfers, and waits until nothing uses their memory any more."""
+    for transfer in transfers:
+        transfer.cancel()
+        with contextlib.suppress(Exception):  # there is an error already
+            transfer.wait(math.inf)
+
+
 def _finish(transfer: Transfer) -> None:
     """Waits until the transfer's own deadline: then nothing uses the memory any more."""
     with transfer:
         try:
             transfer.wait(math.inf)
         except BaseException:
-            transfer.cancel()
+            settle([transfer])
             raise
 
 

@@ -25,6 +25,7 @@ from xml.sax.saxutils import escape
 
 from . import safetensors
 from ._haul import Region, Remote, Tensor, Transfer
+from ._tensors import settle
 
 __all__ = [
     "Layout", "Move", "Plan", "Replicate", "Shard", "Stored",
@@ -334,24 +335,19 @@ def fetch(
             pieces = ((first + at, start + source, n) for at, source, n in plan.pieces(move))
             while batch := list(itertools.islice(pieces, _PIECES)):
                 if len(moving) == _DEPTH:
-                    moving.popleft().wait(math.inf)
+                    _finish_first(moving)
                 moving.append(remote.read(into, batch, timeout=timeout, checksum=checksum))
             done += plan.nbytes_of(move)
         while moving:
-            moving.popleft().wait(math.inf)
+            _finish_first(moving)
     finally:
-        for transfer in moving:  # after an error
-            transfer.cancel()
-            _settle(transfer)
+        settle(moving)  # after an error
     return done
 
 
-def _settle(transfer: Transfer) -> None:
-    """Waits until nothing writes to its memory any more, whatever became of it."""
-    try:
-        transfer.wait(math.inf)
-    except Exception:  # the first error is the one to tell
-        pass
+def _finish_first(moving: deque[Transfer]) -> None:
+    moving[0].wait(math.inf)  # an interrupted one is still under way
+    moving.popleft()
 
 
 class Stored(NamedTuple):
