@@ -234,8 +234,8 @@ static int bad_value(const struct setting *setting, const char *object, const ch
       [SWITCH] = "yes or no, for example yes",
       [EAL] = "auto or EAL options, but none that ends a program, for example -l 0 -m 512",
       [POOLS] = "four numbers of objects of 64K, 1M, 16M and 256M, for example 4096,1024,256,64",
-      [PATHS] = "auto, or map, rdma, tcp with growing sizes on all but the last, for example "
-                "tcp:64K,rdma",
+      [PATHS] = ("auto, or map, rdma, tcp with growing sizes on all but the last, for example "
+                 "tcp:64K,rdma"),
       [NICS] = "auto, names of NICs or ^ and names, for example mlx5_0,mlx5_1 or ^mlx5_2",
       [FILENAME] = "a path of 1 to 255 bytes or none, for example /etc/haul/keys",
   };
