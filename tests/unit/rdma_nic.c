@@ -87,20 +87,26 @@ static void a_pd_failure_closes_the_nic(void **state) {
 }
 
 /* Else it would be left out for the node's life. */
-static void a_nic_without_memory_is_opened_again(void **state) {
+static void a_nic_that_met_a_shortage_is_opened_again(void **state) {
   (void)state;
+  static const struct {
+    int system, code;
+  } shortages[] = {{ENOMEM, HAUL_ENOMEM}, {EMFILE, HAUL_ELIMIT}, {ENFILE, HAUL_ELIMIT}};
   unsigned before = open_descriptors();
   struct double_device *device = rdma_add_roce("mlx5_0");
   struct nics *nics;
   rdma_add_roce("mlx5_1");
-  device->errors.pd = ENOMEM;
-  assert_fails(HAUL_ENOMEM, nics_open(NULL, &nics));
-  assert_string_equal(haul_error_last()->object, "mlx5_0");
-  assert_int_equal(open_descriptors(), before);
-  device->errors.pd = 0;
-  nics = open_nics();
-  assert_non_null(nics->list[0].context);
-  nics_close(nics);
+  for (unsigned i = 0; i < COUNT(shortages); i++) {
+    _Atomic int *where = shortages[i].system == ENOMEM ? &device->errors.pd : &device->errors.open;
+    *where = shortages[i].system;
+    assert_fails(shortages[i].code, nics_open(NULL, &nics));
+    assert_string_equal(haul_error_last()->object, "mlx5_0");
+    assert_int_equal(open_descriptors(), before);
+    *where = 0;
+    nics = open_nics();
+    assert_non_null(nics->list[0].context);
+    nics_close(nics);
+  }
 }
 
 static void other_protocols_are_not_opened(void **state) {
@@ -770,7 +776,7 @@ int main(void) {
       TEST(an_open_failure_gives_the_reason),
       TEST(a_query_failure_closes_the_nic),
       TEST(a_pd_failure_closes_the_nic),
-      TEST(a_nic_without_memory_is_opened_again),
+      TEST(a_nic_that_met_a_shortage_is_opened_again),
       TEST(other_protocols_are_not_opened),
       TEST(other_nics_stay_usable),
       TEST(no_failure_leaks),

@@ -203,11 +203,14 @@ static int check_names(const struct nics *nics, const struct rdma_settings *sett
   return 0;
 }
 
-/* A NIC that found no memory would be left out for the node's life: the caller tries again. */
-static int check_memory(const struct nics *nics) {
-  for (size_t i = 0; i < nics->count; i++)
-    if (nics->list[i].system == ENOMEM)
-      return error_system(ENOMEM, nics->list[i].name, "opening the NIC");
+/* A NIC that was short of memory or descriptors would be left out for the node's life: the caller
+ * tries again. */
+static int check_shortage(const struct nics *nics) {
+  for (size_t i = 0; i < nics->count; i++) {
+    int system = nics->list[i].system;
+    if (system == ENOMEM || system == EMFILE || system == ENFILE)
+      return error_system(system, nics->list[i].name, "opening the NIC");
+  }
   return 0;
 }
 
@@ -225,7 +228,7 @@ static int open_all(const struct verbs *verbs, const struct rdma_settings *setti
   }
   int code = check_names(nics, settings);
   if (code == 0)
-    code = check_memory(nics);
+    code = check_shortage(nics);
   if (code)
     nics_close(nics);
   else
