@@ -44,7 +44,7 @@ static void add_interfaces(struct graph *graph, const struct state *state) {
     const struct interface *one = &state->interfaces[i];
     struct graph_box *box = graph_add_box(graph);
     snprintf(box->name, sizeof box->name, "%s", one->name);
-    snprintf(box->detail, sizeof box->detail, "tcp, %s",
+    snprintf(box->detail, sizeof box->detail, "tcp, %.120s",
              *one->addresses ? one->addresses : "no address");
     if (!one->up)
       snprintf(box->note, sizeof box->note, "the interface is down");
