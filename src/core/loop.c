@@ -461,11 +461,12 @@ static int run_rounds(struct loop *loop, int64_t until, const uint32_t *seen) {
     bool woken = atomic_load_explicit(&loop->woken, memory_order_relaxed) &&
                  atomic_exchange(&loop->woken, 0);
     woken = has_notification(loop, seen) || woken;
-    bool spin = now - began < loop->spin_ns;
+    bool assisted = !seen && is_assisted(loop, now);
+    bool spin = now - began < loop->spin_ns && !assisted;
     int handled = run_callbacks(loop, now, !spin && !woken && now < until, &loop->next_at);
     int64_t sleep_until = loop->next_at < until ? loop->next_at : until;
     spin |= handled > 0;
-    if (!spin && !woken && !seen && sleep_until > now && is_assisted(loop, now)) {
+    if (!spin && !woken && sleep_until > now && assisted) {
       nap(loop, now, sleep_until);
     } else if (!spin) {
       handled += poll_descriptors(loop, now, woken ? now : sleep_until, seen);
