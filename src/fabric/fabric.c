@@ -58,10 +58,10 @@ void fabric_release(struct fabric *fabric) {
       transports[i]->release(fabric);
 }
 
-bool fabric_help(struct fabric *fabric) {
+bool fabric_help(struct fabric *fabric, uint64_t least) {
   bool helped = false;
   for (size_t i = 0; i < TRANSPORTS && !helped; i++)
-    helped = transports[i]->help && transports[i]->help(fabric);
+    helped = transports[i]->help && transports[i]->help(fabric, least);
   return helped;
 }
 

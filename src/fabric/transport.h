@@ -342,7 +342,7 @@ struct transport {
    * returns, or within one engine operation. */
   void (*cancel)(struct endpoint *endpoint, struct work *work, int code);
   /* Runs a part of the pending works on a waiting thread; returns whether there was one. */
-  bool (*help)(struct fabric *fabric);
+  bool (*help)(struct fabric *fabric, uint64_t least);
 
   /* The region was unpublished and is no longer in the exports: ends the peer's works on it here.
    * With the lock, does not block. */
@@ -369,7 +369,10 @@ int fabric_open(struct fabric *fabric);
 void fabric_prepare(struct fabric *fabric);
 void fabric_close(struct fabric *fabric);
 void fabric_release(struct fabric *fabric);
-bool fabric_help(struct fabric *fabric);
+bool fabric_help(struct fabric *fabric, uint64_t least);
+/* `least` for a caller that polls: smaller transfers fit into the caches of one CPU, between which
+ * two CPUs would pass them (bench/run nccl-1m, nccl-64m). */
+#define HELP_POLLED (UINT64_C(4) << 20)
 void fabric_announce(struct fabric *fabric, const struct memory *memory);
 void fabric_invalidate(struct fabric *fabric, const struct memory *memory);
 /* All or none. With the lock. */

@@ -210,7 +210,7 @@ static bool may_send(void *user) {
 
 static bool help_copy(void *user) {
   struct sending *sending = user;
-  return fabric_help(&sending->peer->node->fabric);
+  return fabric_help(&sending->peer->node->fabric, 0);
 }
 
 int message_reserve(struct haul_peer *peer, size_t length, haul_deadline until) {

@@ -365,7 +365,7 @@ HAUL_API int haul_node_progress(haul_node *node, haul_deadline until) {
     loop_descriptor(node->loop); /* makes the loop keep notifications */
     events = loop_wait(node->loop, is_notified, NULL, node, until) ? 1 : 0;
   } else { /* a part of a large copy is progress, too */
-    events = fabric_help(&node->fabric);
+    events = fabric_help(&node->fabric, HELP_POLLED);
     events += loop_run(node->loop, events ? HAUL_NO_WAIT : until);
   }
   if (events == 0 && node_is_closed(node))

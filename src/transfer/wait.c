@@ -41,7 +41,7 @@ static bool is_over(void *user) {
 
 static bool help_copy(void *user) {
   struct waiting *waiting = user;
-  return fabric_help(waiting->owner->fabric);
+  return fabric_help(waiting->owner->fabric, 0);
 }
 
 /* Calls `each` for the transfers that have not ended. */
@@ -153,7 +153,7 @@ HAUL_API int haul_transfer_test(haul_transfer *transfer) {
   if (now >= transfer->deadline)
     transfer_expire(transfer);
   else if (loop_assist(fabric->loop, now))
-    fabric_help(fabric);
+    fabric_help(fabric, HELP_POLLED);
   return result(transfer);
 }
 

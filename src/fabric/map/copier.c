@@ -89,11 +89,13 @@ static void start_threads(struct copier *copier) {
   }
 }
 
-bool copier_help(struct copier *copier) {
+bool copier_help(struct copier *copier, uint64_t least) {
   if (atomic_load_explicit(&copier->queued, memory_order_relaxed) == 0)
     return false;
   pthread_mutex_lock(&copier->lock);
-  struct work *work = copier_take(copier);
+  struct list *first = backlog_first(&copier->queue);
+  bool large = first && list_entry(first, struct work, link)->whole >= least;
+  struct work *work = large ? copier_take(copier) : NULL;
   pthread_mutex_unlock(&copier->lock);
   if (work)
     copier_run(work);
@@ -102,7 +104,7 @@ bool copier_help(struct copier *copier) {
 
 static bool poll_queue(struct poller *poller) {
   struct copier *copier = list_entry(poller, struct copier, poller);
-  return copier->started == 0 && copier_help(copier);
+  return copier->started == 0 && copier_help(copier, 0);
 }
 
 __attribute__((cold)) int copier_open(struct fabric *fabric, struct copier **out) {

@@ -235,9 +235,9 @@ __attribute__((cold)) static void map_cancel(struct endpoint *base, struct work 
     work->done(work, code);
 }
 
-static bool map_help(struct fabric *fabric) {
+static bool map_help(struct fabric *fabric, uint64_t least) {
   struct map_node *node = fabric->shared[map_transport.index];
-  return node && copier_help(node->copier);
+  return node && copier_help(node->copier, least);
 }
 
 static void estimate_engine(const struct provider *engine, const struct memory *local,

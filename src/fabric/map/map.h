@@ -145,7 +145,7 @@ int copier_open(struct fabric *fabric, struct copier **copier);
 void copier_end(struct copier *copier); /* joins its threads; later posts fail */
 void copier_free(struct copier *copier);
 void copier_post(struct copier *copier, struct work *work);
-bool copier_help(struct copier *copier);
+bool copier_help(struct copier *copier, uint64_t least);
 bool copier_cancel(struct copier *copier, struct work *work); /* true: it was still queued */
 void copier_drain(struct copier *copier, struct map_endpoint *endpoint, int code);
 
