@@ -589,7 +589,8 @@ HAUL_API int haul_compare_swap(haul_region *result, uint64_t result_offset, haul
 
 /* 1 while the transfer is in flight, 0 when it is complete, else the error it ended with. Does not
  * block. A caller that calls it without a pause between makes progress itself, so that no thread
- * has to wake up for the end; with a progress thread, each 2 us. Most calls take some 30 ns. */
+ * has to wake up for the end; with a progress thread, each 2 us. Such a call may copy up to 1 MiB
+ * of transfers of 4 MiB and more between host memories. Most calls take some 30 ns. */
 HAUL_API int haul_transfer_test(haul_transfer *transfer);
 
 /* Waits for the end, and may help with large copies. Returns the result of haul_transfer_test, or

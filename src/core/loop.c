@@ -566,19 +566,19 @@ static int poll_once(struct loop *loop) {
   int handled = 0;
   if (pthread_mutex_trylock(&loop->lock) != 0)
     return 0;
-  int count =
-      loop_has_ended(loop) ? 0 : wait_events(loop->epoll_fd, events, &(struct timespec){0, 0});
+  if (loop_has_ended(loop)) { /* whoever closes the node may hold no lock */
+    loop_unlock(loop);
+    return 0;
+  }
+  int count = wait_events(loop->epoll_fd, events, &(struct timespec){0, 0});
   if (count > 0)
     handled = dispatch_events(loop, events, count, &loop->wake_watch);
-  if (!loop_has_ended(loop)) {
-    take_asked(loop);
-    int polled = run_pollers(loop, &urgent);
-    handled += polled;
-    bool again = handled && arm_pollers(loop);
-    if (again || polled ||
-        (urgent && !loop->urgent)) /* a poller may leave work for one before it */
-      loop_wake(loop);
-  }
+  take_asked(loop);
+  int polled = run_pollers(loop, &urgent);
+  handled += polled;
+  bool again = handled && arm_pollers(loop);
+  if (again || polled || (urgent && !loop->urgent)) /* a poller may leave work for one before it */
+    loop_wake(loop);
   loop_unlock(loop);
   return handled;
 }

@@ -110,8 +110,8 @@ static bool is_overdue(int64_t since, int64_t bound) {
   return since && clock_now() - since > bound / 4;
 }
 
-/* Drops a peer that is silent, does not read, or does not complete the end of its connection. Where
- * the peer may only have been stopped, it and the log are told. */
+/* Drops a peer that is silent, does not read, or does not complete the end of its connection. A
+ * process that was only stopped learns of it when it runs again; the log says it at once. */
 static void check_liveness(struct haul_peer *peer, int64_t bound) {
   char reason[128];
   const char *what = NULL;

@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 import urllib.parse
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -130,6 +131,11 @@ def _published(
     finally:
         with contextlib.suppress(Error):  # closed meanwhile
             region.unpublish(name)
+
+
+def finish_first(moving: deque[Transfer]) -> None:
+    moving[0].wait(math.inf)  # an interrupted one is still under way
+    moving.popleft()
 
 
 def settle(transfers: Iterable[Transfer]) -> None:

@@ -25,7 +25,7 @@ from xml.sax.saxutils import escape
 
 from . import safetensors
 from ._haul import Region, Remote, Tensor, Transfer
-from ._tensors import settle
+from ._tensors import finish_first, settle
 
 __all__ = [
     "Layout", "Move", "Plan", "Replicate", "Shard", "Stored",
@@ -335,19 +335,14 @@ def fetch(
             pieces = ((first + at, start + source, n) for at, source, n in plan.pieces(move))
             while batch := list(itertools.islice(pieces, _PIECES)):
                 if len(moving) == _DEPTH:
-                    _finish_first(moving)
+                    finish_first(moving)
                 moving.append(remote.read(into, batch, timeout=timeout, checksum=checksum))
             done += plan.nbytes_of(move)
         while moving:
-            _finish_first(moving)
+            finish_first(moving)
     finally:
         settle(moving)  # after an error
     return done
-
-
-def _finish_first(moving: deque[Transfer]) -> None:
-    moving[0].wait(math.inf)  # an interrupted one is still under way
-    moving.popleft()
 
 
 class Stored(NamedTuple):

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 from ._data import Code, Error
 from ._haul import Node, Region, Tensor, Transfer, dtypes
 from ._inbox import fail
-from ._tensors import default_node, settle, split_target
+from ._tensors import default_node, finish_first, settle, split_target
 
 __all__ = ["Damaged", "Entry", "Refused", "entries", "main", "tensors", "write"]
 
@@ -232,19 +232,14 @@ def write(
                     pieces = [(first, first, length)]
                     moving.append(remote.write(region, pieces, timeout=timeout, checksum=True))
                     if len(moving) == _DEPTH:
-                        _finish_first(moving)
+                        finish_first(moving)
                 while moving:
-                    _finish_first(moving)
+                    finish_first(moving)
                 bar.show(region.length)
             finally:
                 settle(moving)  # after an error
                 bar.end()
     return found
-
-
-def _finish_first(moving: deque[Transfer]) -> None:
-    moving[0].wait(math.inf)  # an interrupted one is still under way
-    moving.popleft()
 
 
 def _check_room(region: Region, room: int, to: str) -> None:

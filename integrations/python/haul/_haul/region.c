@@ -415,31 +415,7 @@ static PyMethodDef methods[] = {
          "\n"
          "Blocks until the bytes are in place. Raises TimedOut (undefined contents), OutOfRange,\n"
          "AccessDenied (read-only), Invalid (the ranges overlap), Stale, NotSupported.")},
-    {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
-     DOC("__array__($self, dtype=None, copy=None)",
-         "Return a numpy array over the memory.\n"
-         "\n"
-         "dtype  of numpy; another one than the memory's copies\n"
-         "copy   True copies, False raises ValueError where a copy is needed; None: as needed\n"
-         "\n"
-         "Does not wait. Raises BufferError for device memory, closed regions and types without a\n"
-         "buffer format.")},
-    {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack_capsule),
-     DOC("__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)",
-         "Return a capsule with the tensor, without a copy.\n"
-         "\n"
-         "stream       accepted, not used: the bytes of completed transfers are visible "
-         "everywhere\n"
-         "max_version  of DLPack, (major, minor); None: before 1.0\n"
-         "dl_device    (type, number): must be the tensor's\n"
-         "copy         True is refused\n"
-         "\n"
-         "Does not wait. Raises BufferError: another device, a copy, read-only memory before "
-         "DLPack\n"
-         "1.0, a place without a DLPack device. Raises Closed.")},
-    {"__dlpack_device__", dlpack_device, METH_NOARGS,
-     DOC("__dlpack_device__($self, /)", "Return DLPack's type and number of the device. Does not "
-                                        "wait. Raises BufferError, Closed.")},
+    BUFFER_METHODS,
     OBJECT_CLOSE("Withdraw its names, cancel its transfers and release it.\n\n"
                  "Blocks until peers have ended their copies, at most the liveness. Raises "
                  "BufferError while\n"

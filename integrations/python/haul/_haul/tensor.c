@@ -103,33 +103,7 @@ static PyObject *get_bytes(PyObject *self, void *none) {
 static char of_dtype[] = "dtype", of_shape[] = "shape", of_strides[] = "strides",
             of_offset[] = "offset";
 
-static PyMethodDef methods[] = {
-    {"__array__", METHOD_WITH_KEYWORDS(buffer_array),
-     DOC("__array__($self, dtype=None, copy=None)",
-         "Return a numpy array over the memory.\n"
-         "\n"
-         "dtype  of numpy; another one than the memory's copies\n"
-         "copy   True copies, False raises ValueError where a copy is needed; None: as needed\n"
-         "\n"
-         "Does not wait. Raises BufferError for device memory, closed regions and types without a\n"
-         "buffer format.")},
-    {"__dlpack__", METHOD_WITH_KEYWORDS(dlpack_capsule),
-     DOC("__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)",
-         "Return a capsule with the tensor, without a copy.\n"
-         "\n"
-         "stream       accepted, not used: the bytes of completed transfers are visible "
-         "everywhere\n"
-         "max_version  of DLPack, (major, minor); None: before 1.0\n"
-         "dl_device    (type, number): must be the tensor's\n"
-         "copy         True is refused\n"
-         "\n"
-         "Does not wait. Raises BufferError: another device, a copy, read-only memory before "
-         "DLPack\n"
-         "1.0, a place without a DLPack device. Raises Closed.")},
-    {"__dlpack_device__", dlpack_device, METH_NOARGS,
-     DOC("__dlpack_device__($self, /)", "Return DLPack's type and number of the device. Does not "
-                                        "wait. Raises BufferError, Closed.")},
-    {NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {BUFFER_METHODS, {NULL, NULL, 0, NULL}};
 
 PyTypeObject *tensor_type(void) {
   static PyGetSetDef getters[] = {
