@@ -68,13 +68,14 @@ static struct haul_transfer_options notifying(const char *only,
   return options;
 }
 
-/* A write of 8 bytes whose message, of `length` bytes, has this tag. */
+/* A write of 8 bytes, at a place of its own for tags below 8, whose message, of `length` bytes, has
+ * this tag. */
 static struct haul_transfer *start(const char *only, uint64_t tag, size_t length,
                                    haul_deadline deadline) {
   char *bytes = calloc(1, length + 1);
   const struct haul_notification notify = {tag, bytes, length};
   struct haul_transfer_options options = notifying(only, &notify);
-  struct haul_piece piece = {0, 0, 8};
+  struct haul_piece piece = {0, 8 * (tag % 8), 8};
   struct haul_transfer *transfer;
   options.deadline = deadline;
   assert_works(haul_write(t.remote, t.from, &piece, 1, &options, &transfer));
