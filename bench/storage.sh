@@ -9,6 +9,7 @@ storage_table() {
   cat <<'TABLE'
 usrbio-read|GB/s|higher|ring cold read 1M 32 2G|fio_run cold read 1M 32 2G|real|1 MiB, depth 32, read in order through the daemon; fio, io_uring, direct, the same; the page cache is empty
 usrbio-read-warm|GB/s|higher|ring warm read 1M 32 2G|fio_run warm read 1M 32 2G|real|the same; the file is in the page cache
+usrbio-read-huge|GB/s|higher|ring_huge read 1M 32 2G|fio_run cold read 1M 32 2G|real|as usrbio-read, with a /dev/shm that has huge pages (huge=advise), as memory of fio has
 usrbio-read-small|GB/s|higher|ring cold randread 4K 128 512M|fio_run cold randread 4K 128 512M|real|4 KiB, depth 128, in random order; fio, io_uring, direct, the same; the page cache is empty
 usrbio-read-small-warm|GB/s|higher|ring warm randread 4K 128 512M|fio_run warm randread 4K 128 512M|real|the same; the file is in the page cache
 usrbio-fuse|GB/s|higher|ring cold randread 4K 128 256M|fio_mount cold randread 4K 128 64M|real|the same reads; fio, io_uring, the same depth through the FUSE mount, the page cache is empty
@@ -93,6 +94,23 @@ temper() {
 ring() { # cold|warm HOW BLOCK DEPTH BYTES [device]
   temper "$1"
   bench usrbio "$tree/mount/file" "$3" "$4" "$5" "$2" "${@:6}"
+}
+
+# In a mount namespace with a /dev/shm of its own, with a mount of its own.
+ring_huge() { # HOW BLOCK DEPTH BYTES
+  temper cold
+  mkdir -p "$tree/huge"
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  unshare --mount bash -c '
+    mount -t tmpfs -o huge=advise tmpfs /dev/shm
+    "$1/cmd/haul/haul" mount --foreground "$2/files" "$2/huge" 2>>"$2/log" &
+    export HAUL_BENCH_DAEMON=$!
+    for _ in $(seq 100); do [ ! -d "$2/huge/3fs-virt/iovs" ] || break; sleep 0.05; done
+    "$1/bench/usrbio" "$2/huge/file" "$4" "$5" "$6" "$3"
+    status=$?
+    kill $HAUL_BENCH_DAEMON
+    wait $HAUL_BENCH_DAEMON
+    exit $status' - "$build" "$tree" "$@"
 }
 
 # A bench on a warm file of 256 MiB, without a mount.

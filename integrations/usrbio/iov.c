@@ -73,10 +73,12 @@ static int make_memory(struct buffer *buffer, const uint8_t id[16], size_t size,
   if (status == 0)
     status = map_file(file, size, buffer);
   close(file);
-  if (status == 0)
+  if (status == 0) {
     prefer_node(buffer->base, size, numa);
-  else
+    madvise(buffer->base, size, MADV_HUGEPAGE); /* needs a /dev/shm with huge=advise */
+  } else {
     unlink(buffer->path);
+  }
   return status;
 }
 

@@ -25,6 +25,18 @@ print(eval("(" + sys.argv[2] + ")"))' "$log" "$2" 2>&1)
   if [[ $truth == True ]]; then passed "$1"; else failed "$1: $truth"; fi
 }
 
+# tells_pages WHAT 0|1 OPTION: with a /dev/shm that is mounted so, a mount logs that hint so often.
+tells_pages() {
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  unshare --mount bash -c 'mount -t tmpfs -o "$1" tmpfs /dev/shm
+    exec "$HAUL" mount --foreground "$2/source" "$2/point"' - "$3" "$work" 2>"$work/pages" &
+  server=$!
+  processes+=("$server")
+  await grep -q " is mounted at " "$work/pages"
+  stop "$server"
+  holds "$1" test "$(grep -c "huge=advise /dev/shm" "$work/pages")" = "$2"
+}
+
 time='^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z'
 "$HAUL" key new "$work/key" 2>/dev/null
 "$HAUL" key new "$work/other" 2>/dev/null
@@ -131,6 +143,8 @@ if await grep -q " is mounted at " "$work/mount"; then
   lines_hold "each line is an object" \
     "all({'time', 'level', 'event', 'what'} <= set(one) and one['event'] == 'mount' for one in them)"
   holds "the end is logged" grep -q " is no longer mounted at " "$work/mount"
+  tells_pages "small pages of buffers are told" 1 size=50%
+  tells_pages "but not huge ones" 0 huge=advise
 else
   skipped "the log of a mount: $(head -n 1 "$work/mount")"
 fi

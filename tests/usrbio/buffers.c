@@ -39,6 +39,37 @@ static void a_buffer_is_created_and_destroyed(void **state) {
   hf3fs_iovdestroy(&iov);
 }
 
+/* Of the mapping at `base`, see "VmFlags" in proc(5). */
+static bool mapping_has(const void *base, const char *flag) {
+  char line[512], start[32];
+  bool inside = false, has = false;
+  FILE *maps = fopen("/proc/self/smaps", "r");
+  assert_non_null(maps);
+  snprintf(start, sizeof start, "%lx-", (unsigned long)(uintptr_t)base);
+  while (fgets(line, sizeof line, maps)) {
+    if (strncmp(line, start, strlen(start)) == 0)
+      inside = true;
+    else if (inside && strncmp(line, "VmFlags:", 8) == 0) {
+      has = strstr(line, flag) != NULL;
+      break;
+    }
+  }
+  fclose(maps);
+  return has;
+}
+
+static void the_kernel_may_use_huge_pages(void **state) {
+  struct world *world = *state;
+  struct hf3fs_iov iov;
+  if (!world_has("/sys/kernel/mm/transparent_hugepage")) {
+    print_message("skipped huge pages: this kernel has none\n");
+    skip();
+  }
+  assert_int_equal(hf3fs_iovcreate(&iov, world->mount, 4 << 20, 0, -1), 0);
+  assert_true(mapping_has(iov.base, " hg"));
+  hf3fs_iovdestroy(&iov);
+}
+
 static void invalid_arguments_are_rejected(void **state) {
   struct world *world = *state;
   struct hf3fs_iov iov;
@@ -188,6 +219,7 @@ static void wrapped_memory_stays_the_callers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       world_test(a_buffer_is_created_and_destroyed),
+      world_test(the_kernel_may_use_huge_pages),
       world_test(invalid_arguments_are_rejected),
       world_test(a_failure_leaves_nothing_behind),
       world_test(any_numa_node_is_accepted),
