@@ -196,7 +196,8 @@ struct haul_node_config {
   const char *certificate, *private_key, *authority;
   int plain_data;          /* 1: no encryption of tcp data (control is) where both sides set it */
   int process_tls;         /* 1: encrypt in the process even where the kernel could */
-  int any_user;            /* 1: Unix sockets accept any user, not only this one and root */
+  int any_user;            /* 1: Unix sockets accept any user, not only this one and root, and
+                              this node connects to abstract names of any user */
   int any_observer;        /* 1: every peer may read statistics (stats.h), despite a key */
   int64_t handshake_ns;    /* time for an incoming connection to authenticate; default 5 s */
   unsigned max_peers_each; /* peers of one identity from one address; default: max_peers */

@@ -149,6 +149,10 @@ int error_restore(const struct haul_error *from) {
   return last.code;
 }
 
+void error_reset(const struct haul_error *before) {
+  last = *before;
+}
+
 HAUL_API const struct haul_error *haul_error_last(void) {
   return &last;
 }

@@ -55,5 +55,7 @@ void error_about(const char *object);
 /* Move a failure from the thread where it happened to another. */
 void error_save(struct haul_error *into);
 int error_restore(const struct haul_error *from);
+/* Takes back the failures since `before` was saved, which the call survives. */
+void error_reset(const struct haul_error *before);
 
 #endif

@@ -9,11 +9,9 @@
 #include "core/error.h"
 #include "core/sys.h"
 
-#define SECOND            1000000000LL
-#define WARNINGS_A_SECOND 10u /* of an event, a second */
-#define OTHERS_A_SECOND   100u
-#define LINES_WAITING     1024u /* lines */
-#define FIELDS_MAX        8
+#define SECOND        1000000000LL
+#define LINES_WAITING 1024u /* lines */
+#define FIELDS_MAX    8
 
 static const struct {
   const char *name, *text;
@@ -153,7 +151,9 @@ static void log_on_timer(struct timer *timer) {
 
 /* False: the event is over its rate; the suppressed lines are counted and reported later. */
 static bool log_admit(struct log *log, enum log_event event) {
-  unsigned most = events[event].level <= HAUL_LOG_WARNING ? WARNINGS_A_SECOND : OTHERS_A_SECOND;
+  static const unsigned lines_a_second[] = {
+      [HAUL_LOG_ERROR] = 1, [HAUL_LOG_WARNING] = 10, [HAUL_LOG_INFO] = 100, [HAUL_LOG_DEBUG] = 100};
+  unsigned most = lines_a_second[events[event].level]; /* of an event */
   int64_t now = clock_now();
   pthread_mutex_lock(&log->lock);
   if (now - log->events[event].since >= SECOND) {

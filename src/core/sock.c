@@ -337,6 +337,16 @@ void sock_other(int descriptor, char *text, size_t size) {
     snprintf(text, size, "unix");
 }
 
+#define OVERFLOW_UID 65534 /* any user of another user namespace: kernel.overflowuid */
+
+bool sock_is_own_user(int descriptor, uid_t *user) {
+  struct ucred other = {.uid = OVERFLOW_UID};
+  socklen_t size = sizeof other;
+  getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &other, &size);
+  *user = other.uid;
+  return other.uid == 0 || (other.uid == geteuid() && other.uid != OVERFLOW_UID);
+}
+
 void sock_tune(int descriptor) {
   int one = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* ENOTSUP on Unix sockets */

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 
 /* A parsed "tcp://host:port", "unix:///path", "unix://@name", or "fd://3" for an inherited
  * listening socket. */
@@ -51,6 +52,10 @@ int sock_accept(int listener);
 void sock_origin(int descriptor, char *text, size_t size);
 /* The peer's address and port as text; "unix" for a Unix socket, "" once disconnected. */
 void sock_other(int descriptor, char *text, size_t size);
+
+/* The user at the other end of a Unix socket; of a listener, its user when it began to listen.
+ * True: root, or this process's own. */
+bool sock_is_own_user(int descriptor, uid_t *user);
 
 /* Sets TCP_NODELAY and SO_OOBINLINE. */
 void sock_tune(int descriptor);

@@ -28,9 +28,8 @@
 #define TLS_MAX          32
 #define SLOW_NS          500000000LL
 #define RETRY_NS         10000000LL
-#define TLS_HANDSHAKE    22    /* type of a record: RFC 8446, 5.1 */
-#define CLIENT_HELLO_MAX 4096  /* bytes, with the head of the record */
-#define OVERFLOW_UID     65534 /* any user of another user namespace: kernel.overflowuid */
+#define TLS_HANDSHAKE    22   /* type of a record: RFC 8446, 5.1 */
+#define CLIENT_HELLO_MAX 4096 /* bytes, with the head of the record */
 
 struct handshake {
   struct list link; /* node->handshakes, in the order of arrival */
@@ -405,12 +404,9 @@ static void handshake_expire(struct timer *timer) {
 /* Over a Unix socket the kernel names the user. This process's user and root are accepted, others
  * by the setting any_user. The companion accepts any user: channels need a connection's token. */
 static bool is_user_accepted(struct handshake *handshake) {
-  struct ucred other;
-  socklen_t size = sizeof other;
-  if (getsockopt(handshake->stream.fd, SOL_SOCKET, SO_PEERCRED, &other, &size) != 0)
-    return false;
-  snprintf(handshake->identity, sizeof handshake->identity, "uid:%u", (unsigned)other.uid);
-  bool own = other.uid == 0 || (other.uid == geteuid() && other.uid != OVERFLOW_UID);
+  uid_t user;
+  bool own = sock_is_own_user(handshake->stream.fd, &user);
+  snprintf(handshake->identity, sizeof handshake->identity, "uid:%u", (unsigned)user);
   return handshake->companion || handshake->node->config.any_user || own;
 }
 

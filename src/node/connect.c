@@ -206,6 +206,8 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
     code = error_if_passed(until, address);
   if (code)
     return code;
+  struct haul_error before;
+  error_save(&before);
   node_retain(node); /* another thread may close it */
   code = connect_or_share(node, address, until, &peer, &link);
   if (code == 0 && peer)
@@ -215,7 +217,9 @@ HAUL_API int haul_peer_connect(haul_node *node, const char *address, haul_deadli
   if (code == 0 && (code = share_settle(link, until)) != 0)
     peer_unuse(link);
   node_put(node);
-  if (code == 0)
-    *out = link;
-  return code;
+  if (code)
+    return code;
+  error_reset(&before); /* paths that could not be opened */
+  *out = link;
+  return 0;
 }

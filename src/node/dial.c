@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -107,6 +108,18 @@ static int retry_later(struct dial *dial) {
   return WAITS;
 }
 
+/* Any user may take an abstract name; the permissions of folders protect paths. */
+static int check_user(const struct dial *dial) {
+  const struct sockaddr_un *name = (const struct sockaddr_un *)&dial->address.storage;
+  uid_t user;
+  if (!dial->address.local || name->sun_path[0] || dial->companion || dial->node->config.any_user ||
+      sock_is_own_user(dial->stream.fd, &user))
+    return 0;
+  return error_set(HAUL_EAUTH, 0, dial->text,
+                   "connect to unix:///PATH in a folder of that user, or set any_user",
+                   "user %u listens there, and any user may take this name", (unsigned)user);
+}
+
 static int connect_step(struct dial *dial) {
   if (!may_begin(dial))
     return WAITS;
@@ -122,7 +135,7 @@ static int connect_step(struct dial *dial) {
     return error_set(code, system, dial->text,
                      "have the peer listen on unix:///PATH in a directory that both sides see",
                      "the peer is in another network namespace");
-  return code;
+  return code ? code : check_user(dial);
 }
 
 /* An attacker who can redirect connections could lead a channel to another node that the same

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -29,8 +30,11 @@ static void on_connection(struct watch *watch, uint32_t events) {
   if (fd >= 0) {
     accept_start(listener, fd);
   } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-    log_write(&listener->node->fabric.log, LOG_ACCEPT,
-              (struct haul_log_field[]){{"reason", strerror(errno)}, {0}});
+    log_write(
+        &listener->node->fabric.log, LOG_ACCEPT,
+        (struct haul_log_field[]){
+            {"reason", errno == EMFILE ? "raise `ulimit -n`: no descriptor left" : strerror(errno)},
+            {0}});
     /* The connection stays in the queue, which would wake the loop again at once. */
     loop_unwatch(listener->node->loop, &listener->watch);
     loop_timer_start(listener->node->loop, &listener->timer, clock_now() + PAUSE_NS);
@@ -48,6 +52,11 @@ static int listen_on(struct haul_node *node, const struct address *address, bool
   int code = sock_listen(&listener->address, &listener->fd);
   if (code)
     goto listen_failed;
+  struct stat file;
+  if (listener->address.path[0] && stat(listener->address.path, &file) == 0) {
+    listener->device = file.st_dev;
+    listener->inode = file.st_ino;
+  }
   code = loop_watch(node->loop, &listener->watch, listener->fd, EPOLLIN, on_connection);
   if (code)
     goto watch_failed;
@@ -61,14 +70,22 @@ listen_failed:
   return code;
 }
 
+/* Unless another node has replaced it. */
+static void remove_file(const struct listener *listener) {
+  const char *path = listener->address.path;
+  struct stat file;
+  if (path[0] && stat(path, &file) == 0 && file.st_dev == listener->device &&
+      file.st_ino == listener->inode)
+    unlink(path);
+}
+
 void listen_stop(struct haul_node *node) {
   for (struct list *item; (item = list_take(&node->listeners));) {
     struct listener *listener = list_entry(item, struct listener, link);
     loop_unwatch(node->loop, &listener->watch);
     loop_timer_stop(&listener->timer);
     close(listener->fd);
-    if (listener->address.path[0])
-      unlink(listener->address.path);
+    remove_file(listener);
     alloc_free(listener);
   }
   accept_stop(node);
@@ -107,6 +124,8 @@ HAUL_API int haul_node_listen(haul_node *node, const char *text) {
         "create a key with `haul key new FILE` and set it as `key` on both sides; on a "
         "trusted network set `insecure` (haul serve --insecure)",
         "without a key a node listens on loopback addresses and Unix sockets only");
+  struct haul_error before;
+  error_save(&before);
   loop_lock(node->loop);
   code = node_is_closed(node) ? error_code(HAUL_ECLOSED, text) : listen_on(node, &address, false);
   if (code == 0 && !address.local)
@@ -116,6 +135,7 @@ HAUL_API int haul_node_listen(haul_node *node, const char *text) {
     return code;
   fabric_prepare(&node->fabric);
   exports_note_change(node->exports);
+  error_reset(&before); /* no companion, or no NIC */
   return 0;
 }
 

@@ -14,6 +14,8 @@ struct listener {
   struct timer timer; /* resumes accepting after a failure */
   struct address address;
   int fd;
+  dev_t device; /* of the file address.path, with its inode */
+  ino_t inode;
   bool companion; /* takes channels only */
 };
 

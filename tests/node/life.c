@@ -170,6 +170,37 @@ static void a_stale_socket_file_is_replaced(void **state) {
   assert_int_equal(unlink(file), 0);
 }
 
+static void a_socket_file_of_another_node_is_kept(void **state) {
+  (void)state;
+  char address[80];
+  snprintf(address, sizeof address, "unix:///tmp/haul-test-%d", (int)getpid());
+  struct haul_node *first = open_node(), *second = open_node();
+  assert_works(haul_node_listen(first, address));
+  assert_int_equal(unlink(address + 7), 0);
+  assert_works(haul_node_listen(second, address));
+  haul_node_close(first);
+  assert_int_equal(access(address + 7, F_OK), 0);
+  haul_node_close(second);
+  assert_int_equal(access(address + 7, F_OK), -1);
+}
+
+/* Also where a path could not be opened: without a NIC, for example. */
+static void calls_that_succeed_keep_the_last_failure(void **state) {
+  (void)state;
+  char address[96];
+  haul_peer *peer;
+  struct haul_node *one = open_node(), *two = open_node();
+  assert_fails(HAUL_EADDRESS, haul_node_listen(one, "nowhere"));
+  assert_works(haul_node_listen(one, "tcp://127.0.0.1:0"));
+  assert_string_equal(haul_error_last()->object, "nowhere");
+  assert_works(haul_node_address(one, 0, address, sizeof address));
+  assert_works(haul_peer_connect(two, address, soon(), &peer));
+  assert_string_equal(haul_error_last()->object, "nowhere");
+  haul_peer_close(peer);
+  haul_node_close(one);
+  haul_node_close(two);
+}
+
 struct mode {
   const char *name;
   int progress;
@@ -845,6 +876,8 @@ int main(int argc, char **argv) {
       TEST(an_address_in_use_is_refused),
       TEST(a_file_that_is_not_a_socket_is_kept),
       TEST(a_stale_socket_file_is_replaced),
+      TEST(a_socket_file_of_another_node_is_kept),
+      TEST(calls_that_succeed_keep_the_last_failure),
       TEST(a_node_moves_in_every_way),
       TEST(the_descriptor_alone_drives_a_caller),
       TEST(the_descriptor_of_a_threaded_node_reports_messages),

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -344,6 +345,57 @@ static void unix_sockets_are_for_their_own_user(void **state) {
   assert_works(haul_message_receive(server, &message, soon()));
   assert_string_equal(haul_peer_identity(message.peer), "uid:65534");
   haul_message_release(&message);
+}
+
+/* A process of another user that listens, until it is killed; 0: it cannot. */
+static pid_t listen_as(uid_t user, const char *name) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+  int ready[2];
+  char byte;
+  assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    memcpy(address.sun_path + 1, name, strlen(name));
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (setresuid(user, user, user) == 0 && bind(listener, (void *)&address, length) == 0 &&
+        listen(listener, 8) == 0 && write(ready[1], "", 1) == 1)
+      pause();
+    _exit(CANNOT_RUN);
+  }
+  close(ready[1]);
+  bool listens = read(ready[0], &byte, 1) == 1;
+  close(ready[0]);
+  if (listens)
+    return child;
+  waitpid(child, NULL, 0);
+  return 0;
+}
+
+/* Any user can take an abstract name, so this side looks whose it is before it says anything. */
+static void a_name_that_another_user_took_is_refused(void **state) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  char name[64], address[96];
+  haul_peer *peer;
+  (void)state;
+  if (geteuid() != 0) {
+    printf("skipped another user's listener: only root can be another user\n");
+    return;
+  }
+  snprintf(name, sizeof name, "haul-taken-%d", (int)getpid());
+  snprintf(address, sizeof address, "unix://@%s", name);
+  pid_t other = listen_as(65534, name);
+  assert_true(other > 0);
+  assert_works(haul_node_open(&config, &client));
+  assert_fails(HAUL_EAUTH, haul_peer_connect(client, address, soon(), &peer));
+  assert_non_null(strstr(haul_error_last()->text, "user 65534"));
+  haul_node_close(client);
+  config.any_user = 1;
+  assert_works(haul_node_open(&config, &client));
+  assert_fails(HAUL_ETIMEDOUT,
+               haul_peer_connect(client, address, haul_deadline_in(100 * MS), &peer));
+  kill(other, SIGKILL);
+  waitpid(other, NULL, 0);
 }
 
 /* The other process: its exit status is the code. */
@@ -865,6 +917,7 @@ int main(int argc, char **argv) {
       TEST(a_region_is_visible_to_granted_identities_only),
       TEST(rails_are_not_parked_before_all_are_open),
       TEST(unix_sockets_are_for_their_own_user),
+      TEST(a_name_that_another_user_took_is_refused),
       TEST(certificates_of_one_authority_are_taken),
       TEST(those_of_another_are_not),
       TEST(a_node_may_have_both),
