@@ -158,16 +158,18 @@ static int register_node(const struct server *server) {
   how.lease_seconds = (unsigned)((given.lease + 999999999) / 1000000000);
   haul_deadline until = haul_deadline_in(REGISTER_WAIT_NS);
   struct pollfd signals = {server->signals, POLLIN, 0};
-  for (bool noted = false;; noted = true) {
-    int code = haul_node_register(server->node, given.directory, &how,
+  for (int noted = 0, code;; noted = code) {
+    code = haul_node_register(server->node, given.directory, &how,
                                   haul_deadline_in(REGISTER_SLICE_NS));
     if (code == 0)
       return EXIT_DONE;
-    bool waits = code == HAUL_EEXIST && haul_deadline_in(0) < until;
-    if (!waits || poll(&signals, 1, 0) > 0)
+    bool waits = code == HAUL_EEXIST || code == HAUL_ETIMEDOUT;
+    if (!waits || haul_deadline_in(0) >= until || poll(&signals, 1, 0) > 0)
       return fail_library("cannot register in %s", given.directory);
-    if (!noted)
-      fail_note("waiting for the name: another node, which may be dead, has it in %s",
+    if (code != noted)
+      fail_note(code == HAUL_EEXIST
+                    ? "waiting for the name: another node, which may be dead, has it in %s"
+                    : "waiting for %s, which does not respond",
                 given.directory);
   }
 }

@@ -80,7 +80,7 @@ kill -CONT "$client"
 wait "$client"
 holds "its command fails" test $? = 1
 complains_briefly
-complains "the peer dropped this process as silent\|the connection to the peer ended"
+complains "the peer dropped this process as silent\|the connection to the peer \(ended\|broke\)"
 stop "$server"
 
 section "a bench that needs no turn of its node"

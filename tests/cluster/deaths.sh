@@ -53,8 +53,7 @@ look_at_all
 for pair in "${towards[@]}"; do begin "$pair" exchange "${pair%-*}" "$victim" 3; done
 join
 each "new transfers to it end with an error" is_broken "${towards[@]}"
-start_node "$victim"
-holds "it starts again" await node_is_up "$victim"
+holds "it starts again" restart_node "$victim"
 exchange_all "each writes to each and reads back" "${all_pairs[@]}"
 
 choose
@@ -72,8 +71,7 @@ choose
 section "$victim is killed, and at once there again"
 begin_all
 kill_node "$victim"
-start_node "$victim"
-holds "it starts again" await node_is_up "$victim"
+holds "it starts again" restart_node "$victim"
 look_at_all
 exchange_all "each writes to each and reads back" "${all_pairs[@]}"
 

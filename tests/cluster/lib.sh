@@ -194,6 +194,14 @@ start_nodes() {
   done
 }
 
+# restart_node NUMBER OPTION…: after kill_node. Fails, with the node's error, if it does not start.
+restart_node() {
+  start_node "$@"
+  await node_is_up "$1" && return
+  cp "$work/node$1.err" "$work/err"
+  return 1
+}
+
 # kill_node NUMBER, stop_node NUMBER: at once; and as a machine that hangs, until continue_node.
 kill_node() {
   slay "${servers[$1]}"
