@@ -24,7 +24,8 @@ def check(layout):
         tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1,
         is_mla_model=True, enable_storage_metrics=False,
         is_page_first_layout=layout == "page_first", model_name="a/model",
-        extra_config={"plugin": {"haul": {"active": True}}})
+        # its cleaner removes pages from a disk that is four fifths full
+        extra_config={"plugin": {"haul": {"active": True}}, "l3_cleaner_enabled": False})
     path = stacks.folder()
     storage = HiCacheNixl(config, path)
     assert storage.backend_selector.backend_name == "HAUL"
