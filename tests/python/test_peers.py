@@ -191,6 +191,26 @@ class Refused(WithServer):
         with self.assertRaises(OverflowError):
             self.peer.send(tag=-1)
 
+    def test_notifications(self):
+        """None of them is sent."""
+        write = self.remote.write
+        self.fails(Code.ELIMIT, write, self.region, notify=bytes(haul.MESSAGE_MAX + 1))
+        self.fails(Code.ERANGE, write, self.region, [(0, 0, 4097)], notify=b"no")
+        with self.assertRaises(TypeError):
+            write(self.region, notify="text")
+        with self.assertRaises(OverflowError):
+            write(self.region, notify=b"no", tag=-1)
+        for call in (write, self.remote.read):
+            with self.assertRaisesRegex(ValueError, "tag"):
+                call(self.region, tag=1)
+        with self.assertRaisesRegex(ValueError, "tag"):
+            self.remote.fetch_add(self.region, 0, 1, tag=1)
+        data = bytearray(b"no")
+        self.fails(Code.EINVAL, write, self.region, [], notify=data)
+        data.append(0)  # it is not kept
+        self.peer.send(b"first")
+        self.assertEqual(self.node.receive().data[8:], b"first")
+
     def test_deadlines(self):
         big = self.node.alloc(8 << 20)
         with self.assertRaises(haul.TimedOut):
@@ -297,6 +317,23 @@ class Works(WithServer):
         self.assertEqual(message.peer.name, "server")
         self.peer.send(memoryview(b"-"))
         self.assertEqual(self.node.receive().tag, 1)
+
+    def test_a_notification_follows_the_bytes(self):
+        """The server responds with the first bytes of the region, so they were there before it."""
+        remote, local = self.peer.lookup("r"), self.node.alloc(8 << 20)
+        for i, path in enumerate(("map", "tcp") * 2):
+            memoryview(local)[:] = bytes([i]) * (8 << 20)
+            written = remote.write(local, only=path, notify=bytearray(b"written"), tag=i)
+            message = self.node.receive()
+            self.assertEqual((message.data, message.tag), (bytes([i]) * 8 + b"written", i + 1))
+            written.wait()
+        remote.read(local, [(0, 0, 8)], notify=b"", tag=6).wait()
+        self.assertEqual(self.node.receive().tag, 7)
+        remote.fetch_add(local, 0, 1, notify=b"added", tag=(1 << 64) - 2).wait()
+        message = self.node.receive()
+        self.assertEqual((message.data, message.tag), (b"\4" + b"\3" * 7 + b"added", (1 << 64) - 1))
+        remote.compare_swap(local, 0, 1, 2, notify=memoryview(b"swapped")).wait()
+        self.assertEqual(self.node.receive().data[8:], b"swapped")
 
     def test_atomic_operations(self):
         remote = self.peer.lookup("r")

@@ -226,6 +226,8 @@ class Remote(_Object):
         priority: int = 0,
         cpu_time: bool = False,
         more: bool = False,
+        notify: Buffer | None = None,
+        tag: int = 0,
     ) -> Transfer: ...
     def read(
         self,
@@ -239,6 +241,8 @@ class Remote(_Object):
         priority: int = 0,
         cpu_time: bool = False,
         more: bool = False,
+        notify: Buffer | None = None,
+        tag: int = 0,
     ) -> Transfer: ...
     def fetch_add(
         self,
@@ -249,6 +253,8 @@ class Remote(_Object):
         result_offset: int = 0,
         timeout: float | None = None,
         only: str | None = None,
+        notify: Buffer | None = None,
+        tag: int = 0,
     ) -> Transfer: ...
     def compare_swap(
         self,
@@ -260,6 +266,8 @@ class Remote(_Object):
         result_offset: int = 0,
         timeout: float | None = None,
         only: str | None = None,
+        notify: Buffer | None = None,
+        tag: int = 0,
     ) -> Transfer: ...
     def explain(
         self,

@@ -372,6 +372,9 @@ PyObject *peer_object(struct node *node, haul_peer *handle);
 /* Tag of the messages of haul._inbox: "haultens". */
 #define TENSOR_TAG INT64_C(0x6861756c74656e73)
 
+/* From an argument `tag`; NULL is 0. */
+bool tag_from(PyObject *given, uint64_t *tag);
+
 PyObject *message_receive_any(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *message_send(PyObject *self, PyObject *args, PyObject *keywords);

@@ -105,6 +105,11 @@ PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords) {
   return PyObject_CallMethod(node->inbox, "receive", "Od", node, seconds_until(until));
 }
 
+bool tag_from(PyObject *given, uint64_t *tag) {
+  *tag = given ? PyLong_AsUnsignedLongLong(given) : 0;
+  return !PyErr_Occurred();
+}
+
 struct sending {
   haul_peer *peer;
   uint64_t tag;
@@ -126,10 +131,7 @@ PyObject *message_send(PyObject *self, PyObject *args, PyObject *keywords) {
   struct sending sending = {0};
   haul_deadline until;
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$OO", names, &data, &number, &timeout) ||
-      !deadline_from(timeout, peer->node->timeout, &until))
-    return NULL;
-  sending.tag = number ? PyLong_AsUnsignedLongLong(number) : 0;
-  if (PyErr_Occurred())
+      !deadline_from(timeout, peer->node->timeout, &until) || !tag_from(number, &sending.tag))
     return NULL;
   if (data && PyObject_GetBuffer(data, &sending.bytes, PyBUF_SIMPLE) != 0)
     return NULL;

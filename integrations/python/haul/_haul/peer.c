@@ -278,7 +278,7 @@ static PyObject *remote_repr(PyObject *self) {
 static PyMethodDef remote_methods[] = {
     {"write", METHOD_WITH_KEYWORDS(transfer_write),
      DOC("write($self, region, pieces=None, *, timeout=None, only=None, zero_copy=False, "
-         "checksum=False, priority=0, cpu_time=False, more=False)",
+         "checksum=False, priority=0, cpu_time=False, more=False, notify=None, tag=0)",
          "Start a write: local bytes to the remote.\n"
          "\n"
          "region     a Region of the same node, or a contiguous Tensor: then local offsets count "
@@ -294,18 +294,22 @@ static PyMethodDef remote_methods[] = {
          "priority   1, 0 or -1: the order among transfers that wait for a path\n"
          "cpu_time   measure the CPU time for the report\n"
          "more       more transfers follow at once: it may be batched with them\n"
+         "notify     a buffer of at most MESSAGE_MAX bytes: a message that the peer receives when "
+         "all\n"
+         "           bytes are in place, and never if the transfer fails; None: no message\n"
+         "tag        of that message, from 0 to 2^64 - 1\n"
          "\n"
          "Returns a Transfer. Does not wait; small ones over map have ended on return. Until its "
          "end\n"
          "the local bytes must not change.\n"
          "Raises OutOfRange, AccessDenied, NoPath (the hint has each path's reason), Stale, "
          "PeerGone,\n"
-         "LimitReached, Invalid; later, from Transfer.wait, also TimedOut, Canceled, "
-         "ChecksumMismatch,\n"
-         "PathBroke.")},
+         "LimitReached, Invalid; ValueError for a tag without a message; later, from "
+         "Transfer.wait,\n"
+         "also TimedOut, Canceled, ChecksumMismatch, PathBroke.")},
     {"read", METHOD_WITH_KEYWORDS(transfer_read),
      DOC("read($self, region, pieces=None, *, timeout=None, only=None, zero_copy=False, "
-         "checksum=False, priority=0, cpu_time=False, more=False)",
+         "checksum=False, priority=0, cpu_time=False, more=False, notify=None, tag=0)",
          "Start a read: bytes of the remote to local memory.\n"
          "\n"
          "region     a Region of the same node, or a contiguous Tensor: then local offsets count "
@@ -321,17 +325,22 @@ static PyMethodDef remote_methods[] = {
          "priority   1, 0 or -1: the order among transfers that wait for a path\n"
          "cpu_time   measure the CPU time for the report\n"
          "more       more transfers follow at once: it may be batched with them\n"
+         "notify     a buffer of at most MESSAGE_MAX bytes: a message that the peer receives when "
+         "all\n"
+         "           bytes are in place, and never if the transfer fails; None: no message\n"
+         "tag        of that message, from 0 to 2^64 - 1\n"
          "\n"
          "Returns a Transfer. Does not wait; small ones over map have ended on return. Until its "
          "end\n"
          "the local bytes are undefined.\n"
          "Raises OutOfRange, AccessDenied, NoPath (the hint has each path's reason), Stale, "
          "PeerGone,\n"
-         "LimitReached, Invalid; later, from Transfer.wait, also TimedOut, Canceled, "
-         "ChecksumMismatch,\n"
-         "PathBroke.")},
+         "LimitReached, Invalid; ValueError for a tag without a message; later, from "
+         "Transfer.wait,\n"
+         "also TimedOut, Canceled, ChecksumMismatch, PathBroke.")},
     {"fetch_add", METHOD_WITH_KEYWORDS(transfer_fetch_add),
-     DOC("fetch_add($self, result, offset, value, *, result_offset=0, timeout=None, only=None)",
+     DOC("fetch_add($self, result, offset, value, *, result_offset=0, timeout=None, only=None, "
+         "notify=None, tag=0)",
          "Start an atomic addition to 8 bytes of the remote.\n"
          "\n"
          "result         a Region or a contiguous Tensor, whose 8 bytes get the old value\n"
@@ -340,11 +349,13 @@ static PyMethodDef remote_methods[] = {
          "result_offset  of the 8 bytes in `result`, a multiple of 8\n"
          "timeout        in seconds; None: the node's\n"
          "only           use only this path\n"
+         "notify         as of write\n"
+         "tag            as of write\n"
          "\n"
          "Returns a Transfer. Does not wait. The remote needs READ and WRITE. Raises as write.")},
     {"compare_swap", METHOD_WITH_KEYWORDS(transfer_compare_swap),
      DOC("compare_swap($self, result, offset, expected, desired, *, result_offset=0, timeout=None, "
-         "only=None)",
+         "only=None, notify=None, tag=0)",
          "Start an atomic exchange of 8 bytes of the remote, if they have the expected value.\n"
          "\n"
          "result         a Region or a contiguous Tensor, whose 8 bytes get the old value\n"
@@ -354,6 +365,8 @@ static PyMethodDef remote_methods[] = {
          "result_offset  of the 8 bytes in `result`, a multiple of 8\n"
          "timeout        in seconds; None: the node's\n"
          "only           use only this path\n"
+         "notify         as of write\n"
+         "tag            as of write\n"
          "\n"
          "Returns a Transfer. Does not wait. The remote needs READ and WRITE. Raises as write.")},
     {"explain", METHOD_WITH_KEYWORDS(transfer_explain),

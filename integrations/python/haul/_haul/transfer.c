@@ -38,6 +38,37 @@ static bool read_constraints(const struct constraints *given,
   return true;
 }
 
+/* The arguments `notify` and `tag`: a message that follows the transfer. */
+struct notice {
+  PyObject *data, *tag;
+  Py_buffer bytes;
+  struct haul_notification message;
+};
+
+#define NO_NOTICE                                                                                  \
+  { .data = Py_None }
+
+/* Sets the option. Call release_notice once the transfer has started, and after a failure. */
+static bool read_notice(struct notice *notice, struct haul_transfer_options *options) {
+  if (!tag_from(notice->tag, &notice->message.tag))
+    return false;
+  if (notice->data == Py_None) {
+    if (notice->message.tag)
+      PyErr_SetString(PyExc_ValueError, "invalid tag: only a message has one, pass notify too");
+    return !notice->message.tag;
+  }
+  if (PyObject_GetBuffer(notice->data, &notice->bytes, PyBUF_SIMPLE) != 0)
+    return false;
+  notice->message.bytes = notice->bytes.buf;
+  notice->message.length = (size_t)notice->bytes.len;
+  options->notify = &notice->message;
+  return true;
+}
+
+static void release_notice(struct notice *notice) {
+  PyBuffer_Release(&notice->bytes);
+}
+
 /* Enters both or none. */
 static bool enter_ends(struct remote *remote, struct region *region, const char *call) {
   if (!object_enter(&remote->base, call))
@@ -124,23 +155,27 @@ static PyObject *start(struct remote *remote, const struct local *local, bool wr
 }
 
 static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool writes) {
-  static char *names[] = {"region",   "pieces",   "timeout",  "only", "zero_copy",
-                          "checksum", "priority", "cpu_time", "more", NULL};
+  static char *names[] = {"region",   "pieces",   "timeout", "only",   "zero_copy", "checksum",
+                          "priority", "cpu_time", "more",    "notify", "tag",       NULL};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct constraints given = NO_CONSTRAINTS;
+  struct notice notice = NO_NOTICE;
   struct remote *remote = (struct remote *)self;
   struct local local;
-  PyObject *pieces = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$Ozppipp", names, local_from, &local,
+  PyObject *pieces = Py_None, *transfer = NULL;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$OzppippOO", names, local_from, &local,
                                    &pieces, &given.timeout, &given.only, &given.zero_copy,
-                                   &given.checksum, &given.priority, &given.cpu_time,
-                                   &given.more) ||
+                                   &given.checksum, &given.priority, &given.cpu_time, &given.more,
+                                   &notice.data, &notice.tag) ||
       !read_constraints(&given, &options) ||
-      !(writes || region_must_be_writable(local.region, "read")) ||
-      !enter_ends(remote, local.region, writes ? "write" : "read"))
+      !(writes || region_must_be_writable(local.region, "read")))
     return NULL;
-  PyObject *transfer = start(remote, &local, writes, pieces, &options);
-  leave_ends(remote, local.region);
+  if (read_notice(&notice, &options) &&
+      enter_ends(remote, local.region, writes ? "write" : "read")) {
+    transfer = start(remote, &local, writes, pieces, &options);
+    leave_ends(remote, local.region);
+  }
+  release_notice(&notice);
   return transfer;
 }
 
@@ -165,53 +200,66 @@ struct atomic {
   struct local result;
   unsigned long long offset, result_offset;
   struct constraints given;
+  struct notice notice;
   uint64_t words[2]; /* fetch_add: the value; compare_swap: expected and desired */
 };
 
-static PyObject *start_atomic(struct remote *remote, const struct atomic *atomic, bool swaps) {
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+static PyObject *start_entered(struct remote *remote, const struct atomic *atomic, bool swaps,
+                               uint64_t place, const struct haul_transfer_options *options) {
   struct region *region = atomic->result.region;
-  uint64_t place = atomic->result_offset;
   haul_transfer *handle = NULL;
   int code;
-  if (!read_constraints(&atomic->given, &options) ||
-      !region_must_be_writable(region, atomic->call) ||
-      !local_offset(&atomic->result, atomic->call, sizeof(uint64_t), &place) ||
-      !enter_ends(remote, region, atomic->call))
-    return NULL;
   Py_BEGIN_ALLOW_THREADS;
   if (swaps)
     code = haul_compare_swap(region->base.handle, place, remote->base.handle, atomic->offset,
-                             atomic->words[0], atomic->words[1], &options, &handle);
+                             atomic->words[0], atomic->words[1], options, &handle);
   else
     code = haul_fetch_add(region->base.handle, place, remote->base.handle, atomic->offset,
-                          atomic->words[0], &options, &handle);
+                          atomic->words[0], options, &handle);
   Py_END_ALLOW_THREADS;
-  PyObject *transfer = code ? raise_last() : transfer_object(remote, region, handle);
-  leave_ends(remote, region);
+  return code ? raise_last() : transfer_object(remote, region, handle);
+}
+
+static PyObject *start_atomic(struct remote *remote, struct atomic *atomic, bool swaps) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct region *region = atomic->result.region;
+  uint64_t place = atomic->result_offset;
+  PyObject *transfer = NULL;
+  if (!read_constraints(&atomic->given, &options) ||
+      !region_must_be_writable(region, atomic->call) ||
+      !local_offset(&atomic->result, atomic->call, sizeof(uint64_t), &place))
+    return NULL;
+  if (read_notice(&atomic->notice, &options) && enter_ends(remote, region, atomic->call)) {
+    transfer = start_entered(remote, atomic, swaps, place, &options);
+    leave_ends(remote, region);
+  }
+  release_notice(&atomic->notice);
   return transfer;
 }
 
 PyObject *transfer_fetch_add(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"result", "offset", "value", "result_offset", "timeout", "only", NULL};
-  struct atomic atomic = {.call = "fetch_add", .given = NO_CONSTRAINTS};
+  static char *names[] = {"result", "offset", "value", "result_offset", "timeout", "only",
+                          "notify", "tag",    NULL};
+  struct atomic atomic = {.call = "fetch_add", .given = NO_CONSTRAINTS, .notice = NO_NOTICE};
   PyObject *value;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KO|$KOz", names, local_from, &atomic.result,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KO|$KOzOO", names, local_from, &atomic.result,
                                    &atomic.offset, &value, &atomic.result_offset,
-                                   &atomic.given.timeout, &atomic.given.only) ||
+                                   &atomic.given.timeout, &atomic.given.only, &atomic.notice.data,
+                                   &atomic.notice.tag) ||
       !read_word(value, &atomic.words[0]))
     return NULL;
   return start_atomic((struct remote *)self, &atomic, false);
 }
 
 PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"result",        "offset",  "expected", "desired",
-                          "result_offset", "timeout", "only",     NULL};
-  struct atomic atomic = {.call = "compare_swap", .given = NO_CONSTRAINTS};
+  static char *names[] = {"result",  "offset", "expected", "desired", "result_offset",
+                          "timeout", "only",   "notify",   "tag",     NULL};
+  struct atomic atomic = {.call = "compare_swap", .given = NO_CONSTRAINTS, .notice = NO_NOTICE};
   PyObject *expected, *desired;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KOO|$KOz", names, local_from, &atomic.result,
-                                   &atomic.offset, &expected, &desired, &atomic.result_offset,
-                                   &atomic.given.timeout, &atomic.given.only) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KOO|$KOzOO", names, local_from,
+                                   &atomic.result, &atomic.offset, &expected, &desired,
+                                   &atomic.result_offset, &atomic.given.timeout, &atomic.given.only,
+                                   &atomic.notice.data, &atomic.notice.tag) ||
       !read_word(expected, &atomic.words[0]) || !read_word(desired, &atomic.words[1]))
     return NULL;
   return start_atomic((struct remote *)self, &atomic, true);
