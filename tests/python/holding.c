@@ -18,7 +18,8 @@ static struct call {
 } calls[] = {{.name = "haul_node_close"},
              {.name = "haul_region_release"},
              {.name = "haul_region_unpublish"},
-             {.name = "haul_remote_release"}};
+             {.name = "haul_remote_release"},
+             {.name = "haul_transfer_test"}};
 
 static struct call *find(const char *name) {
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
@@ -67,6 +68,15 @@ HAUL_API int haul_region_unpublish(haul_region *region, const char *name) {
   int (*real)(haul_region *, const char *);
   *(void **)&real = begin(call);
   int code = real(region, name);
+  end(call);
+  return code;
+}
+
+HAUL_API int haul_transfer_test(haul_transfer *transfer) {
+  struct call *call = find("haul_transfer_test");
+  int (*real)(haul_transfer *);
+  *(void **)&real = begin(call);
+  int code = real(transfer);
   end(call);
   return code;
 }

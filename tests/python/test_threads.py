@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import textwrap
 import threading
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 import haul
 import support
@@ -220,6 +222,37 @@ class Nodes(Threads):
                 pass
         """)
         self.ends_well(child)
+
+
+class Waits(Threads):
+    """A wait looks up from time to time, and finds a transfer that has ended just then."""
+
+    def setUp(self):
+        """A transfer to a node that does not respond before it is driven."""
+        super().setUp()
+        self.server = haul.Node(progress="caller", liveness=3600)
+        self.addCleanup(self.server.close)
+        self.region = self.server.alloc(4096)
+        self.region.publish("r", haul.WRITE)
+        address = self.server.listen("tcp://127.0.0.1:0")
+        with ThreadPoolExecutor() as pool:
+            looked_up = pool.submit(lambda: self.node.connect(address).lookup("r"))
+            self.soon(lambda: (self.server.progress(), looked_up.done())[1])
+            self.remote = looked_up.result()
+        self.transfer = self.remote.write(self.node.alloc(4096), only="tcp", timeout=3600)
+
+    def end_during(self, wait):
+        """The result of the wait, which looks up before the transfer ends, and goes on after."""
+        with ThreadPoolExecutor() as pool:
+            with held("haul_transfer_test"):
+                before = begun("haul_transfer_test")
+                waited = pool.submit(wait)
+                self.soon(lambda: begun("haul_transfer_test") > before)
+                self.soon(lambda: (self.server.progress(), self.transfer.report().status == 0)[1])
+            return waited.result(support.PATIENCE)
+
+    def test_one(self):
+        self.assertIs(self.end_during(lambda: self.transfer.wait(math.inf)), self.transfer)
 
 
 class Foreign(support.Case):

@@ -216,7 +216,7 @@ bool deadline_argument(PyObject *args, PyObject *keywords, const char *format, d
  * its deadline passed. Checks for signals and for a close ten times a second. Returns step's
  * result, HAUL_ETIMEDOUT at `until`, or WAIT_RAISED with an exception set. The caller has entered
  * the object in the name of `call`. */
-#define STEP_AGAIN  1
+#define STEP_AGAIN  1 /* as haul_transfer_test of a transfer in flight */
 #define WAIT_RAISED 2
 int wait_in_steps(struct object *object, const char *call,
                   int (*step)(void *user, haul_deadline until), void *user, haul_deadline until);

@@ -330,10 +330,10 @@ static PyObject *done_of(void *handle) {
 }
 METHOD(transfer, done)
 
-/* HAUL_ETIMEDOUT may also be the result of the transfer itself. */
+/* HAUL_ETIMEDOUT may also be the transfer's own, and it may have ended since then: test it. */
 static int step_wait(void *user, haul_deadline until) {
   int code = haul_transfer_wait(user, until);
-  return code == HAUL_ETIMEDOUT && haul_transfer_test(user) == 1 ? STEP_AGAIN : code;
+  return code == HAUL_ETIMEDOUT ? haul_transfer_test(user) : code;
 }
 
 static PyObject *transfer_wait(PyObject *self, PyObject *args, PyObject *keywords) {
