@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import haul
 import support
@@ -361,6 +362,21 @@ class Signals(support.Case):
         with haul.Node() as node:
             self.interrupted(node.receive, timeout=math.inf)
             self.interrupted(node.progress, math.inf)
+
+    def test_transfers(self):
+        """To a node that is not driven."""
+        with haul.Node(liveness=3600) as node, haul.Node(progress="caller", liveness=3600) as silent:
+            address = silent.listen(f"unix://@haul-test-signals-{os.getpid()}")
+            region = silent.alloc(4096)
+            region.publish("r", haul.WRITE)
+            with ThreadPoolExecutor() as pool:
+                looked_up = pool.submit(lambda: node.connect(address).lookup("r"))
+                while not looked_up.done():
+                    silent.progress(0.01)
+            transfer = looked_up.result().write(node.alloc(4096), only="tcp")
+            self.interrupted(transfer.wait, math.inf)
+            self.interrupted(haul.wait_all, [transfer], timeout=math.inf)
+            self.interrupted(haul.wait_any, [transfer], timeout=math.inf)
 
     def test_connect(self):
         """To a socket that accepts connections and never responds."""

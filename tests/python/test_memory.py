@@ -79,6 +79,8 @@ class Sweep(support.Case):
         self.sweep(lambda: self.remote.write(local, pieces).wait())
         transfer = self.remote.write(local, only="tcp").wait()
         self.sweep(transfer.report)
+        self.sweep(lambda: haul.wait_all([transfer, transfer]))
+        self.sweep(lambda: haul.wait_any([transfer]))
         self.sweep(lambda: self.remote.explain(local))
         self.sweep(lambda: self.peer.lookup("r"))
         self.sweep(self.peer.list)

@@ -216,6 +216,24 @@ class Refused(WithServer):
         with self.assertRaises(haul.TimedOut):
             self.remote.write(big, only="tcp", timeout=0)
 
+    def test_what_is_waited_for(self):
+        transfer = self.remote.write(self.region)
+        for wait in (haul.wait_all, haul.wait_any):
+            for wrong in (None, transfer, [None], [transfer, self.region]):
+                with self.assertRaises(TypeError):
+                    wait(wrong)
+            with self.assertRaises(TypeError):
+                wait([transfer], timeout="soon")
+            with haul.Node() as other:
+                region = other.alloc(4096)
+                peer = other.connect(f"unix://@haul-test-python-{self.server.process.pid}")
+                second = peer.lookup("r").write(region)
+                self.fails(Code.EINVAL, wait, [transfer, second])
+                second.close()
+                self.fails(Code.ECLOSED, wait, [transfer, second])
+        self.fails(Code.EINVAL, haul.wait_any, [])
+        transfer.close()  # no call keeps it
+
 
 class Works(WithServer):
     def test_there_and_back(self):
@@ -280,6 +298,20 @@ class Works(WithServer):
         check = self.node.alloc(4096)
         remote.read(check).wait()
         self.assertEqual(bytes(check.bytes()), b"x" * 4096)
+
+    def test_many_at_once(self):
+        remote, region = self.peer.lookup("r"), self.node.alloc(4096)
+        pieces = [[(at, at, 16)] for at in range(0, 4096, 16)]
+        memoryview(region)[:] = os.urandom(4096)
+        self.assertIsNone(haul.wait_all(remote.write(region, piece, only="tcp") for piece in pieces))
+        back = self.node.alloc(4096)
+        pending = {remote.read(back, piece, only="tcp") for piece in pieces}
+        while pending:
+            ended = haul.wait_any(pending)
+            self.assertTrue(ended.done())
+            pending.remove(ended)
+        self.assertEqual(back.bytes(), region.bytes())
+        haul.wait_all([])
 
     def test_cancel(self):
         remote = self.peer.lookup("r")

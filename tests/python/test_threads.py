@@ -229,7 +229,8 @@ class Waits(Threads):
 
     def setUp(self):
         """A transfer to a node that does not respond before it is driven."""
-        super().setUp()
+        self.node = haul.Node(liveness=3600)
+        self.addCleanup(self.node.close)
         self.server = haul.Node(progress="caller", liveness=3600)
         self.addCleanup(self.server.close)
         self.region = self.server.alloc(4096)
@@ -253,6 +254,43 @@ class Waits(Threads):
 
     def test_one(self):
         self.assertIs(self.end_during(lambda: self.transfer.wait(math.inf)), self.transfer)
+
+    def test_any(self):
+        waited = self.end_during(lambda: haul.wait_any([self.transfer], timeout=math.inf))
+        self.assertIs(waited, self.transfer)
+
+    def test_all(self):
+        """The result is that of the transfer that failed, and not a timeout of the wait."""
+        failed = self.remote.write(self.node.alloc(4096), only="tcp")
+        failed.cancel()
+        with self.assertRaises(haul.Canceled):
+            self.end_during(lambda: haul.wait_all([self.transfer, failed], timeout=math.inf))
+
+    def test_any_ends_with_one_that_failed(self):
+        failed = self.remote.write(self.node.alloc(4096), only="tcp", timeout=0.1)
+        self.assertIs(haul.wait_any([self.transfer, failed]), failed)
+        self.assertRaises(haul.TimedOut, failed.wait)
+
+    def test_timeouts(self):
+        second = self.remote.write(self.node.alloc(4096), only="tcp", timeout=3600)
+        for wait in (haul.wait_all, haul.wait_any):
+            for timeout in (0, 0.1):
+                self.assertRaises(haul.TimedOut, wait, [self.transfer, second], timeout=timeout)
+        failed = self.remote.write(self.node.alloc(4096), only="tcp")
+        failed.cancel()
+        self.assertRaises(haul.Canceled, failed.wait)
+        self.assertRaises(haul.TimedOut, haul.wait_all, [failed, second], timeout=0.1)
+        self.assertFalse(self.transfer.done() or second.done())
+
+    def test_another_thread_closes_one_of_them(self):
+        for wait in (haul.wait_all, haul.wait_any):
+            second = self.remote.write(self.node.alloc(4096), only="tcp", timeout=3600)
+            with self.subTest(wait.__name__), ThreadPoolExecutor() as pool:
+                before = begun("haul_transfer_test")
+                waited = pool.submit(wait, [self.transfer, second], timeout=math.inf)
+                self.soon(lambda: begun("haul_transfer_test") > before)
+                second.close()
+                self.assertRaises(haul.Closed, waited.result, support.PATIENCE)
 
 
 class Foreign(support.Case):

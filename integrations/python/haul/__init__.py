@@ -69,6 +69,8 @@ from ._haul import (
     Transfer,
     World,
     version,
+    wait_all,
+    wait_any,
 )
 from ._tensors import Shared, receive, send, share
 
@@ -134,6 +136,8 @@ __all__ = [
     "send",
     "share",
     "version",
+    "wait_all",
+    "wait_any",
 ]
 
 for _name in __all__:

@@ -113,8 +113,28 @@ static bool gets_signals(void) {
   return gettid() == getpid();
 }
 
+/* False with an exception. */
+static bool check_open(struct object *const *objects, size_t count, const char *call) {
+  for (size_t i = 0; i < count; i++) {
+    const struct object *object = objects[i], *node = (const struct object *)object->node;
+    const struct object *closed = object->closed ? object : node && node->closed ? node : NULL;
+    if (!closed)
+      continue;
+    raise_own(HAUL_ECLOSED, call, closed->noun, "another thread closed it during the call",
+              "close it when no other thread waits");
+    return false;
+  }
+  return true;
+}
+
 int wait_in_steps(struct object *object, const char *call,
                   int (*step)(void *user, haul_deadline until), void *user, haul_deadline until) {
+  return wait_many_in_steps(&object, 1, call, step, user, until);
+}
+
+int wait_many_in_steps(struct object *const *objects, size_t count, const char *call,
+                       int (*step)(void *user, haul_deadline until), void *user,
+                       haul_deadline until) {
   const int64_t longest = gets_signals() ? SLICE_NS : OTHERS_NS;
   for (;;) {
     haul_deadline slice = haul_deadline_in(longest);
@@ -126,14 +146,8 @@ int wait_in_steps(struct object *object, const char *call,
       return code;
     if (slice == until)
       return HAUL_ETIMEDOUT;
-    if (PyErr_CheckSignals() != 0)
+    if (PyErr_CheckSignals() != 0 || !check_open(objects, count, call))
       return WAIT_RAISED;
-    if (object->closed || (object->node && object->node->base.closed)) {
-      const struct object *closed = object->closed ? object : &object->node->base;
-      raise_own(HAUL_ECLOSED, call, closed->noun, "another thread closed it during the call",
-                "close it when no other thread waits");
-      return WAIT_RAISED;
-    }
   }
 }
 

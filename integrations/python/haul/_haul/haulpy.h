@@ -220,6 +220,10 @@ bool deadline_argument(PyObject *args, PyObject *keywords, const char *format, d
 #define WAIT_RAISED 2
 int wait_in_steps(struct object *object, const char *call,
                   int (*step)(void *user, haul_deadline until), void *user, haul_deadline until);
+/* The same for several objects, all entered. */
+int wait_many_in_steps(struct object *const *objects, size_t count, const char *call,
+                       int (*step)(void *user, haul_deadline until), void *user,
+                       haul_deadline until);
 
 /* A call that can be neither interrupted nor resumed. From the main thread it runs in a thread of
  * its own, so that a signal can end the wait for it. */
@@ -394,6 +398,10 @@ PyObject *transfer_read(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *transfer_fetch_add(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *transfer_explain(PyObject *self, PyObject *args, PyObject *keywords);
+
+/* Functions of the module: wait.c. */
+PyObject *wait_all(PyObject *module, PyObject *args, PyObject *keywords);
+PyObject *wait_any(PyObject *module, PyObject *args, PyObject *keywords);
 
 PyObject *report_object(const struct haul_report *report);
 const char *operation_name(int operation);

@@ -116,6 +116,28 @@ static PyMethodDef functions[] = {
     {"layout_of", wrap_layout, METH_O,
      DOC("layout_of($module, object, /)",
          "Return the Layout of an object that Node.wrap takes, or of one without bytes.")},
+    {"wait_all", METHOD_WITH_KEYWORDS(wait_all),
+     DOC("wait_all($module, transfers, *, timeout=None)",
+         "Wait until all transfers have ended, whatever their results.\n"
+         "\n"
+         "transfers  an iterable of Transfer, all of one node\n"
+         "timeout    in seconds; None: the node's\n"
+         "\n"
+         "Blocks. Raises TimedOut if the timeout passes first; else the error of the first in the\n"
+         "order of `transfers` that failed (Remote.write). Raises Invalid for transfers of "
+         "several\n"
+         "nodes.")},
+    {"wait_any", METHOD_WITH_KEYWORDS(wait_any),
+     DOC("wait_any($module, transfers, *, timeout=None)",
+         "Wait until at least one transfer has ended.\n"
+         "\n"
+         "transfers  an iterable of Transfer, all of one node\n"
+         "timeout    in seconds; None: the node's\n"
+         "\n"
+         "Returns the first in the order of `transfers` that has ended, successfully or not: its "
+         "wait()\n"
+         "raises its error. Leave it out of the next call. Blocks. Raises TimedOut if the timeout\n"
+         "passes first; Invalid for no transfer, and for those of several nodes.")},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
