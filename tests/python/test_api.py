@@ -22,7 +22,7 @@ MODULES = [haul] + [
     for module in pkgutil.iter_modules(haul.__path__)
     if not module.name.startswith("_") or module.name == "__main__"
 ]
-OWNERS = "Directory Node Peer Region Remote Shared Transfer World".split()
+OWNERS = "Directory File Node Peer Region Remote Shared Transfer World".split()
 
 
 def is_public(name):
@@ -159,7 +159,9 @@ class Arguments(support.Case):
         self.addCleanup(self.node.close)
 
     def objects(self):
-        return self.node, self.region, self.peer, self.remote, self.transfer, self.tensor
+        with open(__file__) as file:
+            file = haul.File(file)
+        return self.node, self.region, self.peer, self.remote, self.transfer, self.tensor, file
 
     def test_keywords(self):
         class Wrong:  # of the wrong type everywhere

@@ -78,6 +78,13 @@ class Install(support.Case):
         said = self.python("-m", "haul", "ls", "etcd://127.0.0.1:1/x", status=1)
         self.assertIn("check that etcd listens there", said)
 
+    def test_files(self):
+        """The library finds its module for files, or says what is missing."""
+        read = "import haul; n = haul.Node(); print(haul.File(open(haul.__file__)).read(n.alloc(9)))"
+        self.assertIn("bytes=9", self.python("-c", read))
+        (self.target / "haul/lib/haul/libhaul-file.so").unlink()
+        self.assertIn("haul.NotSupported", self.python("-c", read, status=1))
+
     def test_plugin_of_nixl(self):
         plugin = self.target / "haul/lib/haul/nixl/libplugin_HAUL.so"
         if not plugin.exists():

@@ -94,6 +94,8 @@ class Sweep(support.Case):
             file.write(bytes(4096))
             file.flush()
             self.sweep(lambda: self.node.wrap_file(file).close())
+            region = self.node.alloc(4096)
+            self.sweep(lambda: haul.File(file).read(region))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])

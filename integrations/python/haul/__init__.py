@@ -3,7 +3,8 @@
 
 A Node is this process as a peer, a Region a range of bytes at a place, a Tensor a part of a region
 with a type and a shape. A Peer is another node, a Remote a region that it publishes, a Transfer an
-operation in flight. send, receive and share move whole tensors.
+operation in flight. send, receive and share move whole tensors. A File of this host is read into
+regions.
 
 Times are seconds, lengths and offsets bytes, and calls block only where their text says so. They
 release the GIL meanwhile, and Ctrl-C ends them. `timeout` has the node's value by default; math.inf
@@ -31,6 +32,7 @@ from ._data import (
     Entry,
     Error,
     Event,
+    FileReport,
     Forked,
     Insecure,
     Invalid,
@@ -61,6 +63,7 @@ from ._data import (
 from ._haul import (
     MESSAGE_MAX,
     Directory,
+    File,
     Node,
     Peer,
     Region,
@@ -98,6 +101,8 @@ __all__ = [
     "Entry",
     "Error",
     "Event",
+    "File",
+    "FileReport",
     "Forked",
     "Insecure",
     "Invalid",

@@ -344,6 +344,16 @@ class Report(NamedTuple):
         return self.text
 
 
+class FileReport(NamedTuple):
+    """How a part of a file was read."""
+
+    bytes: int
+    direct: int  # of these, without a copy in host memory on their way
+    path: str  # of the most bytes: "O_DIRECT", "cuFile", "page cache", "staged"
+    detail: str  # "into host memory", "straight into GPU memory"
+    reason: str  # why not all bytes were direct, or ""
+
+
 class Device(NamedTuple):
     """A device or host memory, as a place of regions."""
 

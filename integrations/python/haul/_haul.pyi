@@ -7,7 +7,19 @@ from typing import Any, Protocol, SupportsIndex, final, type_check_only
 
 from typing_extensions import Buffer, Self
 
-from ._data import Check, Device, Entry, Event, Layout, Message, Path, Published, Report, Rights
+from ._data import (
+    Check,
+    Device,
+    Entry,
+    Event,
+    FileReport,
+    Layout,
+    Message,
+    Path,
+    Published,
+    Report,
+    Rights,
+)
 
 MESSAGE_MAX: int
 TENSOR_TAG: int
@@ -295,6 +307,19 @@ class Transfer(_Object):
     def cancel(self) -> None: ...
     def report(self) -> Report: ...
     def __await__(self) -> Generator[Any, None, Self]: ...
+
+@final
+class File(_Object):
+    def __new__(cls, file: int | _HasFileno) -> Self: ...
+    def read(
+        self,
+        region: Region | Tensor,
+        offset: int = 0,
+        *,
+        region_offset: int = 0,
+        length: int | None = None,
+        zero_copy: bool = False,
+    ) -> FileReport: ...
 
 @final
 class Directory(_Object):

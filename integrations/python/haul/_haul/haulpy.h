@@ -33,7 +33,7 @@
 
 /* Created once, with the module, and never freed. */
 struct haulpy {
-  PyTypeObject *node, *region, *tensor, *peer, *remote, *transfer, *directory, *world;
+  PyTypeObject *node, *region, *tensor, *peer, *remote, *transfer, *directory, *world, *file;
   PyObject *data; /* the module haul._data: plain classes of results */
 };
 extern struct haulpy haulpy;
@@ -73,7 +73,7 @@ PyObject *place_item(void *place);
     Py_END_ALLOW_THREADS;                                                                          \
   } while (0)
 
-/* object.c: base of Node, Region, Peer, Remote and Transfer */
+/* object.c: base of all types but Tensor */
 
 struct node;
 
@@ -88,7 +88,7 @@ struct object {
   pid_t releasing;   /* the process with a thread in `release`, or 0: a fork loses that thread */
   unsigned exports;  /* buffers and tensors of its memory in use */
   bool closed;       /* calls fail from now on; the last user or export releases the handle */
-  struct node *node; /* a reference; NULL in a node */
+  struct node *node; /* a reference; NULL in a node and a file */
 };
 
 struct node {
@@ -98,7 +98,8 @@ struct node {
   PyObject *inbox; /* owned by haul._inbox; or NULL */
 };
 
-/* A zeroed object with a reference to `node`, NULL for a node. Releases the handle if it fails. */
+/* A zeroed object with a reference to `node`, NULL for a node or a file. Releases the handle if it
+ * fails. */
 struct object *object_new(PyTypeObject *type, const char *noun, void *handle,
                           void (*release)(void *), struct node *node);
 
@@ -409,6 +410,7 @@ PyObject *report_paths(const struct haul_path *paths, size_t count);
 
 PyTypeObject *directory_type(void);
 PyTypeObject *world_type(void);
+PyTypeObject *file_type(void);
 
 /* Methods of Node. */
 PyObject *node_wrap_file(PyObject *self, PyObject *args, PyObject *keywords);

@@ -160,7 +160,7 @@ static bool fill(PyObject *module) {
          add_type(module, &haulpy.remote, remote_type) &&
          add_type(module, &haulpy.transfer, transfer_type) &&
          add_type(module, &haulpy.directory, directory_type) &&
-         add_type(module, &haulpy.world, world_type) &&
+         add_type(module, &haulpy.world, world_type) && add_type(module, &haulpy.file, file_type) &&
          PyModule_AddIntConstant(module, "MESSAGE_MAX", HAUL_MESSAGE_MAX) == 0 &&
          PyModule_AddIntConstant(module, "TENSOR_TAG", TENSOR_TAG) == 0;
 }
