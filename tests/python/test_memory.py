@@ -86,6 +86,7 @@ class Sweep(support.Case):
         self.sweep(self.peer.list)
         self.sweep(self.node.counters)
         self.sweep(self.node.devices)
+        self.sweep(self.node.ports)
         self.sweep(self.node.checks)
         local.close()
 

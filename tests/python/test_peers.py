@@ -412,6 +412,9 @@ class Works(WithServer):
 
     def test_what_a_node_knows(self):
         self.assertIn("sim:0", [device.place for device in self.node.devices()])
+        for port in self.node.ports():  # python.nic_double has one
+            self.assertTrue(port.choice if port.usable else port.reason)
+        self.fails(Code.EPLACE, self.node.ports, "moon")
         self.assertTrue(
             {"ok", "limited", "missing"} >= {check.state for check in self.node.checks()}
         )

@@ -366,6 +366,32 @@ class Device(NamedTuple):
     exports: str  # sharing mechanism: "memfd", "descriptor, dma-buf to NICs"
 
 
+class Port(NamedTuple):
+    """A port of a NIC that a path of this host uses, as seen from a place."""
+
+    path: str  # "rdma"
+    name: str  # NIC and port number: "mlx5_0/1"
+    usable: bool  # False: see `reason`
+    emulated: bool  # in software
+    numa: int  # -1 if unknown
+    bridges: int  # PCI bridges shared with the place's device
+    numa_distance: int  # of the kernel: 10 within a node; -1 if unknown
+    bits_per_second: int  # line rate; 0 if unknown
+    pci: str
+    interface: str  # network interface: "eth2", or ""
+    address: str  # for peers: a GID "::ffff:10.0.0.2", or "lid 12"
+    reason: str
+    mtu: int  # bytes of payload a packet; this and the next six are 0 if it is not usable
+    gid_index: int
+    pkey: int
+    traffic_class: int
+    service_level: int
+    timeout: int  # of packets: 4.096 us times 2^timeout
+    retry_count: int
+    chosen: bool  # it carries the transfers of memory at the place
+    choice: str  # why, or why not: "nearest by PCI"; "" if it is not usable
+
+
 class Check(NamedTuple):
     """A requirement of a path or a place."""
 

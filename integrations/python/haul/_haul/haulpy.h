@@ -418,6 +418,7 @@ PyObject *node_register(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *node_find(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *node_directory(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *node_join(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *node_ports(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *devices_of(void *node);
 PyObject *checks_of(void *node);
 PyObject *counters_of(void *node);

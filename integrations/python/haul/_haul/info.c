@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Structures of the library as Python objects: devices, checks, counters, paths, reports. */
+ * Structures of the library as Python objects: devices, ports, checks, counters, paths, reports. */
 #include <string.h>
 
 #include "haulpy.h"
@@ -25,6 +25,43 @@ PyObject *devices_of(void *node) {
         device->numa, (unsigned long long)device->memory, TEXT(device->pci), TEXT(device->exports));
     list_append(&list, data_make("Device", values));
   }
+  return list;
+}
+
+static PyObject *port_object(const struct haul_port *port) {
+  return data_make(
+      "Port",
+      Py_BuildValue("(O&O&OOiiiKO&O&O&O&IIIIIIIOO&)", TEXT(port->path), TEXT(port->name),
+                    TRUTH(port->usable), TRUTH(port->emulated), port->numa, port->bridges,
+                    port->numa_distance, (unsigned long long)port->bits_per_second, TEXT(port->pci),
+                    TEXT(port->interface), TEXT(port->address), TEXT(port->reason), port->mtu,
+                    port->gid_index, port->pkey, port->traffic_class, port->service_level,
+                    port->timeout, port->retry_count, TRUTH(port->chosen), TEXT(port->choice)));
+}
+
+static PyObject *ports_from(haul_node *node, struct haul_place from) {
+  struct haul_port ports[64];
+  size_t count = sizeof ports / sizeof *ports, room = count;
+  int code;
+  WITHOUT_GIL(code = haul_port_list(node, from, ports, &count));
+  PyObject *list = code ? raise_last() : PyList_New(0);
+  for (size_t i = 0; list && i < count && i < room; i++)
+    list_append(&list, port_object(&ports[i]));
+  return list;
+}
+
+PyObject *node_ports(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"place", NULL};
+  struct object *node = (struct object *)self;
+  const char *text = "host";
+  struct haul_place from;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|s", names, &text) || !place_from(text, &from))
+    return NULL;
+  haul_node *handle = object_enter(node, "ports");
+  if (!handle)
+    return NULL;
+  PyObject *list = ports_from(handle, from);
+  object_leave(node);
   return list;
 }
 

@@ -527,6 +527,14 @@ static PyMethodDef methods[] = {
      DOC("devices($self, /)", "Return a list of Device: the places of memory on this host. May "
                               "block in drivers. Raises\n"
                               "Closed.")},
+    {"ports", METHOD_WITH_KEYWORDS(node_ports),
+     DOC("ports($self, place=\"host\")",
+         "Return a list of Port: the ports of NICs, the usable ones first, of which the best for\n"
+         "memory at the place first.\n"
+         "\n"
+         "place  \"host\", \"cuda:0\"\n"
+         "\n"
+         "Opens the NICs, which may block in their drivers. Raises NoSuchPlace.")},
     {"checks", node_checks, METH_NOARGS,
      DOC("checks($self, /)",
          "Return a list of Check: the requirements of each path and place. May block in drivers.\n"
