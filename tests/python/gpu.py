@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""GPU memory: DLPack tensors on CUDA devices. ctest runs it with a mocked driver."""
+"""GPU memory: DLPack tensors on CUDA devices, and events. ctest runs it with a mocked driver."""
 
+import ctypes
 import os
+import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import haul
@@ -22,7 +25,7 @@ class Passed:
         return self.tensor.__dlpack__(**keywords)
 
 
-class Gpu(support.Case):
+class WithGpu(support.Case):
     def setUp(self):
         self.node = haul.Node()
         self.addCleanup(self.node.close)
@@ -30,6 +33,8 @@ class Gpu(support.Case):
             self.skipTest("no GPU")
         self.region = self.node.alloc(2 << 20, "cuda:0")
 
+
+class Gpu(WithGpu):
     def test_no_buffer(self):
         with self.assertRaisesRegex(BufferError, "DLPack"):
             memoryview(self.region)
@@ -92,6 +97,93 @@ class Gpu(support.Case):
         host = self.node.alloc(4096)
         host.copy_from(self.region, length=14)
         self.assertEqual(bytes(host.bytes()[:14]), b"from the child")
+
+
+class Driver:
+    """The context of GPU 0, as the current one of this thread."""
+
+    def __init__(self):
+        self.calls = ctypes.CDLL("libcuda.so.1")
+        self.context = ctypes.c_void_p()
+        self.must("cuInit", 0)
+        self.must("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)
+        self.must("cuCtxPushCurrent_v2", self.context)
+
+    def must(self, call, *arguments):
+        code = getattr(self.calls, call)(*arguments)
+        assert code == 0, f"{call}: {code}"
+
+
+class Event:
+    """An event of GPU 0 behind work of its stream, with the attributes of torch.cuda.Event."""
+
+    def __init__(self, driver, device=None):
+        self.driver, self.device = driver, device
+        self.finished = threading.Event()
+        self.work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
+            lambda user: self.finished.wait(support.PATIENCE) and None
+        )
+        self.stream, self.event = ctypes.c_void_p(), ctypes.c_void_p()
+        driver.must("cuStreamCreate", ctypes.byref(self.stream), 1)
+        driver.must("cuEventCreate", ctypes.byref(self.event), 2)
+        driver.must("cuLaunchHostFunc", self.stream, self.work, None)
+        driver.must("cuEventRecord", self.event, self.stream)
+
+    @property
+    def cuda_event(self):
+        return self.event.value
+
+    def finish(self):
+        self.finished.set()
+        self.driver.must("cuStreamSynchronize", self.stream)
+
+
+class Device:
+    """A torch.device."""
+
+    index = 0
+
+
+class Events(WithGpu):
+    """A transfer accesses the local memory once the event has completed."""
+
+    def setUp(self):
+        super().setUp()
+        self.driver = Driver()
+        self.target = self.node.alloc(4096)
+        self.target.publish("r", READ | WRITE)
+        address = self.node.listen("unix://@haul-test-gpu-events-%d" % os.getpid())
+        self.remote = self.node.connect(address).lookup("r")
+
+    def waits_for(self, event, after, call, region):
+        for path in ("map", "tcp"):
+            transfer = call(region, [(0, 0, 5)], only=path, after=after)
+            self.assertRaises(haul.TimedOut, transfer.wait, 0.05)
+            self.assertFalse(transfer.done())
+        event.finish()
+        transfer.wait(support.PATIENCE)
+
+    def test_writes_and_reads(self):
+        for call in (self.remote.write, self.remote.read):
+            event = Event(self.driver)
+            self.waits_for(event, event, call, self.region)
+            event = Event(self.driver)
+            self.waits_for(event, event.cuda_event, call, self.region)
+
+    def test_host_memory(self):
+        """The event names its GPU."""
+        event = Event(self.driver, Device())
+        self.waits_for(event, event, self.remote.write, self.node.wrap(bytearray(b"later")))
+        self.assertEqual(bytes(self.target.bytes()[:5]), b"later")
+
+    def test_the_transfer_keeps_the_event(self):
+        event = Event(self.driver)
+        kept = weakref.ref(event)
+        transfer = self.remote.write(self.region, [(0, 0, 5)], after=event)
+        event.finish()
+        del event
+        self.assertIsNotNone(kept().work)
+        transfer.wait(support.PATIENCE)
 
 
 if __name__ == "__main__":

@@ -211,6 +211,20 @@ class Refused(WithServer):
         self.peer.send(b"first")
         self.assertEqual(self.node.receive().data[8:], b"first")
 
+    def test_events(self):
+        """python.gpu_double has some."""
+
+        class Event:
+            cuda_event = 0  # of PyTorch, never recorded
+
+        for wrong in (Event(), 0):
+            with self.assertRaisesRegex(ValueError, "never recorded"):
+                self.remote.write(self.region, after=wrong)
+        for wrong in ("event", self.region):
+            with self.assertRaisesRegex(TypeError, "torch.cuda.Event"):
+                self.remote.read(self.region, after=wrong)
+        self.fails(Code.ENOTSUP, self.remote.write, self.region, after=1 << 40)
+
     def test_deadlines(self):
         big = self.node.alloc(8 << 20)
         with self.assertRaises(haul.TimedOut):

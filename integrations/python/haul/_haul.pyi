@@ -42,6 +42,11 @@ class _HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 @type_check_only
+class _HasEvent(Protocol):
+    @property
+    def cuda_event(self) -> int: ...
+
+@type_check_only
 class _Object:
     @property
     def closed(self) -> bool: ...
@@ -244,6 +249,7 @@ class Remote(_Object):
         more: bool = False,
         notify: Buffer | None = None,
         tag: int = 0,
+        after: int | _HasEvent | None = None,
     ) -> Transfer: ...
     def read(
         self,
@@ -259,6 +265,7 @@ class Remote(_Object):
         more: bool = False,
         notify: Buffer | None = None,
         tag: int = 0,
+        after: int | _HasEvent | None = None,
     ) -> Transfer: ...
     def fetch_add(
         self,

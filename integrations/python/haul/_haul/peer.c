@@ -278,7 +278,7 @@ static PyObject *remote_repr(PyObject *self) {
 static PyMethodDef remote_methods[] = {
     {"write", METHOD_WITH_KEYWORDS(transfer_write),
      DOC("write($self, region, pieces=None, *, timeout=None, only=None, zero_copy=False, "
-         "checksum=False, priority=0, cpu_time=False, more=False, notify=None, tag=0)",
+         "checksum=False, priority=0, cpu_time=False, more=False, notify=None, tag=0, after=None)",
          "Start a write: local bytes to the remote.\n"
          "\n"
          "region     a Region of the same node, or a contiguous Tensor: then local offsets count "
@@ -298,6 +298,11 @@ static PyMethodDef remote_methods[] = {
          "all\n"
          "           bytes are in place, and never if the transfer fails; None: no message\n"
          "tag        of that message, from 0 to 2^64 - 1\n"
+         "after      a torch.cuda.Event, or the handle of an event of the region's GPU: the local "
+         "memory\n"
+         "           is accessed once it has completed. Do not record it again before the end, nor "
+         "drop\n"
+         "           the Transfer, which keeps it\n"
          "\n"
          "Returns a Transfer. Does not wait; small ones over map have ended on return. Until its "
          "end\n"
@@ -309,7 +314,7 @@ static PyMethodDef remote_methods[] = {
          "also TimedOut, Canceled, ChecksumMismatch, PathBroke.")},
     {"read", METHOD_WITH_KEYWORDS(transfer_read),
      DOC("read($self, region, pieces=None, *, timeout=None, only=None, zero_copy=False, "
-         "checksum=False, priority=0, cpu_time=False, more=False, notify=None, tag=0)",
+         "checksum=False, priority=0, cpu_time=False, more=False, notify=None, tag=0, after=None)",
          "Start a read: bytes of the remote to local memory.\n"
          "\n"
          "region     a Region of the same node, or a contiguous Tensor: then local offsets count "
@@ -329,6 +334,11 @@ static PyMethodDef remote_methods[] = {
          "all\n"
          "           bytes are in place, and never if the transfer fails; None: no message\n"
          "tag        of that message, from 0 to 2^64 - 1\n"
+         "after      a torch.cuda.Event, or the handle of an event of the region's GPU: the local "
+         "memory\n"
+         "           is accessed once it has completed. Do not record it again before the end, nor "
+         "drop\n"
+         "           the Transfer, which keeps it\n"
          "\n"
          "Returns a Transfer. Does not wait; small ones over map have ended on return. Until its "
          "end\n"

@@ -7,20 +7,60 @@
 struct transfer {
   struct object base;
   PyObject *region, *remote; /* references: their release would cancel the transfer */
+  PyObject *after;           /* a reference to the event, or NULL */
 };
 
 static void release_transfer(void *handle) {
   haul_transfer_release(handle);
 }
 
+/* A new reference; None without the attribute. */
+static PyObject *attribute(PyObject *object, const char *name) {
+  PyObject *value = PyObject_GetAttrString(object, name);
+  if (value || !PyErr_ExceptionMatches(PyExc_AttributeError))
+    return value;
+  PyErr_Clear();
+  return Py_NewRef(Py_None);
+}
+
+/* The GPU of an event of PyTorch; by default the library takes that of the local memory. */
+static bool read_event_place(PyObject *event, struct haul_place *place) {
+  PyObject *device = attribute(event, "device");
+  PyObject *index = device ? attribute(device, "index") : NULL;
+  if (index && index != Py_None)
+    *place = (struct haul_place){HAUL_CUDA, (uint16_t)PyLong_AsUnsignedLong(index)};
+  Py_XDECREF(device);
+  Py_XDECREF(index);
+  return !PyErr_Occurred();
+}
+
+/* From an argument `after`: an event of PyTorch, or a handle of the driver. */
+static bool read_event(PyObject *event, struct haul_transfer_options *options) {
+  if (event == Py_None)
+    return true;
+  PyObject *handle = PyLong_Check(event) ? Py_NewRef(event) : attribute(event, "cuda_event");
+  if (handle == Py_None)
+    PyErr_Format(PyExc_TypeError,
+                 "invalid after %R: expected a torch.cuda.Event, or the handle of an event", event);
+  else if (handle)
+    options->after = PyLong_AsVoidPtr(handle);
+  Py_XDECREF(handle);
+  if (PyErr_Occurred())
+    return false;
+  if (options->after)
+    return read_event_place(event, &options->after_at);
+  PyErr_SetString(PyExc_ValueError, "invalid after: the event was never recorded");
+  return false;
+}
+
 struct constraints {
-  PyObject *timeout;
+  PyObject *timeout, *after;
   const char *only;
   int zero_copy, checksum, priority, cpu_time, more;
 };
 
 #define NO_CONSTRAINTS                                                                             \
-  { Py_None, NULL, 0, 0, 0, 0, 0 }
+  { Py_None, Py_None, NULL, 0, 0, 0, 0, 0 }
 
 static bool read_constraints(const struct constraints *given,
                              struct haul_transfer_options *options) {
@@ -29,6 +69,8 @@ static bool read_constraints(const struct constraints *given,
   options->flags = (given->zero_copy ? HAUL_REQUIRE_ZERO_COPY : 0) |
                    (given->checksum ? HAUL_CHECKSUM : 0) | (given->cpu_time ? HAUL_CPU_TIME : 0) |
                    (given->more ? HAUL_MORE : 0);
+  if (!read_event(given->after, options))
+    return false;
   if (given->timeout == Py_None)
     return true;
   if (!deadline_from(given->timeout, 0, &options->deadline))
@@ -155,24 +197,27 @@ static PyObject *start(struct remote *remote, const struct local *local, bool wr
 }
 
 static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool writes) {
-  static char *names[] = {"region",   "pieces",   "timeout", "only",   "zero_copy", "checksum",
-                          "priority", "cpu_time", "more",    "notify", "tag",       NULL};
+  static char *names[] = {"region",   "pieces",   "timeout",  "only", "zero_copy",
+                          "checksum", "priority", "cpu_time", "more", "notify",
+                          "tag",      "after",    NULL};
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct constraints given = NO_CONSTRAINTS;
   struct notice notice = NO_NOTICE;
   struct remote *remote = (struct remote *)self;
   struct local local;
   PyObject *pieces = Py_None, *transfer = NULL;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$OzppippOO", names, local_from, &local,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$OzppippOOO", names, local_from, &local,
                                    &pieces, &given.timeout, &given.only, &given.zero_copy,
                                    &given.checksum, &given.priority, &given.cpu_time, &given.more,
-                                   &notice.data, &notice.tag) ||
+                                   &notice.data, &notice.tag, &given.after) ||
       !read_constraints(&given, &options) ||
       !(writes || region_must_be_writable(local.region, "read")))
     return NULL;
   if (read_notice(&notice, &options) &&
       enter_ends(remote, local.region, writes ? "write" : "read")) {
     transfer = start(remote, &local, writes, pieces, &options);
+    if (transfer && options.after)
+      ((struct transfer *)transfer)->after = Py_NewRef(given.after);
     leave_ends(remote, local.region);
   }
   release_notice(&notice);
@@ -314,13 +359,15 @@ static int traverse(PyObject *self, visitproc visit, void *arg) {
   struct transfer *transfer = (struct transfer *)self;
   Py_VISIT(transfer->region);
   Py_VISIT(transfer->remote);
+  Py_VISIT(transfer->after);
   return object_traverse(self, visit, arg);
 }
 
 static void dealloc(PyObject *self) {
   struct transfer *transfer = (struct transfer *)self;
-  PyObject *region = transfer->region, *remote = transfer->remote;
+  PyObject *region = transfer->region, *remote = transfer->remote, *after = transfer->after;
   object_free(self);
+  Py_XDECREF(after);
   Py_XDECREF(region);
   Py_XDECREF(remote);
 }
