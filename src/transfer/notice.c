@@ -22,7 +22,7 @@ static bool wait_for_room(struct haul_transfer *transfer) {
   bool ended = owner->ended;
   bool waits = !ended && atomic_load(&transfer->failure) == 0;
   if (waits)
-    list_append(&owner->notices, &transfer->notice);
+    list_append(&owner->notices, &transfer->notice->link);
   pthread_mutex_unlock(&owner->lock);
   if (ended)
     transfer_fail(transfer, transfer_node_closed(transfer));
@@ -34,7 +34,7 @@ static bool try_to_send(struct haul_transfer *transfer) {
   struct link *link = transfer->remote->link;
   if (atomic_load(&transfer->failure))
     return true;
-  int code = link->notify(link, transfer->notify, commit, transfer);
+  int code = link->notify(link, &transfer->notice->message, commit, transfer);
   if (code > 0)
     return !wait_for_room(transfer);
   if (code < 0) { /* nothing was sent, so it may fail */
@@ -55,9 +55,12 @@ bool transfer_send_notice(struct haul_transfer *transfer) {
 
 void transfer_drop_notice(struct haul_transfer *transfer) {
   struct transfers *owner = transfer->remote->transfers;
+  struct notice *notice = transfer->notice;
+  if (!notice)
+    return;
   pthread_mutex_lock(&owner->lock);
-  bool waited = !list_empty(&transfer->notice);
-  list_remove(&transfer->notice);
+  bool waited = !list_empty(&notice->link);
+  list_remove(&notice->link);
   pthread_mutex_unlock(&owner->lock);
   if (waited)
     transfer_finish(transfer);
@@ -67,10 +70,10 @@ static struct haul_transfer *take_first(struct transfers *transfers, struct list
   pthread_mutex_lock(&transfers->lock);
   struct list *item = list_take(from);
   pthread_mutex_unlock(&transfers->lock);
-  return item ? list_entry(item, struct haul_transfer, notice) : NULL;
+  return item ? list_entry(item, struct notice, link)->transfer : NULL;
 }
 
-/* `due` stays a list of waiting transfers, from which transfer_drop_notice takes. */
+/* `due` stays a list of waiting notifications, from which transfer_drop_notice takes. */
 void transfers_send_notices(struct transfers *transfers) {
   struct list due = LIST_INIT(due);
   pthread_mutex_lock(&transfers->lock);

@@ -220,7 +220,7 @@ int transfer_path(struct haul_transfer *transfer, size_t *path) {
   struct constraints constraints = transfer_constraints(transfer);
   int code = route_choose(remote, transfer->route, transfer->bytes, &constraints, path);
   if (code == 0)
-    atomic_store_explicit(&transfer->path, (int)*path, memory_order_relaxed);
+    atomic_store_explicit(&transfer->path, (uint8_t)*path, memory_order_relaxed);
   return code;
 }
 

@@ -82,11 +82,13 @@ static int choose_path(struct transfer_request *request) {
 /* `at` is in the transfer's block, behind its pieces. */
 static void copy_notification(struct haul_transfer *transfer, void *at,
                               const struct haul_notification *given) {
-  struct haul_notification *copy = at;
-  *copy = (struct haul_notification){given->tag, copy + 1, given->length};
+  struct notice *notice = at;
+  list_init(&notice->link);
+  notice->transfer = transfer;
+  notice->message = (struct haul_notification){given->tag, notice + 1, given->length};
   if (given->length > 0)
-    memcpy(copy + 1, given->bytes, given->length);
-  transfer->notify = copy;
+    memcpy(notice + 1, given->bytes, given->length);
+  transfer->notice = notice;
 }
 
 /* One block: the transfer, its works, its pieces, its notification. */
@@ -97,7 +99,7 @@ static struct haul_transfer *new_transfer(const struct transfer_request *request
   const struct haul_notification *notify = request->options.notify;
   size_t behind = size;
   if (notify)
-    size += sizeof *notify + notify->length;
+    size += sizeof(struct notice) + notify->length;
   struct haul_transfer *transfer = alloc_zero(1, size);
   if (!transfer) {
     error_memory("transfer");
@@ -108,11 +110,10 @@ static struct haul_transfer *new_transfer(const struct transfer_request *request
     copy_notification(transfer, (char *)transfer + behind, notify);
   list_init(&transfer->link);
   list_init(&transfer->order);
-  list_init(&transfer->notice);
   transfer->remote = request->remote;
   transfer->route = request->route;
   transfer->place = request->region->memory.place;
-  atomic_store_explicit(&transfer->path, (int)request->path, memory_order_relaxed);
+  atomic_store_explicit(&transfer->path, (uint8_t)request->path, memory_order_relaxed);
   transfer->operation = request->operation;
   transfer->only = request->options.only;
   transfer->after_at = request->options.after_at;

@@ -121,7 +121,7 @@ void transfer_finish(struct haul_transfer *transfer) {
 
 void transfer_settle(struct haul_transfer *transfer) {
   if (atomic_fetch_sub(&transfer->pending, 1) == 1 &&
-      (!transfer->notify || transfer_send_notice(transfer)))
+      (!transfer->notice || transfer_send_notice(transfer)))
     transfer_finish(transfer);
 }
 
@@ -134,7 +134,7 @@ __attribute__((cold)) static void avoid_path(struct haul_transfer *transfer,
     snprintf(reason, size, "%s", haul_error_last()->text);
     atomic_store(&transfer->avoided_reason, reason);
   }
-  atomic_fetch_or(&transfer->avoided, 1u << endpoint->transport->index);
+  atomic_fetch_or(&transfer->avoided, (uint8_t)(1u << endpoint->transport->index));
 }
 
 __attribute__((cold)) static bool will_retry(struct transfers *owner, struct work *work, int code) {

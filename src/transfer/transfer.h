@@ -130,7 +130,7 @@ struct transfers {
   struct list held;        /* first works of transfers that wait for an event, their `state` */
   struct list retries;     /* works whose path broke */
   struct list blocked;     /* works whose endpoint is blocked: see struct endpoint */
-  struct list notices;     /* transfers that wait for room for their notification */
+  struct list notices;     /* notifications that wait for room */
   struct poller poller;
   struct timer timer;
   _Atomic int64_t armed; /* when the timer fires; HAUL_FOREVER: stopped */
@@ -169,13 +169,19 @@ bool transfers_writing(struct transfers *transfers, struct link *link, uint64_t 
 
 #define TRANSFER_COMMITTED 1 /* as `failure`: the notification is sent, so none counts any more */
 
+/* A notification, behind the pieces of its transfer, and its bytes behind it. */
+struct notice {
+  struct list link; /* transfers->notices; empty: does not wait */
+  struct haul_transfer *transfer;
+  struct haul_notification message;
+};
+
 struct haul_transfer {
   union {
     struct list link;         /* transfers->running, until the end */
     struct deferred deferred; /* calls `done`, after the end */
   };
-  struct list order;  /* link->writes, except for reads */
-  struct list notice; /* transfers->notices; empty: does not wait */
+  struct list order; /* link->writes, except for reads */
   struct haul_remote *remote;
   struct route *route;
   struct haul_region *region; /* a reference while the transfer runs */
@@ -184,13 +190,16 @@ struct haul_transfer {
   _Atomic int status;  /* 1: running; written once, by the last work to end */
   _Atomic int failure; /* first code; transfer_fail sets it after `error`. TRANSFER_COMMITTED */
   _Atomic uint32_t pending; /* works under way, plus one while the call posts them */
+  uint32_t work_count;
   _Atomic uint32_t retries;
-  _Atomic int path;         /* index of the transport that the next work takes if it is open */
-  _Atomic uint32_t avoided; /* as in struct constraints */
-  _Atomic bool posting; /* the call that started the transfer still posts works, or it is held */
-  bool immediate;       /* complete within the call; never listed */
-  _Atomic bool alone;   /* no other was under way when it started */
-  uint32_t handed;      /* ns from `posted` until all works were posted; 0: not yet */
+  _Atomic uint8_t path;    /* index of the transport that the next work takes if it is open */
+  _Atomic uint8_t avoided; /* as in struct constraints */
+  _Atomic bool posting;    /* the call that started the transfer still posts works, or it is held */
+  bool immediate;          /* complete within the call; never listed */
+  _Atomic bool alone;      /* no other was under way when it started */
+  uint8_t way;             /* of route_slices */
+  bool measures;           /* transfer_record records the time of its slices */
+  uint32_t handed;         /* ns from `posted` until all works were posted; 0: not yet */
   /* In a node that its caller drives, for a transfer that is alone: ns from all works posted to the
    * wait for it, plus 1; 0: no wait yet. */
   _Atomic uint32_t awaited;
@@ -200,7 +209,7 @@ struct haul_transfer {
   const char *only;                 /* an option, as the next three */
   void (*done)(void *user, haul_transfer *transfer);
   void *user;
-  const struct haul_notification *notify; /* a copy, behind the pieces; NULL: none */
+  struct notice *notice; /* NULL: none */
   unsigned flags;
   enum haul_operation operation;
   uint32_t size; /* bytes of this with its works and pieces */
@@ -212,9 +221,6 @@ struct haul_transfer {
   haul_deadline deadline;
   uint32_t slice; /* bytes of a work, at most */
   uint32_t turn;  /* among all that ever started */
-  uint8_t way;    /* of route_slices */
-  bool measures;  /* transfer_record records the time of its slices */
-  uint32_t work_count;
 };
 
 /* Notes the time of the end. */
@@ -298,7 +304,7 @@ int transfer_enter(const char *call, const struct haul_transfer *transfer);
 void transfer_settle(struct haul_transfer *transfer);
 void transfer_finish(struct haul_transfer *transfer);
 /* All works have ended. Sends the notification unless one failed. False: the peer has no room, and
- * the transfer is in transfers->notices, or has ended meanwhile. */
+ * the notification is in transfers->notices, or the transfer has ended meanwhile. */
 bool transfer_send_notice(struct haul_transfer *transfer);
 /* Ends a transfer that failed while it waited for room. With a reference. */
 void transfer_drop_notice(struct haul_transfer *transfer);
