@@ -11,19 +11,9 @@ source=$1
 work=$(mktemp -d "${TMPDIR:-/tmp}/haul-dist.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-failures=0
 
-holds() {
-  local what=$1
-  shift
-  if "$@" >"$work/out" 2>&1; then
-    echo "ok      $what"
-  else
-    failures=$((failures + 1))
-    echo "FAILED  $what"
-    sed 's/^/        | /' "$work/out" | head -n 30
-  fi
-}
+# shellcheck source=tests/support/holds.sh
+source "$source/tests/support/holds.sh"
 
 make --no-print-directory -C "$source" help >"$work/help"
 targets=$(sed -n 's/^\.PHONY: //p' "$source/Makefile" | tr ' ' '\n' | sort)

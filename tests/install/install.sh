@@ -14,21 +14,10 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 prefix=$work/prefix
 strict=(-Wall -Wextra -Wpedantic -Werror)
-failures=0
 unset DESTDIR LD_LIBRARY_PATH
 
-# holds WHAT COMMAND...: the command succeeds; its output is shown when it does not.
-holds() {
-  local what=$1
-  shift
-  if "$@" >"$work/out" 2>&1; then
-    echo "ok      $what"
-  else
-    failures=$((failures + 1))
-    echo "FAILED  $what"
-    sed 's/^/        | /' "$work/out" | head -n 30
-  fi
-}
+# shellcheck source=tests/support/holds.sh
+source "$source/tests/support/holds.sh"
 
 is_empty() { [[ -z $1 ]] || { echo "$1"; false; }; }
 is_same() { [[ $1 == "$2" ]] || { echo "$1, and not $2"; false; }; }

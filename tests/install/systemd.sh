@@ -42,7 +42,7 @@ become_systemd() {
     mount --rbind /dev "$root/dev" && mount -t tmpfs -o mode=755 run "$root/run" &&
     mount -t tmpfs tmp "$root/tmp" && mkdir "$root/run/haul-test" &&
     mount --bind "$work/result" "$root/run/haul-test" && mount --make-rshared "$root" || exit
-  cp "$0" "$root/run/systemd.sh"
+  cp "$0" "${0%/*}/../support/holds.sh" "$root/run/"
   cat >"$root/etc/systemd/system/haul-test.service" <<'UNIT'
 [Unit]
 DefaultDependencies=no
@@ -57,18 +57,6 @@ UNIT
   container=other exec chroot "$root" /lib/systemd/systemd --unit=haul-test.service --log-target=null
 }
 
-failures=0
-holds() {
-  local what=$1
-  shift
-  if "$@" >/tmp/out 2>&1; then
-    echo "ok      $what"
-  else
-    failures=$((failures + 1))
-    echo "FAILED  $what"
-    sed 's/^/        | /' /tmp/out | head -n 30
-  fi
-}
 property() { systemctl show -p "$1" --value haul.service; }
 is() { [[ $(property "$1") == "$2" ]] || { systemctl status --no-pager -l haul.service; false; }; }
 status_says() { grep -E "$1" "/proc/$(property MainPID)/status"; }
@@ -83,7 +71,9 @@ await() {
 }
 
 check() {
-  local pid
+  local pid work=/tmp
+  # shellcheck source=tests/support/holds.sh
+  source /run/holds.sh
   ldconfig
   holds "its user is made" systemd-sysusers /usr/lib/sysusers.d/haul.conf
   systemctl daemon-reload

@@ -19,19 +19,9 @@ node=
 trap '[[ -z $node ]] || kill -KILL "$node" 2>/dev/null; umount "$work/root/proc" 2>/dev/null; rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' INT TERM
 file=$source/packaging/container/Containerfile root=$work/root
-failures=0
 
-holds() {
-  local what=$1
-  shift
-  if "$@" >"$work/out" 2>&1; then
-    echo "ok      $what"
-  else
-    failures=$((failures + 1))
-    echo "FAILED  $what"
-    sed 's/^/        | /' "$work/out" | head -n 30
-  fi
-}
+# shellcheck source=tests/support/holds.sh
+source "$source/tests/support/holds.sh"
 # The words of an instruction's list, a line each.
 words_of() { grep -oE "(^| )$1 \[.*\]" "$file" | tail -n 1 | grep -oE '"[^"]*"' | tr -d '"'; }
 

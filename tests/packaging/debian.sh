@@ -16,28 +16,18 @@ if [[ ${1-} != --inside ]]; then
   exec unshare --mount --propagation private --pid --fork --kill-child --mount-proc "$0" --inside "$@"
 fi
 source=$2 suite=$3
+exec </dev/null
 work=$(mktemp -d /var/tmp/haul-debian.XXXXXX)
 trap 'umount -R "$work"/*/{proc,sys,dev} 2>/dev/null; mountpoint -q "$work/fresh/dev" || rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' INT TERM
-failures=0
 
 skip() {
   echo "skipped the packages of $suite: $*"
   exit 77
 }
 
-holds() {
-  local what=$1 began=$SECONDS
-  shift
-  if "$@" >"$work/out" 2>&1 </dev/null; then
-    echo "ok      $what, $((SECONDS - began)) s"
-  else
-    failures=$((failures + 1))
-    echo "FAILED  $what"
-    sed 's/^/        | /' "$work/out" | tail -n 40
-    return 1
-  fi
-}
+# shellcheck source=tests/support/holds.sh
+source "$source/tests/support/holds.sh"
 
 # The archive of this system.
 archive() {
@@ -82,11 +72,12 @@ holds "a builder has the tools" inside builder "apt-get update -q
   cd /home/haul && cp -r packaging/debian debian
   apt-get build-dep -qy --no-install-recommends -P pkg.haul.noucx ./ && rm -r debian"
 inside builder "apt-get install -qqy --no-install-recommends libucx0 autoconf automake libtool
-  cd /home/haul && tests/ucx/source --fetch" >"$work/ucx.log" 2>&1 </dev/null ||
+  cd /home/haul && tests/ucx/source --fetch" >"$work/ucx.log" 2>&1 ||
   echo "skipped ucx-haul: $(tail -n 1 "$work/ucx.log")"
 inside builder "cd /home/haul && mkdir -p build/deb && touch build/deb/{other_0.1.0-1,haul_0.0.9-1}.dsc"
 holds "the packages are built, and lintian finds no errors and warnings" \
-  inside builder "cd /home/haul && tools/deb" || exit 1
+  inside builder "cd /home/haul && tools/deb"
+((failures == 0)) || exit 1
 built=$work/builder/home/haul/build/deb
 holds "of the files in the folder, those of other packages stay" test -e "$built/other_0.1.0-1.dsc" -a ! -e "$built/haul_0.0.9-1.dsc"
 (cd "$built" && stat -c '        %n %s bytes' -- *.deb)
@@ -95,7 +86,7 @@ echo "-- a system with nothing else"
 new_system fresh || exit
 mkdir "$work/fresh/packages" && cp "$built"/*.deb "$work/fresh/packages/"
 cp -r "$source/packaging/debian/tests" "$work/fresh/packages/"
-inside fresh "apt-get update -q" >"$work/out" 2>&1 </dev/null
+inside fresh "apt-get update -q" >"$work/out" 2>&1
 began=$SECONDS
 holds "apt installs command and library alone" inside fresh \
   "cd /packages && apt-get install -qy ./haul_*.deb ./libhaul0_*.deb"
@@ -103,7 +94,7 @@ holds "a file is written and read, over map and tcp" inside fresh "/packages/tes
 echo "        from the start of apt to the verified transfers: $((SECONDS - began)) s"
 holds "the man page is there" inside fresh "test -s /usr/share/man/man1/haul-put.1.gz"
 holds "nothing was enabled" inside fresh "! ls /etc/systemd/system/*.wants/haul.* 2>/dev/null"
-"$source/tests/install/systemd.sh" --installed "$work/fresh" >"$work/systemd.log" 2>&1 </dev/null
+"$source/tests/install/systemd.sh" --installed "$work/fresh" >"$work/systemd.log" 2>&1
 status=$?
 sed 's/^/        | /' "$work/systemd.log"
 ((status == 77)) || holds "under systemd the units work" test "$status" = 0

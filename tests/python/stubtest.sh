@@ -11,7 +11,8 @@ python=$1 package=$2
 work=$(mktemp -d "${TMPDIR:-/tmp}/haul-stubtest.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-failures=0
+# shellcheck source=tests/support/holds.sh
+source "${0%/*}/../support/holds.sh"
 
 "$python" -m venv "$work/venv" >"$work/out" 2>&1 ||
   { echo "skipped stubtest: $python makes no environment: $(tail -n 1 "$work/out")" && exit 77; }
@@ -22,20 +23,12 @@ printf '[mypy]\n[mypy-numpy]\nignore_missing_imports = True\n' >"$work/mypy.ini"
 export PYTHONPATH=$work MYPYPATH=$work PYTHONDONTWRITEBYTECODE=1
 cd "$work" || exit 1
 
-checked() { # the result of a command, which must end with this status
-  local what=$1 status=$2
-  shift 2
-  "$@" >"$work/out" 2>&1
-  if (($? == status)); then
-    echo "ok      $what"
-  else
-    failures=$((failures + 1))
-    echo "FAILED  $what"
-    sed 's/^/        | /' "$work/out" | tail -n 40
-  fi
+exits() { # STATUS COMMAND...
+  "${@:2}"
+  (($? == $1))
 }
 stubtest=("$work/venv/bin/python" -m mypy.stubtest haul --mypy-config-file "$work/mypy.ini")
-checked "the types are those of the package" 0 "${stubtest[@]}"
+holds "the types are those of the package" "${stubtest[@]}"
 
 cat >program.py <<'END_OF_PROGRAM'
 import asyncio
@@ -52,16 +45,19 @@ def use(node: haul.Node, peer: haul.Peer) -> int:
         region: haul.Region = node.wrap_file(0)
     except haul.NotSupported as error:
         print(error.hint)
+    written = peer.lookup("name").write(region, notify=b"written", tag=7)
+    haul.wait_all([written], timeout=5)
+    print(haul.wait_any({written}).report(), haul.File(0).read(region).reason, node.ports()[0].name)
     return received.id + len(haul.safetensors.tensors(region))
 
 async def wait(transfer: haul.Transfer) -> haul.Report:
     return (await transfer).report()
 END_OF_PROGRAM
-checked "a program with types passes --strict" 0 "$work/venv/bin/mypy" --strict --follow-imports=silent program.py
+holds "a program with types passes --strict" "$work/venv/bin/mypy" --strict --follow-imports=silent program.py
 sed 's/limit=5/limit="5"/' program.py >wrong.py
-checked "one with a wrong argument does not" 1 "$work/venv/bin/mypy" --strict --follow-imports=silent wrong.py
+holds "one with a wrong argument does not" exits 1 "$work/venv/bin/mypy" --strict --follow-imports=silent wrong.py
 
 sed -i 's/    def fileno(self) -> int: \.\.\.//' haul/_haul.pyi
-checked "a method that the stub lacks is noticed" 1 "${stubtest[@]}"
+holds "a method that the stub lacks is noticed" exits 1 "${stubtest[@]}"
 echo "$failures failed"
 ((failures == 0))

@@ -12,21 +12,11 @@ peers=${HAUL_NIXL_WHEEL-$source/build/peers}
 work=$(mktemp -d "${TMPDIR:-/tmp}/haul-wheel.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-failures=0
 unset PYTHONPATH LD_LIBRARY_PATH
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-holds() {
-  local what=$1
-  shift
-  if "$@" >"$work/out" 2>&1; then
-    echo "ok      $what"
-  else
-    failures=$((failures + 1))
-    echo "FAILED  $what"
-    sed 's/^/        | /' "$work/out" | tail -n 30
-  fi
-}
+# shellcheck source=tests/support/holds.sh
+source "$source/tests/support/holds.sh"
 says() { # PATTERN COMMAND...
   grep -q -e "$1" <("${@:2}" 2>&1) || "${@:2}"
 }

@@ -8,20 +8,9 @@ info=${HAUL_UCX_INFO:-ucx_info}
 command -v "$info" >/dev/null || { echo "skipped ucx.info: no $info (Debian: ucx-utils)" && exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failures=0
 
-# holds WHAT COMMAND...
-holds() {
-  local what=$1
-  shift
-  if "$@" >"$work/output" 2>&1; then
-    echo "ok      $what"
-  else
-    echo "FAILED  $what"
-    sed 's/^/        /' "$work/output"
-    failures=$((failures + 1))
-  fi
-}
+# shellcheck source=tests/support/holds.sh
+source "$(dirname "$0")/../support/holds.sh"
 
 UCX_LOG_LEVEL=info "$with" "$info" -d >"$work/devices" 2>&1 || { cat "$work/devices" && exit 1; }
 

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "note.h"
 #include "support/check.h"
 
 uint8_t rig_byte(uint64_t offset) {
@@ -54,30 +55,17 @@ uint64_t rig_add_file(struct rig *rig, int fd, uid_t uid, bool reads, bool write
   return handle;
 }
 
-static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER; /* guards `note` */
-static char note[512];
-
-static void keep_note(void *user, int priority, const char *text) {
-  (void)user;
-  (void)priority;
-  pthread_mutex_lock(&note_lock);
-  snprintf(note, sizeof note, "%s", text);
-  pthread_mutex_unlock(&note_lock);
-}
+static struct note note = NOTE_INIT;
 
 const char *rig_note(void) {
-  static char copy[sizeof note];
-  pthread_mutex_lock(&note_lock);
-  memcpy(copy, note, sizeof note);
-  pthread_mutex_unlock(&note_lock);
-  return copy;
+  return note_text(&note);
 }
 
 static void open_parts(struct rig *rig, unsigned workers, struct source *source) {
   assert_int_equal(files_open(&rig->files), 0);
   rig->handle = rig_add_file(rig, rig->fd, rig->caller.uid, true, true);
   const struct control_config config = {
-      .files = rig->files, .workers = workers, .source = source, .log = keep_note};
+      .files = rig->files, .workers = workers, .source = source, .log = note_keep, .user = &note};
   assert_int_equal(control_dir_open(&config, &rig->control), 0);
 }
 

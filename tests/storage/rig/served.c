@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "served.h"
 
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-
+#include "note.h"
 #include "storage/service/remote.h"
 #include "storage/source.h"
 #include "support/check.h"
@@ -34,23 +31,10 @@ void served_close(struct served *served) {
   assert_int_equal(haul_storage_service.close(served->service), 0);
 }
 
-static char note[512]; /* with the lock */
-static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void keep_note(void *user, int priority, const char *text) {
-  (void)user;
-  (void)priority;
-  pthread_mutex_lock(&note_lock);
-  snprintf(note, sizeof note, "%s", text);
-  pthread_mutex_unlock(&note_lock);
-}
+static struct note note = NOTE_INIT;
 
 const char *served_note(void) {
-  static char copy[sizeof note];
-  pthread_mutex_lock(&note_lock);
-  memcpy(copy, note, sizeof note);
-  pthread_mutex_unlock(&note_lock);
-  return copy;
+  return note_text(&note);
 }
 
 struct source *served_connect(const struct served *served, bool read_only) {
@@ -59,10 +43,11 @@ struct source *served_connect(const struct served *served, bool read_only) {
               .export = SERVED_EXPORT,
               .timeout_ns = INT64_C(10000000000)},
       .read_only = read_only,
-      .log = keep_note,
+      .log = note_keep,
+      .user = &note,
   };
   struct haul_storage_error error;
-  note[0] = '\0';
+  note_keep(&note, 0, "");
   struct source *source = NULL;
   if (remote_source_open(&config, &source, &error))
     fail_msg("%s", error.text);
