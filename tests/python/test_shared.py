@@ -184,6 +184,15 @@ class Shared(support.Case):
         self.assertEqual(peer.list(), [])
         self.fails(Code.ENAME, self.receive, address)
 
+    def test_the_interpreter_may_end_before_it(self):
+        self.ends_well(self.child("""
+            shared = haul.share(bytearray(64), "one")
+            node = haul.Node()
+            with node:
+                open = haul.share(bytearray(64), "another", node=node)
+            os.shared = haul.share(bytearray(64), "third")  # referred to by a module
+        """))
+
     def test_hostile_headers(self):
         """No length, offset or shape of the other side is believed."""
         self.node.listen("tcp://127.0.0.1:0")

@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 import urllib.parse
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -395,20 +396,23 @@ class Shared:
     """A tensor that other processes can read or write until it is closed, from haul.share.
 
     address  of the tensor, for haul.receive and haul.send: "ADDRESS/NAME"
-    closed   whether it is withdrawn
 
-    A context manager. It keeps the tensor's memory; without a reference to it, it is withdrawn.
+    A context manager. It keeps the tensor's memory; without a reference to it, and at the end of
+    the interpreter, it is withdrawn.
     """
 
     def __init__(self, address: str, owned: contextlib.ExitStack) -> None:
         self.address = address
-        self.closed = False
-        self._owned = owned
+        self._withdraw = weakref.finalize(self, owned.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is withdrawn."""
+        return not self._withdraw.alive
 
     def close(self) -> None:
         """Withdraw the tensor. Blocks until peers have ended their copies, at most the liveness."""
-        self.closed = True
-        self._owned.close()
+        self._withdraw()
 
     def __enter__(self) -> Shared:
         """Return it."""
