@@ -106,7 +106,7 @@ class Refused(WithServer):
                 write(self.region, wrong)
         with self.assertRaises(OverflowError):
             write(self.region, [(-1, 0, 1)])
-        with self.assertRaises(TypeError):
+        with self.assertRaisesRegex(TypeError, r"not <class 'bytearray'>: pass node.wrap"):
             write(bytearray(8))
 
     def test_tensors(self):

@@ -28,7 +28,10 @@ int local_from(PyObject *object, void *given) {
     return 1;
   }
   if (!PyObject_TypeCheck(object, haulpy.tensor)) {
-    PyErr_Format(PyExc_TypeError, "%.100R is neither a haul.Region nor a haul.Tensor", object);
+    PyErr_Format(PyExc_TypeError,
+                 "expected a haul.Region or a haul.Tensor, not %R: pass node.wrap(...) of memory "
+                 "that is not haul's",
+                 Py_TYPE(object));
     return 0;
   }
   struct tensor *tensor = (struct tensor *)object;

@@ -50,7 +50,8 @@ static bool enter_all(struct waiting *waiting, const char *call) {
   for (; waiting->entered < waiting->count; waiting->entered++) {
     PyObject *item = PyTuple_GetItem(waiting->transfers, (Py_ssize_t)waiting->entered);
     if (Py_TYPE(item) != haulpy.transfer) {
-      PyErr_Format(PyExc_TypeError, "invalid transfers: expected a Transfer, not %R", item);
+      PyErr_Format(PyExc_TypeError, "invalid transfers: expected a Transfer, not %R",
+                   Py_TYPE(item));
       return false;
     }
     struct object *object = (struct object *)item;
