@@ -2,13 +2,12 @@
 """Hands blocks of a KV-cache from a prefill process to a decode process.
 
 The decoder's cache is one region, used as a tensor of (layer, block, ...). The prefiller has a block of
-every layer, contiguous. It writes the blocks of each sequence with one transfer, all sequences at once,
-and then sends a message for each.
+every layer, contiguous. It writes the blocks of each sequence with one transfer, all sequences at once.
+A message follows the bytes of each.
 
     python3 hand_kv_block.py
 """
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -27,10 +26,9 @@ def content(sequence, layer):
     return sequence * 100 + layer
 
 
-async def prefill(address):
+def prefill(address):
     with haul.Node("prefill") as node:
-        peer = node.connect(address, timeout=10)
-        cache = peer.lookup("kv")
+        cache = node.connect(address, timeout=10).lookup("kv")
         transfers = []
         for sequence, block in SEQUENCES.items():
             local = node.alloc(LAYERS * BYTES)
@@ -40,11 +38,10 @@ async def prefill(address):
             pieces = [
                 (layer * BYTES, (layer * BLOCKS + block) * BYTES, BYTES) for layer in range(LAYERS)
             ]
-            transfers.append(cache.write(local, pieces))
-        for transfer in await asyncio.gather(*transfers):
+            transfers.append(cache.write(local, pieces, notify=b"", tag=sequence))
+        haul.wait_all(transfers)
+        for transfer in transfers:
             print(transfer.report())
-        for sequence in SEQUENCES:
-            peer.send(tag=sequence, timeout=10)
         del layers  # a node with arrays of its memory cannot be closed
 
 
@@ -84,6 +81,6 @@ def decode():
 
 if __name__ == "__main__":
     try:
-        sys.exit(asyncio.run(prefill(sys.argv[1])) if len(sys.argv) > 1 else decode())
+        sys.exit(prefill(sys.argv[1]) if len(sys.argv) > 1 else decode())
     except haul.Error as error:
         sys.exit(str(error))
