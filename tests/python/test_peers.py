@@ -416,11 +416,13 @@ class Works(WithServer):
         self.assertEqual(repr(self.peer), "<haul.Peer server>")
         self.assertEqual(repr(region), "<haul.Region of 4096 bytes at sim:0>")
         self.assertIn("float32", repr(region.tensor("float32", (4,))))
+        transfer = remote.write(region).wait()
+        self.assertEqual(repr(transfer), "<haul.Transfer, write of 4096 bytes, complete>")
         self.server.kill()
         while self.peer.alive:
             time.sleep(0.01)
         self.assertEqual(repr(self.peer), "<haul.Peer server, gone>")
-        for thing in (remote, self.peer, region):
+        for thing in (transfer, remote, self.peer, region):
             thing.close()
             self.assertIn("closed>", repr(thing))
 

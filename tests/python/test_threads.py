@@ -270,6 +270,8 @@ class Waits(Threads):
         failed = self.remote.write(self.node.alloc(4096), only="tcp", timeout=0.1)
         self.assertIs(haul.wait_any([self.transfer, failed]), failed)
         self.assertRaises(haul.TimedOut, failed.wait)
+        self.assertEqual(repr(failed), "<haul.Transfer, write of 4096 bytes, timed-out>")
+        self.assertEqual(repr(self.transfer), "<haul.Transfer, write of 4096 bytes, in flight>")
 
     def test_timeouts(self):
         second = self.remote.write(self.node.alloc(4096), only="tcp", timeout=3600)

@@ -372,6 +372,20 @@ static void dealloc(PyObject *self) {
   Py_XDECREF(remote);
 }
 
+static PyObject *repr(PyObject *self) {
+  const struct transfer *transfer = (struct transfer *)self;
+  if (transfer->base.closed || transfer->base.node->base.closed)
+    return PyUnicode_FromString("<haul.Transfer, closed>");
+  struct haul_report report = HAUL_REPORT_INIT;
+  if (haul_transfer_report(transfer->base.handle, &report))
+    return raise_last();
+  return PyUnicode_FromFormat("<haul.Transfer, %s of %llu bytes, %s>",
+                              operation_name(report.operation), (unsigned long long)report.bytes,
+                              report.status == 1   ? "in flight"
+                              : report.status == 0 ? "complete"
+                                                   : haul_error_name(report.status));
+}
+
 static PyObject *done_of(void *handle) {
   return PyBool_FromLong(haul_transfer_test(handle) != 1);
 }
@@ -457,6 +471,7 @@ PyTypeObject *transfer_type(void) {
   static PyType_Slot slots[] = {
       SLOT(Py_tp_dealloc, dealloc),
       SLOT(Py_tp_traverse, traverse),
+      SLOT(Py_tp_repr, repr),
       SLOT(Py_am_await, await),
       {Py_tp_methods, methods},
       {Py_tp_members, members},
