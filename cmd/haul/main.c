@@ -13,6 +13,7 @@
 #include "command.h"
 #include "common/fail.h"
 #include "common/options.h"
+#include "common/process.h"
 
 static const struct command *const commands[] = {
     &info_command, &doctor_command,  &serve_command, &ls_command,       &put_command,
@@ -118,5 +119,7 @@ int main(int argc, char **argv) {
   /* Lost output is a failure. */
   if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE)
     status = fail_system(errno, "cannot write to standard output");
+  if (status != EXIT_DONE)
+    interrupt_end();
   return status;
 }

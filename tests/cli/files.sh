@@ -156,7 +156,7 @@ for signal in INT TERM KILL; do
   status=$?
   end_feeder
   if [[ $signal != KILL ]]; then
-    holds "SIG$signal ends it with 1" test "$status" = 1
+    holds "it ends by SIG$signal" test "$status" = $((128 + $(kill -l $signal)))
     holds "and reports it" grep -q interrupted "$work/err"
   fi
   holds "the new file is removed" await nothing_beside

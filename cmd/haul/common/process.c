@@ -15,25 +15,28 @@
 #include "../command.h"
 #include "fail.h"
 
-static volatile sig_atomic_t flag;
+static volatile sig_atomic_t caught; /* the number of the first signal; 0: none */
 
-static void raise_flag(int number) {
-  (void)number;
-  flag = 1;
+void interrupt_raise(int number) {
+  caught = number;
 }
 
 void interrupt_catch(void) {
-  struct sigaction action = {.sa_handler = raise_flag, .sa_flags = (int)SA_RESETHAND};
+  struct sigaction action = {.sa_handler = interrupt_raise, .sa_flags = (int)SA_RESETHAND};
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
 }
 
-void interrupt_raise(void) {
-  flag = 1;
+bool interrupted(void) {
+  return caught != 0;
 }
 
-bool interrupted(void) {
-  return flag != 0;
+void interrupt_end(void) {
+  int number = caught;
+  if (!number)
+    return;
+  signal(number, SIG_DFL);
+  raise(number);
 }
 
 int signals_open(void) {

@@ -11,10 +11,14 @@
 
 #define INTERRUPT_SLICE_NS 100000000
 
-/* From this call on SIGINT and SIGTERM set the flag; a second signal ends the process. */
+/* From this call on SIGINT and SIGTERM set a flag; a second signal ends the process. */
 void interrupt_catch(void);
 bool interrupted(void);
-void interrupt_raise(void); /* sets the flag; async-signal-safe */
+void interrupt_raise(int number); /* sets the flag for this signal; async-signal-safe */
+
+/* Ends the process by the signal that set the flag, if one did: a shell that sees an exit status
+ * instead goes on with its loop. */
+void interrupt_end(void);
 
 /* Blocks SIGINT, SIGTERM and, unless it is ignored (nohup), SIGHUP in this thread and those it
  * starts, and ignores SIGPIPE. Returns a signalfd; -1 after an error, which has been

@@ -62,7 +62,7 @@ void screen_close(void) {
 static void on_end(int number) {
   int kept = errno;
   if ((number == SIGINT || number == SIGTERM) && !interrupted()) {
-    interrupt_raise();
+    interrupt_raise(number);
     errno = kept;
     return;
   }
