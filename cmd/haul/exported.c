@@ -139,7 +139,7 @@ static void print_report(struct job *job, bool get) {
 static bool begin_file(void *user, uint64_t length) {
   struct job *job = user;
   progress_begin(&job->progress, job->path, length, job->exported->quiet);
-  job->failed = outfile_open(&job->outfile, job->exported->file, length);
+  job->failed = outfile_open(&job->outfile, job->exported->file, length, job->exported->timeout);
   return job->failed == EXIT_DONE;
 }
 
@@ -170,7 +170,8 @@ int exported_get(const struct exported *exported) {
 
 static ssize_t read_input(void *user, void *bytes, size_t room) {
   struct job *job = user;
-  job->failed = source_wait(&job->source, NULL, HAUL_FOREVER);
+  int64_t timeout = job->exported->timeout;
+  job->failed = source_wait(&job->source, NULL, timeout ? haul_deadline_in(timeout) : HAUL_FOREVER);
   if (job->failed)
     return -1;
   ssize_t got = TEMP_FAILURE_RETRY(read(job->source.descriptor, bytes, room));

@@ -237,7 +237,7 @@ static int draw_graph(const struct graph *graph) {
   int status =
       fclose(memory)
           ? fail_because(NULL, "out of memory")
-          : outfile_open(&file, strcmp(given.graph, "svg") == 0 ? "-" : given.graph, length);
+          : outfile_open(&file, strcmp(given.graph, "svg") == 0 ? "-" : given.graph, length, 0);
   if (status == EXIT_DONE)
     status = outfile_write(&file, picture, length);
   if (status == EXIT_DONE)

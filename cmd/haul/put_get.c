@@ -152,7 +152,7 @@ static int prepare_get(struct job *job) {
                         "cannot read from %s: %llu bytes from offset %llu exceed its %llu bytes",
                         job->target_text, (unsigned long long)job->length,
                         (unsigned long long)given.offset, (unsigned long long)size);
-  return outfile_open(&job->outfile, job->file, job->length);
+  return outfile_open(&job->outfile, job->file, job->length, given.transfer.timeout);
 }
 
 /* Sets the slot to chunk `turn` of the range; false past the last one. */

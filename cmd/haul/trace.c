@@ -380,7 +380,7 @@ static int run_trace(const struct command *self, char **operands) {
     if (!options_address(self, operands[file.count], DEFAULT_PORT, addresses[file.count]))
       return EXIT_USAGE;
   interrupt_catch();
-  int status = outfile_open(&file.out, given.output, 0);
+  int status = outfile_open(&file.out, given.output, 0, 0);
   for (unsigned i = 0; status == EXIT_DONE && i < file.count; i++)
     status = session_open(&file.nodes[i].session, NULL, addresses[i], given.timeout);
   if (status == EXIT_DONE)

@@ -53,6 +53,17 @@ for command in "put $work/fifo $tcp/small" "get $tcp/small $work/fifo"; do
   expect 143 "$command is interrupted" timeout --foreground --preserve-status 0.5 "$HAUL" $command
   complains "^haul: [a-z]*: interrupted$"
 done
+expect 1 "put of a FIFO without a writer" "$HAUL" put "$work/fifo" "$tcp/small" --timeout 2
+complains "timed out waiting for $work/fifo$"
+expect 1 "get into a FIFO without a reader" "$HAUL" get "$tcp/small" "$work/fifo" --timeout 2
+complains "timed out waiting for a reader of $work/fifo$"
+{ sleep 0.3 && timeout 60 cat "$work/fifo" >"$work/read"; } &
+expect 0 "get into a FIFO whose reader comes later" "$HAUL" get "$tcp/small" "$work/fifo" --length 64K --timeout 60
+wait $!
+holds "all bytes arrive" test "$(stat -c %s "$work/read")" = 65536
+{ sleep 0.3 && timeout 60 bash -c 'cat "$0" >"$1"' "$work/read" "$work/fifo"; } &
+expect 0 "put of a FIFO whose writer comes later" "$HAUL" put "$work/fifo" "$tcp/small" --timeout 60
+wait $!
 # interrupt_loop FIFO: presses ^C on a terminal, in the first turn of a shell's loop that waits for input.
 interrupt_loop() {
   PYTHONPATH=$here python3 - "$HAUL" "$1" "$tcp/small" <<'END'
@@ -283,6 +294,7 @@ for path in map tcp tls; do
   holds "a file cut short during the transfer does not kill a put over $path" test "$status" -le 1
   if ((status == 1)); then
     complains "cut short\|became shorter"
+    holds "its error tells it once" has_lines 1 "cut short\|became shorter" "$work/err"
   fi
   holds "the node is unharmed" timeout 10 "$HAUL" ls "$unix"
 done

@@ -64,6 +64,12 @@ expect 0 "get through a link to a file that exists" "$HAUL" get "$tcp/file" "$wo
 holds "the file is replaced" cmp "$work/odd" "$work/existing"
 holds "the link is still a link" test -L "$work/link"
 holds "the mode is kept" test "$(stat -c %a "$work/existing")" = 640
+ln -s folder/next "$work/dangling"
+mkdir "$work/folder"
+ln -s ../later "$work/folder/next"
+expect 0 "get through links to a file that does not exist" "$HAUL" get "$tcp/file" "$work/dangling"
+holds "the file is there" cmp "$work/odd" "$work/later"
+holds "the links are still links" test -L "$work/dangling" -a -L "$work/folder/next"
 (umask 027 && "$HAUL" get "$tcp/file" "$work/fresh" --quiet)
 holds "a new file's mode follows the umask" test "$(stat -c %a "$work/fresh")" = 640
 

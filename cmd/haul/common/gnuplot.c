@@ -58,7 +58,7 @@ int gnuplot_open(const char *path, struct gnuplot **plot) {
   *plot = must_realloc(NULL, sizeof(**plot));
   **plot = (struct gnuplot){.picture = memfd_create("haul-plot", MFD_CLOEXEC)};
   int failed = errno;
-  int status = outfile_open(&(*plot)->file, path, 0);
+  int status = outfile_open(&(*plot)->file, path, 0, 0);
   if (status == EXIT_DONE && (*plot)->picture < 0)
     status = fail_system(failed, "cannot draw %s", path);
   /* If gnuplot ends early, the write fails with EPIPE and this process goes on. */

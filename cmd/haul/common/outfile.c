@@ -8,16 +8,34 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../command.h"
 #include "fail.h"
 #include "process.h"
+#include "text.h"
+
+#define LINKS_MAX       40       /* path_resolution(7) */
+#define READER_SLICE_NS 50000000 /* between two attempts to open a FIFO */
 
 static int fail_open(const struct outfile *file) {
-  if (errno == EINTR && interrupted()) /* a FIFO without a reader */
-    return fail_because(NULL, "interrupted");
   return fail_system(errno, "cannot create %s", file->label);
+}
+
+/* Follows a symlink whose target does not exist, as the target of others is replaced, too. */
+static int follow(struct outfile *file) {
+  char target[PATH_MAX];
+  ssize_t length;
+  for (int i = 0; i < LINKS_MAX && (length = readlink(file->path, target, PATH_MAX)) >= 0; i++) {
+    const char *slash = *target == '/' ? NULL : strrchr(file->path, '/');
+    size_t folder = slash ? (size_t)(slash - file->path) + 1 : 0;
+    if (folder + (size_t)length >= sizeof(file->path))
+      return fail_system(ENAMETOOLONG, "cannot create %s", file->label);
+    memcpy(file->path + folder, target, (size_t)length);
+    file->path[folder + (size_t)length] = '\0';
+  }
+  return EXIT_DONE;
 }
 
 /* The mode of the file: that of an existing file, else the mode that open(2) would set. */
@@ -60,7 +78,23 @@ static int reserve(const struct outfile *file, uint64_t length) {
   return EXIT_DONE;
 }
 
-int outfile_open(struct outfile *file, const char *path, uint64_t length) {
+/* A FIFO without a reader gives ENXIO, where a blocking open would wait without a limit. */
+static int open_device(struct outfile *file, bool fifo, int64_t timeout_ns) {
+  int64_t until = now_ns() + timeout_ns;
+  while ((file->descriptor = open(file->path, O_WRONLY | O_CLOEXEC | O_NONBLOCK)) < 0) {
+    if (errno != ENXIO || !fifo)
+      return fail_open(file);
+    nanosleep(&(struct timespec){0, READER_SLICE_NS}, NULL);
+    if (interrupted())
+      return fail_because(NULL, "interrupted");
+    if (timeout_ns && now_ns() >= until)
+      return fail_because(NULL, "timed out waiting for a reader of %s", file->label);
+  }
+  fcntl(file->descriptor, F_SETFL, O_WRONLY);
+  return EXIT_DONE;
+}
+
+int outfile_open(struct outfile *file, const char *path, uint64_t length, int64_t timeout_ns) {
   struct stat old;
   *file = (struct outfile){.descriptor = STDOUT_FILENO, .label = path};
   if (strcmp(path, "-") == 0) {
@@ -79,15 +113,16 @@ int outfile_open(struct outfile *file, const char *path, uint64_t length) {
                         strerror(EISDIR));
   if (!exists && strlen(path) >= sizeof(file->path))
     return fail_system(ENAMETOOLONG, "cannot create %s", path);
+  if (exists && !realpath(path, file->path))
+    return fail_open(file);
   if (!exists)
     snprintf(file->path, sizeof(file->path), "%s", path);
-  else if (!realpath(path, file->path))
-    return fail_open(file);
-  if (exists && !S_ISREG(old.st_mode)) {
-    file->descriptor = open(file->path, O_WRONLY | O_CLOEXEC);
-    return file->descriptor < 0 ? fail_open(file) : EXIT_DONE;
-  }
-  int status = open_temporary(file, exists ? &old : NULL);
+  int status = exists ? EXIT_DONE : follow(file);
+  if (status)
+    return status;
+  if (exists && !S_ISREG(old.st_mode))
+    return open_device(file, S_ISFIFO(old.st_mode), timeout_ns);
+  status = open_temporary(file, exists ? &old : NULL);
   return status ? status : reserve(file, length);
 }
 

@@ -16,8 +16,9 @@ struct outfile {
 };
 
 /* Opens `path`, or standard output for "-", and reserves `length` bytes (0: unknown) if the file
- * system can. Returns an exit status; call outfile_discard in any case. */
-int outfile_open(struct outfile *file, const char *path, uint64_t length);
+ * system can. Waits `timeout_ns` for the reader of a FIFO (0: forever), unless interrupted. Returns
+ * an exit status; call outfile_discard in any case. */
+int outfile_open(struct outfile *file, const char *path, uint64_t length, int64_t timeout_ns);
 
 /* Writes all bytes. Returns an exit status. */
 int outfile_write(struct outfile *file, const void *bytes, size_t length);

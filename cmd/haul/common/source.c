@@ -34,14 +34,22 @@ static int check_kind(struct source *source, const struct stat *status) {
   return EXIT_DONE;
 }
 
+/* O_NONBLOCK is for the open of a FIFO, which would wait for a writer. */
+static int open_input(const char *path) {
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor >= 0)
+    fcntl(descriptor, F_SETFL, O_RDONLY);
+  return descriptor;
+}
+
 int source_open(struct source *source, const char *path) {
   struct stat status;
   bool standard = strcmp(path, "-") == 0;
   *source =
       (struct source){.label = standard ? "standard input" : path, .length = SOURCE_LENGTH_UNKNOWN};
-  source->descriptor = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-  if (source->descriptor < 0 && errno == EINTR && interrupted()) /* a FIFO without a writer */
-    return fail_because(NULL, "interrupted");
+  source->descriptor = standard ? STDIN_FILENO : open_input(path);
+  if (source->descriptor < 0 && !*path)
+    return fail_because("check for an empty shell variable", "the name of the input file is empty");
   if (source->descriptor < 0)
     return fail_system(errno, "cannot open %s", path);
   if (fstat(source->descriptor, &status))
@@ -62,7 +70,7 @@ static void explain_bus_error(int number) {
 
 void source_note_change(const struct source *source) {
   struct stat status;
-  if (source->region && fstat(source->descriptor, &status) == 0 &&
+  if (source->region && !source->blamed && fstat(source->descriptor, &status) == 0 &&
       (uint64_t)status.st_size < source->mapped)
     fail_note("%s became shorter during the transfer", source->label);
 }
@@ -83,14 +91,15 @@ int source_map(struct source *source, haul_node *node) {
 }
 
 /* Populates the pages of a window, whose start need not be aligned. */
-static int populate(const struct source *source, uint64_t length) {
+static int populate(struct source *source, uint64_t length) {
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
   uint64_t start = source->at & ~(page - 1);
   char *address = (char *)haul_region_address(source->region) + start;
   int result = madvise(address, source->at + length - start, MADV_POPULATE_READ);
-  if (result && errno != EINVAL) /* EINVAL: an older kernel, which faults the pages in on use */
-    return fail_because(NULL, "cannot read %s: it was cut short", source->label);
-  return EXIT_DONE;
+  /* EINVAL: an older kernel, which faults the pages in on use */
+  source->blamed = result && errno != EINVAL;
+  return source->blamed ? fail_because(NULL, "cannot read %s: it was cut short", source->label)
+                        : EXIT_DONE;
 }
 
 static int next_window(struct source *source, struct slot *slot) {

@@ -26,9 +26,11 @@ struct source {
   haul_region *region; /* the mapped pages; NULL: the file is read */
   size_t mapped;       /* bytes of the region */
   bool kept;           /* in a file, by source_keep */
+  bool blamed;         /* an error about the file has been printed */
 };
 
-/* Opens `path`, "-" for standard input. Returns an exit status; call source_close in any case. */
+/* Opens `path`, "-" for standard input. A FIFO is opened without a writer, which source_wait waits
+ * for. Returns an exit status; call source_close in any case. */
 int source_open(struct source *source, const char *path);
 
 /* Reads input of unknown length up to its end, at most `most` + 1 bytes, into a file in $TMPDIR
