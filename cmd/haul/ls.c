@@ -76,7 +76,9 @@ static int list_node(const struct session *session, const char *node, int as_jso
   else
     print_ls_table(entries, count);
   if (count == 0 && !as_json)
-    fprintf(stderr, "hint: the node publishes no regions; list its exports: haul ls %s/\n", node);
+    fprintf(stderr,
+            "hint: the node publishes no region for this side; list its exports: haul ls %s/\n",
+            node);
   free(entries);
   return EXIT_DONE;
 }

@@ -91,11 +91,35 @@ struct server {
   struct metrics *metrics; /* NULL without --metrics */
 };
 
+static bool is_set(const struct haul_setting *settings, size_t count, const char *name) {
+  for (size_t i = 0; i < count; i++)
+    if (strcmp(settings[i].name, name) == 0)
+      return strcmp(settings[i].value, "none") != 0;
+  return false;
+}
+
+/* Peers prove the name of a key or a certificate only to a node that has one, too. */
+static void warn_of_names(void) {
+  struct haul_setting settings[64];
+  size_t count = sizeof settings / sizeof settings[0];
+  if (haul_setting_list(NULL, settings, &count) || is_set(settings, count, "key") ||
+      is_set(settings, count, "certificate"))
+    return;
+  for (size_t i = 0; i < given.allow.count; i++) {
+    const char *name = given.allow.items[i], *who = name + strlen(name) + 1; /* split by allow() */
+    if (strcmp(who, "*") != 0 && strncmp(who, "uid:", 4) != 0)
+      fail_note("warning: --allow %s=%s admits no peer, as this node has no key (HAUL_KEY) and no "
+                "certificate",
+                name, who);
+  }
+}
+
 static int open_node(struct server *server) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   int status = exports_prepare(&server->exports);
   if (status)
     return status;
+  warn_of_names();
   config.name = given.name;
   config.progress = HAUL_PROGRESS_CALLER;
   config.insecure = given.insecure;

@@ -15,12 +15,18 @@
 #include "common/session.h"
 #include "common/text.h"
 
-/* Parses the common part of both forms: NAME=, and :ro at the end. */
-static int parse_common(const struct command *command, const char *text, struct offer *offer) {
+/* The forms of the options. */
+#define REGION_FORM "NAME=PLACE:SIZE[:ro], for example kv=host:64M or weights=sim:0:2G:ro"
+#define FILE_FORM   "NAME=PATH[:ro]"
+#define EXPORT_FORM "[NAME=]DIR[:rw]"
+
+/* Parses the common part of --region and --file: NAME=, and :ro at the end. */
+static int parse_common(const struct command *command, const char *option, const char *form,
+                        const char *text, struct offer *offer) {
   const char *equals = strchr(text, '=');
   size_t length = equals ? (size_t)(equals - text) : 0;
   if (length == 0 || !equals[1])
-    return options_wrong(command, "invalid '%s': expected NAME=…", text);
+    return options_wrong(command, "invalid --%s '%s': expected %s", option, text, form);
   if (length >= sizeof(offer->name) || strlen(equals + 1) >= sizeof(offer->rest))
     return options_wrong(command, "'%s' is too long", text);
   memcpy(offer->name, text, length);
@@ -32,30 +38,19 @@ static int parse_common(const struct command *command, const char *text, struct 
 }
 
 static int parse_region(const struct command *command, const char *text, struct offer *offer) {
-  int status = parse_common(command, text, offer);
+  int status = parse_common(command, "region", REGION_FORM, text, offer);
   if (status)
     return status;
   char *colon = strrchr(offer->rest, ':');
-  if (!colon)
-    return options_wrong(command, "invalid --region '%s': expected NAME=PLACE:SIZE[:ro]", text);
+  if (!colon || !size_parse(colon + 1, &offer->size) || offer->size == 0)
+    return options_wrong(command, "invalid --region '%s': expected " REGION_FORM, text);
   *colon = '\0';
-  if (!size_parse(colon + 1, &offer->size) || offer->size == 0)
-    return options_wrong(command, "invalid size '%s': expected for example 64K, 1M or 2GB",
-                         colon + 1);
   return options_place(command, offer->rest, &offer->place) ? EXIT_DONE : EXIT_USAGE;
 }
 
-int offers_parse(const struct command *command, struct offers *offers,
-                 const struct text_list *regions, const struct text_list *files) {
-  int status = EXIT_DONE;
-  for (size_t i = 0; i < regions->count && status == EXIT_DONE; i++)
-    status = parse_region(command, regions->items[i], &offers->list[offers->count++]);
-  for (size_t i = 0; i < files->count && status == EXIT_DONE; i++) {
-    struct offer *offer = &offers->list[offers->count++];
-    status = parse_common(command, files->items[i], offer);
-    offer->path = offer->rest;
-  }
-  return status;
+static int parse_file(const struct command *command, const char *text, struct offer *offer) {
+  offer->path = offer->rest;
+  return parse_common(command, "file", FILE_FORM, text, offer);
 }
 
 struct offer *offers_find(struct offers *offers, const char *name) {
@@ -63,6 +58,19 @@ struct offer *offers_find(struct offers *offers, const char *name) {
     if (strcmp(offers->list[i].name, name) == 0)
       return &offers->list[i];
   return NULL;
+}
+
+int offers_parse(const struct command *command, struct offers *offers,
+                 const struct text_list *regions, const struct text_list *files) {
+  int status = EXIT_DONE;
+  for (size_t i = 0; i < regions->count + files->count && status == EXIT_DONE; i++) {
+    struct offer *offer = &offers->list[offers->count++];
+    status = i < regions->count ? parse_region(command, regions->items[i], offer)
+                                : parse_file(command, files->items[i - regions->count], offer);
+    if (status == EXIT_DONE && offers_find(offers, offer->name) != offer)
+      status = options_wrong(command, "two regions have the name '%s'", offer->name);
+  }
+  return status;
 }
 
 int offers_parse_load(const struct command *command, struct offers *offers, char *text) {
@@ -215,11 +223,13 @@ static int parse_one(const struct command *command, const char *text, struct ser
   export->writable = length > 3 && strcmp(path + length - 3, ":rw") == 0;
   if (export->writable)
     length -= 3;
-  if (length == 0)
-    return options_wrong(command, "invalid --export '%s': expected [NAME=]DIR[:rw]", text);
   if (length >= sizeof tree->path)
     return options_wrong(command, "'%s' is too long", text);
   memcpy(tree->path, path, length);
+  const char *slash = strrchr(tree->path, '/');
+  bool suffixed = strchr(slash ? slash : tree->path, ':') && access(tree->path, F_OK) != 0;
+  if (length == 0 || suffixed)
+    return options_wrong(command, "invalid --export '%s': expected " EXPORT_FORM, text);
   if (equals)
     snprintf(tree->name, sizeof tree->name, "%.*s", equals - text < 64 ? (int)(equals - text) : 0,
              text);

@@ -195,7 +195,7 @@ static int refused(const struct dial *dial) {
                      "the peer speaks protocol versions %u to %u, this side %d to %d",
                      welcome->lowest, welcome->highest, PROTOCOL_LOWEST, PROTOCOL_HIGHEST);
   return error_set(welcome->code, 0, dial->text,
-                   welcome->code == HAUL_EAUTH
+                   welcome->code == HAUL_EAUTH && !dial->address.local /* there users count */
                        ? "compare HAUL_KEY of both sides, and see the log of the peer's node"
                        : "see the log of the peer's node",
                    "the peer refused the connection: %s", error_quote(welcome->reason));

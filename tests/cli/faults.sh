@@ -117,9 +117,9 @@ section "conflicts and permissions"
 expect 1 "serve on a port in use" "$HAUL" serve --listen "$tcp"
 complains "cannot listen on $tcp"
 complains_briefly
-expect 1 "serve two regions of one name" "$HAUL" serve --listen tcp://127.0.0.1:0 \
+expect 2 "serve two regions of one name" "$HAUL" serve --listen tcp://127.0.0.1:0 \
   --region a=host:1M --region a=host:2M
-complains "cannot publish 'a'"
+complains "two regions have the name 'a'"
 expect 1 "serve on all addresses without --insecure" "$HAUL" serve --listen tcp://0.0.0.0:0
 complains "insecure"
 expect 1 "put into a read-only region" "$HAUL" put "$work/file" "$tcp/locked"

@@ -62,6 +62,18 @@ holds "regions of others are not listed" lacks "^theirs "
 expect 1 "a read-only grant does not allow writing" "$HAUL" put "$work/file" "$listening/mine"
 complains_briefly
 stop "$server"
+start_listener "$HAUL" serve --listen "unix://@haul-keys-$$" --region theirs=host:1M --allow theirs=uid:4242
+expect 0 "ls of a node whose regions are for others" "$HAUL" ls "$listening"
+stderr_has "^hint: the node publishes no region for this side; "
+other=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+if ((EUID == 0)) && "${other[@]}" "$HAUL" --version >"$work/out" 2>"$work/err"; then
+  expect 1 "ls by another user" "${other[@]}" "$HAUL" ls "$listening"
+  complains "setting any_user admits others"
+  stderr_has "^hint: see the log of the peer's node$"
+else
+  skipped "another user: this test runs as root, or that user may not run $HAUL"
+fi
+stop "$server"
 
 section "invalid arguments"
 expect 2 "access to no region" "$HAUL" serve --listen "unix://$work/sock" --allow "x=bob"
