@@ -40,15 +40,59 @@ static void print_remedies(const struct checks *checks, const char *shown) {
   }
 }
 
+static bool begins_with(const char *text, const char *start) {
+  return strncmp(text, start, strlen(start)) == 0;
+}
+
+/* Whether the check only waits for another one that failed. */
+static bool is_unknown(const struct haul_check *check) {
+  return check->state == HAUL_CHECK_MISSING && begins_with(check->text, "unknown without ");
+}
+
+static const char *state_text(const struct haul_check *check) {
+  return is_unknown(check) ? "unknown" : check_state_text(check->state);
+}
+
+/* The worst check with a remedy; NULL: none. */
+static const struct haul_check *find_first(const struct checks *checks, const char *shown) {
+  const struct haul_check *first = NULL;
+  for (size_t i = 0; i < checks->count; i++) {
+    const struct haul_check *check = &checks->list[i];
+    if (wanted(check, shown) && check->state != HAUL_CHECK_OK && *check->remedy &&
+        (!first || check->state > first->state))
+      first = check;
+  }
+  return first;
+}
+
+static void print_verdict(const struct checks *checks, const char *shown) {
+  unsigned ok = 0, unneeded = 0, limited = 0, missing = 0, unknown = 0;
+  for (size_t i = 0; i < checks->count; i++) {
+    const struct haul_check *check = &checks->list[i];
+    if (!wanted(check, shown))
+      continue;
+    bool needed = !begins_with(check->text, "not needed");
+    ok += check->state == HAUL_CHECK_OK && needed;
+    unneeded += check->state == HAUL_CHECK_OK && !needed;
+    limited += check->state == HAUL_CHECK_LIMITED;
+    unknown += is_unknown(check);
+    missing += check->state == HAUL_CHECK_MISSING && !is_unknown(check);
+  }
+  const struct haul_check *first = find_first(checks, shown);
+  printf("\n%u ok, %u limited, %u missing, %u unknown, %u not needed%s%s\n", ok, limited, missing,
+         unknown, unneeded, first ? "; first: " : "", first ? first->name : "");
+}
+
 static void print_doctor_table(const struct checks *checks, const char *shown) {
   struct table table = table_begin("lll", "STATE", "CHECK", "FOUND");
   for (size_t i = 0; i < checks->count; i++) {
     const struct haul_check *check = &checks->list[i];
     if (wanted(check, shown))
-      table_row(&table, check_state_text(check->state), check->name, check->text);
+      table_row(&table, state_text(check), check->name, check->text);
   }
   table_end(&table);
   print_remedies(checks, shown);
+  print_verdict(checks, shown);
 }
 
 static void print_doctor_json(const struct checks *checks, const char *shown) {
@@ -128,7 +172,9 @@ const struct command doctor_command = {
     .summary = "Check the requirements of each path and place, and show how to fix them",
     .usage = "[BACKEND | CHECK] [OPTIONS]",
     .about =
-        "Each check is ok, limited (it works, but could work better) or missing. BACKEND (host,\n"
+        "Each check is ok, limited (it works, but could work better), missing, or unknown (it "
+        "waits\n"
+        "for one that is missing). The last line counts them. BACKEND (host,\n"
         "sim, cuda, gaudi, dpdk, gpudev, p2p, map, rdma, tcp) selects the checks of one\n"
         "backend, CHECK selects one. With --require the exit status is 1 unless a check is ok, or\n"
         "no check of a backend is missing.",
