@@ -42,6 +42,17 @@ holds_json "paths and interfaces are there" \
   '{"map", "rdma", "tcp"} <= {p["name"] for p in it["paths"]} and "lo" in {i["name"] for i in it["interfaces"]}'
 expect 0 "doctor" "$HAUL" doctor
 says "^STATE  *CHECK  *FOUND$"
+verdict="^[0-9]* ok, [0-9]* limited, [0-9]* missing, [0-9]* unknown, [0-9]* not needed\(; first: [a-z]*\.[a-z-]*\)\?$"
+holds "the last line counts the checks" grep -q "$verdict" <(tail -n 1 "$work/out")
+holds "all of them" awk '/^$/ { over = 1 } !over && NR > 1 { rows++ } { last = $0 }
+  END { split(last, n, /[^0-9]+/); exit rows != n[1] + n[2] + n[3] + n[4] + n[5] }' "$work/out"
+holds "a check that waits for a missing one is not missing, too" eval '! grep -q "^missing .*unknown without" "$work/out"'
+expect 0 "doctor with few descriptors" bash -c 'ulimit -n 64 && exec "$0" doctor host.descriptors' "$HAUL"
+says "^limited  *host.descriptors "
+says "limits.d/.*LimitNOFILE=65536"
+expect 0 "doctor with few descriptors, and permission for more" \
+  bash -c 'ulimit -Sn 64 && exec "$0" doctor host.descriptors' "$HAUL"
+says "host.descriptors: ulimit -n [0-9]*$"
 expect 0 "doctor --json" "$HAUL" doctor --json
 holds_json "every check that is not ok has a remedy or a reason" \
   'all(c["remedy"] or c["text"] for c in it if c["state"] != "ok")'

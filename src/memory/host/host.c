@@ -297,9 +297,15 @@ static void check_descriptors(struct haul_check *check) {
   check_set(check, limit.rlim_cur >= 4096 ? HAUL_CHECK_OK : HAUL_CHECK_LIMITED,
             "this process may hold %llu descriptors; each shared region takes one",
             (unsigned long long)limit.rlim_cur);
-  if (limit.rlim_cur < 4096)
+  if (limit.rlim_cur >= 4096)
+    return;
+  if (limit.rlim_max >= 4096)
     check_hint(check, "ulimit -n %llu",
                limit.rlim_max > 65536 ? 65536ULL : (unsigned long long)limit.rlim_max);
+  else
+    check_hint(check,
+               "echo \"$USER - nofile 65536\" | sudo tee /etc/security/limits.d/nofile.conf, "
+               "then log in again (for a service: LimitNOFILE=65536)");
 }
 
 static size_t host_checks(struct haul_check *checks, size_t room) {
