@@ -157,9 +157,15 @@ static int find_bench_paths(struct bench *bench) {
                            : fail_because(NULL, "no path to '%s' is open", bench->region);
 }
 
+/* The larger region, of two of one size that in host memory. */
+static bool is_better(const struct haul_published *one, const struct haul_published *other) {
+  return !other || one->length > other->length ||
+         (one->length == other->length && one->place.kind == HAUL_HOST &&
+          other->place.kind != HAUL_HOST);
+}
+
 static int choose_region(struct job *job) {
-  struct haul_published *entries;
-  uint64_t best = 0;
+  struct haul_published *entries, *best = NULL;
   size_t count;
   if (given.region) {
     snprintf(job->bench.region, sizeof(job->bench.region), "%s", given.region);
@@ -168,14 +174,14 @@ static int choose_region(struct job *job) {
   int status = session_list(&job->bench.session, 0, &entries, &count);
   if (status)
     return status;
-  for (size_t i = 0; i < count; i++) {
-    if (!(entries[i].rights & job->operation->rights) || entries[i].length <= best)
-      continue;
-    best = entries[i].length;
-    snprintf(job->bench.region, sizeof(job->bench.region), "%s", entries[i].name);
-  }
+  for (size_t i = 0; i < count; i++)
+    if (entries[i].rights & job->operation->rights && is_better(&entries[i], best))
+      best = &entries[i];
+  bool found = best != NULL;
+  if (found)
+    snprintf(job->bench.region, sizeof(job->bench.region), "%s", best->name);
   free(entries);
-  if (best)
+  if (found)
     return EXIT_DONE;
   return fail_because("publish one: haul serve --region NAME=host:64M",
                       "the node has no region that allows %s", job->operation->name);

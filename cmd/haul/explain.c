@@ -69,12 +69,15 @@ struct explanation {
 };
 
 static void add_row(struct table *table, const struct haul_path *path, uint64_t bytes) {
-  char copies[64] = "-", note[sizeof(path->detail) + sizeof(path->reason) + 4];
+  char copies[64] = "-", note[sizeof(path->detail) + sizeof(path->reason) + 64];
+  bool wanted = given.transfer.only && strcmp(given.transfer.only, path->name) == 0;
   if (path->open)
     snprintf(copies, sizeof(copies), "cpu %u, kernel %u, dma %u", path->copies_cpu,
              path->copies_kernel, path->copies_dma);
-  snprintf(note, sizeof(note), "%s%s%s", path->open ? path->detail : "",
-           path->open && *path->detail && *path->reason ? "; " : "", path->reason);
+  snprintf(note, sizeof(note), "%s%s%s%s%s", path->open ? path->detail : "",
+           path->open && *path->detail && *path->reason ? "; " : "", path->reason,
+           wanted && !path->open ? "; see haul doctor " : "",
+           wanted && !path->open ? path->name : "");
   table_row(table, path->name, path_state(path), path->open ? time_text(path->cost_ns).text : "-",
             path->open ? rate_text(bytes, (int64_t)path->cost_ns).text : "-", copies,
             !path->open       ? "-"
@@ -104,7 +107,7 @@ static void print_explain_table(const struct explanation *result) {
   for (size_t i = 0; i < result->point.count; i++)
     add_row(&table, &result->point.paths[i], result->point.bytes);
   table_end(&table);
-  if (result->curve.points == 0)
+  if (result->curve.points == 0 || !curve_is_open(&result->curve))
     return;
   putchar('\n');
   curve_print(&result->curve);

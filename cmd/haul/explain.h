@@ -49,7 +49,8 @@ int curve_measure(const struct curve_input *input, bool *known);
 struct gnuplot;
 struct json;
 
-void curve_print(const struct curve *curve); /* to standard output */
+bool curve_is_open(const struct curve *curve); /* whether a path is, for some size */
+void curve_print(const struct curve *curve);   /* to standard output */
 void curve_to_json(const struct curve *curve, struct json *json);
 /* At least one path must be open for some size. Returns an exit status. */
 int curve_plot(const struct curve *curve, const char *title, struct gnuplot *plot);

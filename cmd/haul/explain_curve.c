@@ -145,6 +145,11 @@ static size_t open_paths(const struct curve *curve, const char *names[HAUL_PATHS
   return count;
 }
 
+bool curve_is_open(const struct curve *curve) {
+  const char *names[HAUL_PATHS_MAX];
+  return open_paths(curve, names) > 0;
+}
+
 /* Sizes at which the choice changes are exact: they are not rounded. */
 static struct unit_text exact_text(uint64_t bytes) {
   struct unit_text text = size_text(bytes);

@@ -55,9 +55,13 @@ static int receive_message(struct side *side, enum pingpong_tag tag, struct haul
     return status;
   if (message->tag == tag && (message->kind == HAUL_MESSAGE_OFFER) == (tag == TAG_OFFER))
     return EXIT_DONE;
-  fail_because("run haul pingpong of one version on both sides",
-               "the other side sent a message with tag %" PRIu64 ", expected %d", message->tag,
-               (int)tag);
+  if (message->tag == TAG_HELLO)
+    fail_because("start the server there: haul pingpong --server --listen ADDRESS",
+                 "the other side sends messages back: it is not `haul pingpong --server`");
+  else
+    fail_because("run haul pingpong of one version on both sides",
+                 "the other side sent a message with tag %" PRIu64 ", expected %d", message->tag,
+                 (int)tag);
   haul_message_release(message);
   return EXIT_FAILED;
 }

@@ -359,7 +359,7 @@ static int record(struct file *file, int64_t nanoseconds) {
     return EXIT_FAILED;
   int written = outfile_commit(&file->out);
   for (unsigned i = 0; i < file->count; i++) {
-    count += file->nodes[i].count;
+    count += file->nodes[i].timeline.written;
     lost += file->nodes[i].trace.lost;
   }
   if (written == EXIT_DONE)
@@ -379,6 +379,8 @@ static int run_trace(const struct command *self, char **operands) {
   for (; operands[file.count]; file.count++)
     if (!options_address(self, operands[file.count], DEFAULT_PORT, addresses[file.count]))
       return EXIT_USAGE;
+  if (file.count == NODES && strcmp(addresses[0], addresses[1]) == 0)
+    return options_wrong(self, "both nodes are %s: name it once, or another one", addresses[0]);
   interrupt_catch();
   int status = outfile_open(&file.out, given.output, 0, 0);
   for (unsigned i = 0; status == EXIT_DONE && i < file.count; i++)

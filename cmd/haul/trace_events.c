@@ -247,6 +247,7 @@ static uint32_t write_span(struct timeline *timeline, const struct haul_trace_ev
   uint32_t track = find_track(timeline, ended, began->at_ns);
   struct track *there = &timeline->tracks[track];
   there->busy = ended->at_ns > there->busy ? ended->at_ns : there->busy;
+  timeline->written++;
   write_head(timeline, "X", operation_text((int)ended->operation), began->at_ns, track);
   json_micros(timeline->json, "dur", (int64_t)(ended->at_ns - began->at_ns));
   write_arguments(timeline->json, ended, unfinished);
@@ -267,6 +268,7 @@ static void write_slice(struct timeline *timeline, const struct haul_trace_event
   char id[64];
   snprintf(id, sizeof id, "%" PRIu64 ".%u", ended->transfer, ended->slice);
   uint32_t track = find_track(timeline, ended, UINT64_MAX);
+  timeline->written++;
   write_head(timeline, "b", "slice", began->at_ns, track);
   write_local_id(json, id);
   write_arguments(json, ended, unfinished);
@@ -278,6 +280,7 @@ static void write_slice(struct timeline *timeline, const struct haul_trace_event
 /* Writes an event without recorded begin as a point. */
 static void write_point(struct timeline *timeline, const struct haul_trace_event *event) {
   uint32_t track = find_track(timeline, event, UINT64_MAX);
+  timeline->written++;
   write_head(timeline, "i", operation_text((int)event->operation), event->at_ns, track);
   json_text(timeline->json, "s", "t");
   write_arguments(timeline->json, event, false);

@@ -21,6 +21,7 @@ struct timeline {
   unsigned processes;  /* of the file */
   struct links *links; /* collects the two sides of slices; NULL: no other node is in the file */
   uint64_t start;      /* clock of the node at time 0 of the timeline */
+  uint64_t written;    /* transfers, slices and points */
   uint64_t seed;       /* of the hashes, against collisions chosen by the node */
   struct open_span *open;
   uint32_t *open_heads; /* open_room entries; track_heads has track_room */

@@ -97,6 +97,9 @@ says "^ *4097 B  *1.00 MiB  *map "
 expect 0 "explain names the source of the setting" env HAUL_PATHS=tcp "$HAUL" explain host "$unix/a"
 says "set by HAUL_PATHS$"
 says "left out by HAUL_PATHS$"
+expect 0 "explain without an open path" env HAUL_RDMA_NICS=none0 "$HAUL" explain host "$unix/a" --only rdma
+says "^rdma  *closed .*; see haul doctor rdma$"
+holds "there is no empty table" eval '! grep -q "FROM\|SIZE\|est" "$work/out"'
 expect 0 "explain with --measure" "$HAUL" explain host "$unix/a" --measure
 says "^a read, as --measure leaves the region unchanged$"
 expect 0 "explain with --measure and --op read" "$HAUL" explain host "$unix/a" --measure --op read

@@ -98,7 +98,7 @@ expect 1 "another program on the other side" "$HAUL" pingpong "$tcp" --timeout 1
 complains "timed out waiting for the other side"
 serve --echo
 expect 1 "wrong messages of the other side" "$HAUL" pingpong "$tcp" --timeout 5
-complains "expected"
+complains "it is not .haul pingpong --server.$"
 start_server tcp://127.0.0.1:0
 timeout 20 "$HAUL" bench "$listening" --op message --sizes 8 --duration 0.1 >/dev/null 2>&1
 await eval "! kill -0 $player"

@@ -44,6 +44,8 @@ ends 0 "SIGINT ends it with status 0"
 holds "its form is right" well_formed
 stderr_has "^[1-9][0-9]* events, 0 lost$"
 is_json
+holds_json "the file has as many" "sum(e['ph'] in 'Xib' for e in it['traceEvents']) == \
+  $(sed -n 's/^\([0-9]*\) events, .*/\1/p' "$work/err")"
 holds_json "the process is the node" \
   "[e['args']['name'] for e in ($phase)('M') if e['name'] == 'process_name'] == ['haul watched']"
 holds_json "every track has a name" \
@@ -129,9 +131,11 @@ else
   skipped "another clock: no time namespaces here"
 fi
 exec 9>&-
-watch "$tcp" "$tcp"
+expect 2 "a node beside itself" "$HAUL" trace "$tcp" "$tcp" -o "$work/none"
+complains "both nodes are $tcp: "
+watch "$tcp" "$unix"
 kill -INT "$watcher"
-ends 0 "a node beside itself"
+ends 0 "a node beside itself, by another address"
 holds "its form is right" well_formed
 
 section "to standard output"

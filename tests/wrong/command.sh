@@ -28,7 +28,7 @@ start_nodes() {
   serve --region data=host:64K --region fixed=host:4K:ro --export folder --export sources=folder:rw --name node \
     --region mine=host:4K --allow mine=uid:4294967294
   NODE=${tcp#tcp://} UNIX=$unix
-  HAUL_KEY=$PWD/key serve --region data=host:4K
+  HAUL_KEY=$PWD/key serve --region data=host:4K --echo
   KEYED=${tcp#tcp://}
   serve
   HUNG=${tcp#tcp://}

@@ -22,6 +22,9 @@ int ring_open(struct ring *ring, bool bare) {
 
 static int fail_transfer(const struct ring *ring) {
   bool writes = ring->operation == HAUL_OP_WRITE;
+  if (ring->done == 0 && ring->options.only && !(ring->options.flags & HAUL_REQUIRE_ZERO_COPY) &&
+      haul_error_last()->code == HAUL_ENOPATH)
+    fail_leaves("`haul doctor %s` checks what it needs", ring->options.only);
   return fail_library("cannot %s %s", writes ? "write to" : "read from", ring->target);
 }
 
