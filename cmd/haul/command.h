@@ -11,6 +11,7 @@ enum exit_status { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 enum option_type {
   OPTION_FLAG,    /* int, set to 1 */
   OPTION_TEXT,    /* const char * */
+  OPTION_PATH,    /* const char *: the name of a path */
   OPTION_MAYBE,   /* const char *: "" without a value, which only follows '=' */
   OPTION_LIST,    /* struct text_list: repeatable */
   OPTION_SIZE,    /* uint64_t, bytes */

@@ -32,7 +32,7 @@ static const struct option_spec options[] = {
     {"op", OPTION_TEXT, offsetof(struct values, operation), "OPERATION",
      "write, read, fetch-add or compare-swap (default: write; read if read-only or with "
      "--measure)"},
-    {"only", OPTION_TEXT, offsetof(struct values, transfer.only), "PATH",
+    {"only", OPTION_PATH, offsetof(struct values, transfer.only), "PATH",
      "allow only this path (map, rdma, tcp)"},
     {"require-zero-copy", OPTION_FLAG, offsetof(struct values, transfer.zero_copy), NULL,
      "allow no buffer between source and destination"},

@@ -45,6 +45,18 @@ static int split(struct job *job) {
   return EXIT_DONE;
 }
 
+/* Whether NODE/NAME is a region, which holds no files. */
+static bool is_region(const struct job *job) {
+  struct session session = {0};
+  const struct target *target = job->exported->target;
+  haul_deadline until = connect_deadline(job->exported->timeout);
+  bool found = *job->export && !*job->path && haul_node_open(NULL, &session.node) == 0 &&
+               haul_peer_connect(session.node, target->address, until, &session.peer) == 0 &&
+               haul_peer_lookup(session.peer, job->export, until, &session.remote) == 0;
+  session_close(&session);
+  return found;
+}
+
 static int open_job(struct job *job, const struct exported *exported) {
   void *symbol;
   *job = (struct job){
@@ -63,7 +75,9 @@ static int open_job(struct job *job, const struct exported *exported) {
       .timeout_ns = exported->timeout,
   };
   if (job->calls->open(&reach, &job->tree, &job->error))
-    return fail_because(job->error.hint, "%s", job->error.text);
+    return is_region(job) ? fail_because("`haul ls NODE` lists it; no '/' follows its name",
+                                         "%s is a region, not a folder of files", exported->text)
+                          : fail_because(job->error.hint, "%s", job->error.text);
   tally_begin(&job->tally);
   return EXIT_DONE;
 }

@@ -266,6 +266,9 @@ static int check_info(const struct command *self, const char *operand, struct ta
   if (given.graph && *given.graph && strcmp(given.graph, "text") != 0 && !is_svg(given.graph))
     return options_wrong(self, "invalid --graph '%s': expected text, svg or a file named *.svg",
                          given.graph);
+  if (operand && (strcmp(operand, "text") == 0 || is_svg(operand)) && !strchr(operand, '/'))
+    return options_wrong(self, "'%s' is not a NODE/NAME; the form follows a '=': --graph=%s",
+                         operand, operand);
   return operand && !options_target(self, operand, target) ? EXIT_USAGE : EXIT_DONE;
 }
 
@@ -293,7 +296,7 @@ static int run_info(const struct command *self, char **operands) {
 const struct command info_command = {
     .name = "info",
     .summary = "Show this host's places, network interfaces and paths",
-    .usage = "[--graph NODE/NAME] [OPTIONS]",
+    .usage = "[--graph[=FORM] [NODE/NAME]] [OPTIONS]",
     .about = "Emulated devices are marked. The state of a path is that of its worst check; `haul\n"
              "doctor` shows all checks. NIC ports are shown with their distance to each place.\n"
              "--graph draws them, with the paths to other nodes, or from each place to the region\n"

@@ -27,8 +27,11 @@ static const struct option_spec options[] = {
 };
 
 static int make(const char *path, const char *name) {
-  if (haul_key_new(path, name ? name : "haul") != 0)
-    return fail_library("cannot make a key in %s", path);
+  int code = haul_key_new(path, name ? name : "haul");
+  if (code)
+    fail_library("cannot make a key in %s", path);
+  if (code)
+    return code == HAUL_EINVAL ? EXIT_USAGE : EXIT_FAILED; /* the name, or the path */
   fprintf(stderr, "%s is a new key; copy the file to both sides and set HAUL_KEY=%s there\n", path,
           path);
   return EXIT_DONE;

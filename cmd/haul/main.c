@@ -14,6 +14,7 @@
 #include "common/fail.h"
 #include "common/options.h"
 #include "common/process.h"
+#include "common/text.h"
 
 static const struct command *const commands[] = {
     &info_command, &doctor_command,  &serve_command, &ls_command,       &put_command,
@@ -48,7 +49,14 @@ static const struct command *find_command(const char *name) {
 }
 
 static int unknown_command(const char *name) {
-  fail_because("list the commands: haul help", "unknown command '%s'", name);
+  size_t i = 0;
+  while (i < COMMAND_COUNT && !text_resembles(name, commands[i]->name))
+    i++;
+  if (i < COMMAND_COUNT)
+    fail_because("list the commands: haul help", "unknown command '%s': did you mean '%s'?", name,
+                 commands[i]->name);
+  else
+    fail_because("list the commands: haul help", "unknown command '%s'", name);
   return EXIT_USAGE;
 }
 

@@ -42,7 +42,7 @@ static const struct option_spec options[] = {
      "client: size of the memory on both sides, a multiple of 4 (default: 4M)"},
     {"iterations", OPTION_COUNT, offsetof(struct values, iterations), "N",
      "client: number of two-sided exchanges (default: 3)"},
-    {"only", OPTION_TEXT, offsetof(struct values, only), "PATH",
+    {"only", OPTION_PATH, offsetof(struct values, only), "PATH",
      "use only this path (map, rdma, tcp), except for messages, and fail if it is closed"},
     {"timeout", OPTION_SECONDS, offsetof(struct values, timeout), "SECONDS",
      "limit the silence of the other side (default: 30)"},

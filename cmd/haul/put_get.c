@@ -295,6 +295,10 @@ static int run_put_get(const struct command *self, char **operands) {
   job.ring.operation = self == &put_command ? HAUL_OP_WRITE : HAUL_OP_READ;
   job.file = operands[is_put(&job) ? 0 : 1];
   job.target_text = operands[is_put(&job) ? 1 : 0];
+  if (strchr(job.file, ':') && !target_parse(job.target_text, &job.target) &&
+      target_parse(job.file, &job.target))
+    return options_wrong(self, "invalid target '%s': are the operands in the wrong order?",
+                         job.target_text);
   if (!options_target(self, job.target_text, &job.target))
     return EXIT_USAGE;
   if (!is_put(&job) && strcmp(job.file, "-") == 0) {

@@ -131,8 +131,8 @@ expect 1 "explain at an unknown device" "$HAUL" explain sim:999 "$tcp/big"
 complains "^hint: haul info shows the places"
 expect 0 "get of the read-only region" "$HAUL" get "$tcp/file" "$work/copy"
 holds "the bytes are unchanged" cmp "$work/file" "$work/copy"
-expect 1 "an unknown path" "$HAUL" put "$work/file" "$tcp/big" --only pigeon
-complains_briefly
+expect 2 "an unknown path" "$HAUL" put "$work/file" "$tcp/big" --only pigeon
+complains "expected map, rdma or tcp$"
 unharmed
 
 section "sizes"

@@ -20,7 +20,7 @@ expect 0 "a key with a name" "$HAUL" key new "$work/b" --name bob
 expect 1 "a key over an existing file" "$HAUL" key new "$work/a"
 complains_briefly
 complains "already"
-expect 1 "an invalid name" "$HAUL" key new "$work/c" --name "a b"
+expect 2 "an invalid name" "$HAUL" key new "$work/c" --name "a b"
 complains_briefly
 holds "no file is left" test ! -e "$work/c"
 expect 0 "show a file of one key" "$HAUL" key show "$work/b"

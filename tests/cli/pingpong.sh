@@ -58,8 +58,8 @@ cp "$work/serve" "$work/out"
 says "^exchange 3  *tcp  *kernel 2, DMA 2  *right  *right$"
 says "^one-sided write  *tcp  *kernel 2, DMA 2  *right  *right$"
 start_server tcp://127.0.0.1:0
-expect 1 "an unknown path" "$HAUL" pingpong "$listening" --only nope --size 64K
-complains "unknown path"
+expect 1 "a closed path" env HAUL_RDMA_NICS=none0 "$HAUL" pingpong "$listening" --only rdma --size 64K
+complains "no path meets the constraints"
 wait "$player"
 holds "the server fails, too" test $? = 1
 

@@ -34,7 +34,7 @@ for size in 12Q -5 1.5M "" 99999999999999999999 18446744073709551615K; do
 done
 complains "expected bytes, or a number with a unit, for example 4096"
 expect 2 "get of no bytes" "$HAUL" get localhost/name file --length 0
-complains "invalid --length '0': expected at least 1 byte"
+complains "invalid --length '0': expected at least 1 byte and less than 16 EiB"
 expect 2 "explain of no bytes" "$HAUL" explain host localhost/name --size 0K
 complains "invalid --size '0K': expected at least 1 byte"
 expect 2 "pingpong of no bytes" "$HAUL" pingpong localhost --size 0
@@ -94,6 +94,7 @@ for command in $commands; do
   says "^options:"
   says "^examples:"
   says "^exit status: "
+  [[ $command == put || $command == get ]] && says "--timeout SECONDS .*(default: 10, 10 and 60 a chunk)"
   expect 0 "help $command" "$HAUL" help "$command"
   holds "both are the same" cmp "$work/out" "$work/help"
 done

@@ -21,6 +21,8 @@ static const struct {
 } phrases[] = {
     {"set a later deadline in the options",
      "allow more time with --timeout, if the command has it"},
+    {"pass a later deadline", "allow more time with --timeout"},
+    {"the deadline had passed before the call", "timed out"},
     {"haul_device_list shows", "haul info shows"},
     {"haul_check_list says", "haul doctor says"},
     {"check the call's arguments; its comment in haul.h says what it takes",
@@ -86,6 +88,7 @@ int fail_library(const char *format, ...) {
   bool named = !*error->object || strstr(what, error->object) || strstr(text, error->object);
   snprintf(line, sizeof(line), "%s: %s%s%s%s", what, text, named ? "" : " (",
            named ? "" : error->object, named ? "" : ")");
+  use_command_terms(line, sizeof(line));
   print_line(line);
   print_hint(error->hint);
   return EXIT_FAILED;

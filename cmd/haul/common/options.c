@@ -59,10 +59,15 @@ int options_wrong(const struct command *command, const char *format, ...) {
 
 bool options_address(const struct command *command, const char *text, const char *port,
                      char address[ADDRESS_MAX]) {
-  if (address_expand(text, port, address))
+  struct target target;
+  bool names_region = target_or_node_parse(text, &target) && target.name;
+  if (!names_region && address_expand(text, port, address))
     return true;
-  options_wrong(command, "invalid address '%s': expected HOST[:PORT], unix:///PATH or etcd://…",
-                text);
+  if (names_region)
+    options_wrong(command, "invalid address '%s': pass the node alone: %s", text, target.address);
+  else
+    options_wrong(command, "invalid address '%s': expected HOST[:PORT], unix:///PATH or etcd://…",
+                  text);
   return false;
 }
 
@@ -96,16 +101,22 @@ static bool parse_count(const char *text, unsigned *count) {
   return true;
 }
 
+static bool is_path(const char *text) {
+  return strcmp(text, "map") == 0 || strcmp(text, "rdma") == 0 || strcmp(text, "tcp") == 0;
+}
+
 static const char *expected_value(enum option_type type) {
   switch (type) {
   case OPTION_SIZE:
-    return "bytes, or a number with a unit, for example 4096, 64K, 1M or 2GB";
+    return "bytes, or a number with a unit, for example 4096, 64K, 1M or 2GB, below 16 EiB";
   case OPTION_LENGTH:
-    return "at least 1 byte, for example 4096, 64K, 1M or 2GB";
+    return "at least 1 byte and less than 16 EiB, for example 4096, 64K, 1M or 2GB";
   case OPTION_COUNT:
-    return "a whole number of at least 1";
+    return "a whole number from 1 to 4294967295";
+  case OPTION_PATH:
+    return "map, rdma or tcp";
   case OPTION_SECONDS:
-    return "seconds greater than 0, for example 10 or 0.5";
+    return "seconds greater than 0, at most ten years, for example 10 or 0.5";
   default:
     return "text";
   }
@@ -117,6 +128,10 @@ static int store(const struct command *command, const struct option_spec *spec, 
   switch (spec->type) {
   case OPTION_FLAG:
     *(int *)field = 1;
+    break;
+  case OPTION_PATH:
+    good = is_path(text);
+    *(const char **)field = text;
     break;
   case OPTION_TEXT:
     *(const char **)field = text;
@@ -154,6 +169,11 @@ static int refuse(const struct command *command, int found, char **argv) {
     return options_wrong(command, "option '%s' takes no value", word);
   if (optopt)
     return options_wrong(command, "unknown option '-%c'", optopt);
+  const struct option_spec *spec = command->options;
+  while (spec->name && !text_resembles(word + strspn(word, "-"), spec->name))
+    spec++;
+  if (spec->name)
+    return options_wrong(command, "unknown option '%s': did you mean --%s?", word, spec->name);
   return options_wrong(command, "unknown option '%s'", word);
 }
 

@@ -48,7 +48,7 @@ struct transfer_choices {
 
 #define OPTION_ENTRY_ONLY(type)                                                                    \
   {                                                                                                \
-    "only", OPTION_TEXT, offsetof(struct type, transfer.only), "PATH",                             \
+    "only", OPTION_PATH, offsetof(struct type, transfer.only), "PATH",                             \
         "use only this path (map, rdma, tcp), and fail if it is closed"                            \
   }
 #define OPTION_ENTRY_CHECKSUM(type)                                                                \
@@ -64,7 +64,7 @@ struct transfer_choices {
 #define OPTION_ENTRY_TIMEOUT(type)                                                                 \
   {                                                                                                \
     "timeout", OPTION_SECONDS, offsetof(struct type, transfer.timeout), "SECONDS",                 \
-        "limit connecting, each lookup, and then the transfer (default: 60 each)"                  \
+        "limit connecting, each lookup and the transfer (default: 10, 10 and 60 a chunk)"          \
   }
 
 /* Converts the choices for the library; the deadline counts from this call. */

@@ -52,6 +52,33 @@ void text_clean(char *text) {
   }
 }
 
+#define WORD_MAX 32
+
+/* By Levenshtein: `row` has the distances of the first i bytes of `word` to those of `name`. */
+static unsigned edits_between(const char *word, const char *name) {
+  unsigned row[WORD_MAX + 1];
+  size_t length = strlen(name);
+  for (size_t j = 0; j <= length; j++)
+    row[j] = (unsigned)j;
+  for (size_t i = 0; word[i]; i++) {
+    unsigned corner = row[0];
+    row[0] = (unsigned)i + 1;
+    for (size_t j = 0; j < length; j++) {
+      unsigned changed = corner + (word[i] != name[j]);
+      unsigned least = row[j] < row[j + 1] ? row[j] : row[j + 1];
+      corner = row[j + 1];
+      row[j + 1] = changed < least + 1 ? changed : least + 1;
+    }
+  }
+  return row[length];
+}
+
+bool text_resembles(const char *word, const char *name) {
+  size_t length = strlen(name);
+  return length <= WORD_MAX && strlen(word) <= WORD_MAX &&
+         edits_between(word, name) <= (length < 4 ? 1 : 2);
+}
+
 void *must_realloc(void *memory, size_t size) {
   void *bigger = realloc(memory, size ? size : 1);
   if (!bigger)

@@ -16,6 +16,9 @@ void text_clean(char *text);
 /* Removes the suffix; false: the text has another one. */
 bool text_cut_end(char *text, const char *end);
 
+/* Whether `word` is likely a misspelt `name`: at most two edits, one in a name below four bytes. */
+bool text_resembles(const char *word, const char *name);
+
 /* Like realloc, but ends the command if memory is exhausted. */
 void *must_realloc(void *memory, size_t size);
 /* Doubles the room of a list if it is full. */
