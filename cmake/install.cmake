@@ -48,6 +48,23 @@ install(FILES packaging/systemd/haul.sysusers DESTINATION lib/sysusers.d RENAME 
 
 file(GLOB HAUL_CALL_PAGES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/man/*.3)
 install(FILES ${HAUL_CALL_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
+
+# Each further name of a page has a page that leads to it: man(1) knows names only after mandb(8) has run.
+set(HAUL_CALL_LINKS ${CMAKE_BINARY_DIR}/man3)
+file(REMOVE_RECURSE ${HAUL_CALL_LINKS})
+file(MAKE_DIRECTORY ${HAUL_CALL_LINKS})
+foreach(page ${HAUL_CALL_PAGES})
+  get_filename_component(file ${page} NAME)
+  file(STRINGS ${page} names REGEX "^\\.Nm haul_")
+  list(TRANSFORM names REPLACE "^\\.Nm (haul_[a-z0-9_]*).*" "\\1")
+  foreach(name ${names})
+    if(NOT EXISTS ${CMAKE_SOURCE_DIR}/man/${name}.3)
+      file(WRITE ${HAUL_CALL_LINKS}/${name}.3 ".so man3/${file}\n")
+    endif()
+  endforeach()
+endforeach()
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${HAUL_CALL_PAGES})
+install(DIRECTORY ${HAUL_CALL_LINKS}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
 install(FILES ${CMAKE_SOURCE_DIR}/man/haul.conf.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
 install(FILES ${CMAKE_SOURCE_DIR}/man/haul.7 ${CMAKE_SOURCE_DIR}/man/haul-cudahook.7 ${CMAKE_SOURCE_DIR}/man/haul-nccl.7 ${CMAKE_SOURCE_DIR}/man/haul-nixl.7 ${CMAKE_SOURCE_DIR}/man/haul-ucx.7
   ${CMAKE_SOURCE_DIR}/man/haul-usrbio.7

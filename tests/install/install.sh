@@ -38,7 +38,17 @@ for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/acce
   holds "$file is there" test -s "$prefix/$file"
 done
 holds "every page of the source is there" is_same \
-  "$(find "$prefix/share/man" -name '*.[13]' | wc -l)" "$(find "$source/man" -name '*.[13]' | wc -l)"
+  "$(grep -rL '^\.so ' --include='*.[13]' "$prefix/share/man" | wc -l)" "$(find "$source/man" -name '*.[13]' | wc -l)"
+# calls_without_page: calls that no page, or link to a page, is named after.
+calls_without_page() {
+  local name page
+  while read -r name; do
+    page=$prefix/share/man/man3/$name.3
+    [[ -s $page ]] && page=$prefix/share/man/$(sed -n 's/^\.so //p' "$page")
+    [[ -e $page ]] || echo "$name"
+  done < <(sed -n 's/^\.Nm \(haul_[a-z0-9_]*\).*/\1/p' "$source"/man/*.3 | sort -u)
+}
+holds "each call has a page of its name" is_same "$(calls_without_page)" ""
 for unit in haul.service haul-mount@.service; do
   holds "$unit names the command that was installed" grep -q "^ExecStart=$prefix/bin/haul " \
     "$prefix/lib/systemd/system/$unit"
