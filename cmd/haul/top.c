@@ -21,9 +21,10 @@
 #include "top.h"
 
 #define INTERVAL_NS INT64_C(1000000000)
-#define HEAD_LINES  8     /* above the peers, at most */
-#define PEERS_MOST  65536 /* bounds memory, as the node chooses the number */
-#define NAME_WIDTH  16    /* of a peer in the table, so that it fits 80 columns */
+#define FIRST_NS    INT64_C(250000000) /* at most, until the screen has rates */
+#define HEAD_LINES  8                  /* above the peers, at most */
+#define PEERS_MOST  65536              /* bounds memory, as the node chooses the number */
+#define NAME_WIDTH  16                 /* of a peer in the table, so that it fits 80 columns */
 
 struct values {
   const char *sort, *color;
@@ -354,13 +355,16 @@ static int print_top(const struct view *view, const struct snapshot *now,
   return fflush(stdout) ? errno : 0;
 }
 
-/* On the screen an interval follows each drawing, the first one without rates, else it precedes
- * each output. */
+/* On the screen an interval follows each drawing, a short one the first, which has no rates; else
+ * it precedes each output. */
 static int show(const struct session *session, struct view *view) {
   struct snapshot snapshots[2] = {0};
   int code = take_snapshot(session, &snapshots[0]), error = 0;
+  const int64_t interval = view->interval;
+  view->interval = interval < FIRST_NS ? interval : FIRST_NS;
   if (code == 0 && view->screen)
     error = watch(view, &snapshots[0], &snapshots[0]);
+  view->interval = interval;
   for (unsigned i = 1; code == 0 && !error && !view->left; i++) {
     struct snapshot *now = &snapshots[i % 2], *last = &snapshots[(i + 1) % 2];
     if (!view->screen)
@@ -417,7 +421,11 @@ static int run_top(const struct command *self, char **operands) {
   view.screen = !given.once && screen_is_possible();
   view.colors = wants_colors();
   interrupt_catch();
-  int status = session_open(&session, NULL, address, given.timeout);
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  char name[32];
+  snprintf(name, sizeof name, "haul-top:%d", (int)getpid());
+  config.name = name; /* marks this command among the peers */
+  int status = session_open(&session, &config, address, given.timeout);
   if (status == EXIT_DONE && view.screen)
     screen_open();
   if (status == EXIT_DONE)

@@ -26,21 +26,18 @@ static const struct part {
 
 enum { NAME, IDENTITY, PATH, OUT, IN, SERVED_OUT, SERVED_IN, LAST, ERRORS, COLUMNS };
 
-/* A column is shown on terminals of `least` columns or more. */
+/* A column is shown on terminals of `least` columns or more; for those of rates see choose_columns.
+ */
 static const struct column {
   const char *heading;
   int width, least;
   bool right;
   enum top_sort sort; /* its heading is marked */
 } columns[COLUMNS] = {
-    [NAME] = {"PEER", 16, 0, false, SORT_NAME},
-    [IDENTITY] = {"WHO", 12, 110, false, SORTS},
-    [PATH] = {"PATH", 4, 66, false, SORTS},
-    [OUT] = {"OUT/s", 5, 24, true, SORT_OUT},
-    [IN] = {"IN/s", 5, 30, true, SORT_IN},
-    [SERVED_OUT] = {"SRV OUT", 7, 44, true, SORT_OUT},
-    [SERVED_IN] = {"SRV IN", 6, 52, true, SORT_IN},
-    [LAST] = {"QUEUE", 6, 90, true, SORT_QUEUE},
+    [NAME] = {"PEER", 16, 0, false, SORT_NAME},    [IDENTITY] = {"WHO", 12, 110, false, SORTS},
+    [PATH] = {"PATH", 4, 66, false, SORTS},        [OUT] = {"OUT/s", 5, 0, true, SORT_OUT},
+    [IN] = {"IN/s", 5, 0, true, SORT_IN},          [SERVED_OUT] = {"SRV OUT", 7, 0, true, SORT_OUT},
+    [SERVED_IN] = {"SRV IN", 6, 0, true, SORT_IN}, [LAST] = {"QUEUE", 6, 90, true, SORT_QUEUE},
     [ERRORS] = {"ERR", 4, 58, true, SORT_ERRORS},
 };
 
@@ -48,11 +45,32 @@ static double sum(const struct rates *rates) {
   return rates->out + rates->in + rates->served_out + rates->served_in;
 }
 
+static bool visible[COLUMNS];
+
+/* Rates of which the node has counted no byte give way first. */
+static void choose_columns(const struct drawing *drawing, const struct haul_node_stats *node) {
+  static const int leasts[] = {26, 34, 44, 52}; /* of the first rate shown, the second one, … */
+  uint64_t bytes[COLUMNS] = {0};
+  for (size_t i = 0; i < HAUL_STATS_PATHS; i++) {
+    bytes[OUT] |= node->paths[i].bytes_out;
+    bytes[IN] |= node->paths[i].bytes_in;
+    bytes[SERVED_OUT] |= node->paths[i].served_out;
+    bytes[SERVED_IN] |= node->paths[i].served_in;
+  }
+  for (int i = 0; i < COLUMNS; i++)
+    visible[i] = drawing->size.columns >= columns[i].least;
+  int rank = 0;
+  for (int round = 0; round < 2; round++)
+    for (int i = OUT; i <= SERVED_IN; i++)
+      if ((bytes[i] == 0) == round)
+        visible[i] = drawing->size.columns >= leasts[rank++];
+}
+
 /* Columns from the bar on, 0 if it would be too short. */
 static int bar_width(const struct drawing *drawing) {
   int used = 0;
   for (int i = 0; i < COLUMNS; i++)
-    used += drawing->size.columns >= columns[i].least ? columns[i].width + (i > 0) : 0;
+    used += visible[i] ? columns[i].width + (i > 0) : 0;
   int width = drawing->size.columns - used - 2;
   return width < BAR_LEAST ? 0 : width < 60 ? width : 60;
 }
@@ -77,7 +95,7 @@ static void draw_bar(struct drawing *drawing, const struct rates *rates, double 
 static void draw_cells(struct drawing *drawing, const char *const cells[COLUMNS],
                        const char *const styles[COLUMNS]) {
   for (int i = 0; i < COLUMNS; i++) {
-    if (drawing->size.columns < columns[i].least)
+    if (!visible[i])
       continue;
     drawing_text(drawing, NULL, i > 0 ? " " : "");
     drawing_cell(drawing, styles[i], columns[i].width, columns[i].right, cells[i]);
@@ -205,6 +223,7 @@ int top_draw(const struct snapshot *now, const struct snapshot *last, struct top
   double seconds = (double)(now->at - last->at) / 1e9;
   struct drawing drawing;
   drawing_begin(&drawing, colors);
+  choose_columns(&drawing, &now->node);
   struct line *lines = sorted_lines(now, last, seconds, order);
   int rows = drawing.size.rows, fixed = 3 + path_count(&now->node);
   bool spacious = rows >= fixed + 6; /* empty lines, and the last one */

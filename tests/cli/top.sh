@@ -74,6 +74,7 @@ slay "$server"
 section "the screen"
 serve --name watched --region target=host:4M
 watched=$tcp
+expect 0 "a write" "$HAUL" put "$work/file" "$watched/target" --only tcp
 serve_hostile silence
 silent=$tcp
 serve_hostile escapes

@@ -3,6 +3,7 @@
 that stops answering, HOSTILE one with peers whose names are hostile."""
 
 import signal
+import subprocess
 import sys
 import time
 
@@ -47,6 +48,28 @@ def sizes():
             holds("the last line has the keys", "sorted by busy (s next" in terminal.line(rows - 1))
         terminal.press("q")
         closes(terminal, f"{rows} rows, {columns} columns")
+
+
+def narrow():
+    """The one rate that is not zero is shown before the others."""
+    terminal = top(24, 40)
+    drawn(terminal)
+    terminal.shows("\nPATH .*SRV IN")
+    terminal.shows(f"\nhaul-top:{terminal.process} ")
+    terminal.press("q")
+    closes(terminal, "40 columns")
+
+
+def first():
+    """Rates do not wait for the end of a long interval."""
+    load = subprocess.Popen([haul, "bench", node, "--only", "tcp", "--sizes", "64K", "--duration", "300", "--csv"],
+                            stdout=subprocess.DEVNULL)  # fmt: skip
+    terminal = top(24, 80, "--interval", "600")
+    terminal.shows(r"\ntcp .* [1-9][0-9.]*[KMG] ")
+    terminal.press("q")
+    closes(terminal, "a long interval")
+    load.kill()
+    load.wait()
 
 
 def resizing():
@@ -171,6 +194,8 @@ def hostile_names():
 
 
 sizes()
+narrow()
+first()
 resizing()
 keys()
 order()
