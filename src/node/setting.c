@@ -197,7 +197,7 @@ static void format_number(const struct setting *setting, uint64_t number, char *
     snprintf(text, size, "%llu%s", (unsigned long long)(number / unit->size), unit->name);
 }
 
-/* "a time of at least 10ms (units: ns, us, ms, s, min) or always". */
+/* "a time of at least 10ms, less than 292 years (units: ns, us, ms, s, min) or always". */
 static void describe_range(const struct setting *setting, char *text, size_t size) {
   const char *what = setting->form == TIME    ? "a time"
                      : setting->form == BYTES ? "a number of bytes"
@@ -209,7 +209,8 @@ static void describe_range(const struct setting *setting, char *text, size_t siz
   format_number(setting, setting->min, min, sizeof min);
   format_number(setting, setting->max, max, sizeof max);
   int used = setting->max >= INT64_MAX
-                 ? snprintf(text, size, "%s of at least %s%s", what, min, units)
+                 ? snprintf(text, size, "%s of at least %s, less than %s%s", what, min,
+                            setting->form == TIME ? "292 years" : "16777216T", units)
                  : snprintf(text, size, "%s from %s to %s%s", what, min, max, units);
   bool both = setting->word && setting->zero && strcmp(setting->word, setting->zero) != 0;
   if (setting->word)

@@ -160,8 +160,8 @@ static void overridden_lines_are_checked(void **state) {
   (void)state;
   setenv("HAUL_POOL", "1M", 1);
   refuses("pool = lots", 1,
-          "invalid pool 'lots': expected a number of bytes of at least 1 (units: K, M, G, T) or "
-          "none, for example 256M");
+          "invalid pool 'lots': expected a number of bytes of at least 1, less than 16777216T "
+          "(units: K, M, G, T) or none, for example 256M");
 }
 
 static void binary_and_oversized_files_are_refused(void **state) {
