@@ -229,6 +229,9 @@ class Writes(Case):
         self.assertEqual(ended.stdout, f"wrote 2 tensors, {1 << 20} bytes, verified\n")
         self.assertEqual(bytes(region), content)
         self.assertEqual(self.run_command(self.path, self.target, "--quiet").stdout, "")
+        header = b'{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}'
+        self.path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+        self.assertEqual(self.run_command(self.path, self.target).stdout, "wrote 1 tensor, 8 bytes, verified\n")
         ended = self.run_command(self.path, "tcp://127.0.0.1:1/weights")
         self.assertEqual(ended.returncode, 1)
         self.assertRegex(ended.stderr, r"^haul\.safetensors: haul_peer_connect: .*\(hint: .*\)\n$")

@@ -266,7 +266,7 @@ def main() -> None:
         sys.exit(f"haul.safetensors: {error}")
     if not options.quiet:
         size = sum(entry.nbytes for entry in found.values())
-        print(f"wrote {len(found)} tensors, {size} bytes, verified")
+        print(f"wrote {len(found)} tensor{'' if len(found) == 1 else 's'}, {size} bytes, verified")
 
 
 if __name__ == "__main__":
