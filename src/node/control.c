@@ -485,7 +485,7 @@ static bool read_some(struct haul_peer *peer, size_t most, bool *more) {
     return false;
   if (got == -EPROTO)
     peer_drop(peer, HAUL_EPROTO, "the peer sent file descriptors on the control connection");
-  else if (got == 0)
+  else if (got == 0 || got == -ECONNRESET) /* unread bytes at its end reset the connection */
     peer_drop(peer, HAUL_EPEER,
               peer->ready || peer->base.initiator
                   ? "the peer's process ended, or its connection was cut"

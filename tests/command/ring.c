@@ -85,6 +85,15 @@ int fail_because(const char *hint, const char *format, ...) {
   return FAILED;
 }
 
+void fail_leaves(const char *format, ...) {
+  (void)format;
+}
+
+const struct haul_error *haul_error_last(void) {
+  static const struct haul_error failure = {.code = HAUL_EPEER};
+  return &failure;
+}
+
 bool interrupted(void) {
   return script.interrupts;
 }
