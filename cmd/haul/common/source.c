@@ -57,13 +57,16 @@ int source_open(struct source *source, const char *path) {
   return check_kind(source, &status);
 }
 
+/* The failure is printed. Slices that were posted before may still meet the end of the file. */
+static volatile sig_atomic_t is_told;
+
 /* SIGBUS: the file no longer backs a mapped page. Only async-signal-safe calls are allowed here. */
 static void explain_bus_error(int number) {
   static const char text[] =
       "haul: put: the file was cut short, or its disk failed, during the transfer\n"
       "hint: put the file again; the region has a part of it\n";
   (void)number;
-  ssize_t ignored = write(STDERR_FILENO, text, sizeof(text) - 1);
+  ssize_t ignored = is_told ? 0 : write(STDERR_FILENO, text, sizeof(text) - 1);
   (void)ignored;
   _exit(EXIT_FAILED);
 }
@@ -98,8 +101,11 @@ static int populate(struct source *source, uint64_t length) {
   int result = madvise(address, source->at + length - start, MADV_POPULATE_READ);
   /* EINVAL: an older kernel, which faults the pages in on use */
   source->blamed = result && errno != EINVAL;
-  return source->blamed ? fail_because(NULL, "cannot read %s: it was cut short", source->label)
-                        : EXIT_DONE;
+  if (!source->blamed)
+    return EXIT_DONE;
+  int status = fail_because(NULL, "cannot read %s: it was cut short", source->label);
+  is_told = 1;
+  return status;
 }
 
 static int next_window(struct source *source, struct slot *slot) {
