@@ -3,17 +3,17 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS haul EXPORT haulTargets
+install(TARGETS haul haul_services EXPORT haulTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT development
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/haul/haul.h include/haul/device.h include/haul/access.h
   include/haul/file.h
-  include/haul/world.h include/haul/directory.h include/haul/stats.h include/haul/log.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
+  include/haul/broadcast.h include/haul/world.h include/haul/directory.h include/haul/stats.h include/haul/log.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
 
 file(RELATIVE_PATH HAUL_PC_TO_PREFIX
   ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" HAUL_PC_TO_PREFIX "${HAUL_PC_TO_PREFIX}")
-foreach(package haul hf3fs_api_shared)
+foreach(package haul haul-services hf3fs_api_shared)
   configure_file(cmake/${package}.pc.in ${package}.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${package}.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

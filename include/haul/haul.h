@@ -106,6 +106,10 @@ struct haul_error {
  * overwrites it; a call that succeeds leaves it alone. */
 HAUL_API const struct haul_error *haul_error_last(void);
 
+/* For libraries above haul: makes *error, whose code is negative, the last failure of the calling
+ * thread, and returns its code. */
+HAUL_API int haul_error_set(const struct haul_error *error);
+
 /* The name ("timed-out") and the text of a code; "unknown" and "unknown code" for other numbers. */
 HAUL_API const char *haul_error_name(int code);
 HAUL_API const char *haul_error_text(int code);

@@ -157,6 +157,11 @@ HAUL_API const struct haul_error *haul_error_last(void) {
   return &last;
 }
 
+HAUL_API int haul_error_set(const struct haul_error *error) {
+  last = *error;
+  return last.code;
+}
+
 HAUL_API const char *haul_error_name(int code) {
   switch (code) {
   case HAUL_OK:

@@ -30,7 +30,7 @@ echo "-- installing"
 holds "it installs" cmake --install "$build" --prefix "$prefix"
 library=$(find "$prefix" -name libhaul.so)
 libdir=$(dirname "$library")
-for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/world.h include/haul/directory.h include/haul/file.h include/haul/stats.h include/haul/log.h include/haul/cudahook.h share/man/man1/haul.1 \
+for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/broadcast.h include/haul/world.h include/haul/directory.h include/haul/file.h include/haul/stats.h include/haul/log.h include/haul/cudahook.h share/man/man1/haul.1 \
   share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 share/man/man7/haul-usrbio.7 \
   share/man/man7/haul-nccl.7 share/man/man7/haul-nixl.7 share/man/man7/haul-ucx.7 \
   include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h include/hf3fs/hf3fs_usrbio.h include/hf3fs/hf3fs_usrbio_gdr.h \
@@ -102,6 +102,14 @@ if echo '#include <sys/sdt.h>' | "$cc" -E -x c - >/dev/null 2>&1; then
 else
   echo "skipped the probes: no <sys/sdt.h> (systemtap-sdt-dev)"
 fi
+
+echo "-- the library of services"
+services=$libdir/libhaul-services.so
+holds "it needs libc, libxxhash and libhaul at most" is_empty \
+  "$(readelf -dW "$services" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+    grep -v -E '^(lib(c|xxhash|haul)\.so|ld-linux)')"
+holds "its symbols carry the version node" is_empty \
+  "$(nm -D --defined-only "$services" | grep haul_ | grep -v "@@HAUL_SERVICES_${version%%.*}$")"
 
 echo "-- the CUDA hook"
 hook=$libdir/libhaul-cudahook.so
@@ -225,6 +233,8 @@ for language in c:c99 c:c11 c:c17 c++:c++11 c++:c++20; do
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/access.h" -I"$prefix/include"
   holds "world.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/world.h" -I"$prefix/include"
+  holds "broadcast.h alone as ${language#*:}" \
+    compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/broadcast.h" -I"$prefix/include"
   holds "stats.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/stats.h" -I"$prefix/include"
   holds "log.h alone as ${language#*:}" \

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # Includes point down the layers: a folder of src/ includes itself and the folders listed for it, and
-# the command and the integrations include nothing of src/, only the headers in include/; the NCCL plugin
+# the command, the integrations and the services include nothing of src/, only the headers in include/; the NCCL plugin
 # includes core/list.h, too.
 #
 #   layers.sh SOURCE
@@ -47,6 +47,6 @@ while read -r file included; do
   if [[ -f src/$included || $included == *src/* ]]; then
     fail "$file" "$included" "only headers of include/ are expected"
   fi
-done < <(includes cmd integrations)
+done < <(includes cmd integrations services)
 
 exit "$failed"

@@ -53,6 +53,14 @@ static void the_detail_has_all_fields(void **state) {
   assert_string_equal(last->hint, "try 2");
 }
 
+static void a_library_above_sets_its_own(void **state) {
+  (void)state;
+  struct haul_error own = {
+      .code = HAUL_EBUSY, .call = "above_call", .text = "text", .hint = "hint"};
+  assert_int_equal(haul_error_set(&own), HAUL_EBUSY);
+  assert_memory_equal(haul_error_last(), &own, sizeof own);
+}
+
 static void the_code_has_default_text_and_hint(void **state) {
   (void)state;
   error_code(HAUL_ECLOSED, NULL);
@@ -151,6 +159,7 @@ int main(void) {
       cmocka_unit_test(each_code_has_its_own_number_name_and_text),
       cmocka_unit_test(other_numbers_are_unknown),
       cmocka_unit_test(the_detail_has_all_fields),
+      cmocka_unit_test(a_library_above_sets_its_own),
       cmocka_unit_test(the_code_has_default_text_and_hint),
       cmocka_unit_test(long_texts_are_truncated),
       cmocka_unit_test(a_long_quoted_text_keeps_the_hint),
