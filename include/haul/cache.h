@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT
+ * A cache of blocks by key in the memories of several nodes. Stores hold the blocks; clients place
+ * each key on stores and move the bytes from and to regions of their own. docs/cache.md has the
+ * design, haul-cache(1) the command. In the library libhaul-services.so.
+ *
+ * The conventions of haul.h apply. Every declaration exists since version 0.1.0. */
+#ifndef HAUL_CACHE_H
+#define HAUL_CACHE_H
+
+#include <haul/haul.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HAUL_CACHE_KEY_MAX     192 /* bytes of a key, of any value */
+#define HAUL_CACHE_MEMBERS_MAX 256 /* stores of a client */
+
+/* ---- Store -------------------------------------------------------------------------------- */
+
+typedef struct haul_cache_store haul_cache_store;
+
+/* Start from HAUL_CACHE_STORE_INIT. */
+struct haul_cache_store_config {
+  size_t size;       /* sizeof(struct haul_cache_store_config), set by the initializer */
+  const char *path;  /* the file that holds the blocks, for example in /dev/shm */
+  uint64_t capacity; /* bytes for blocks, each rounded up to 4096; 0: that of the existing file */
+  uint64_t blocks;   /* about the number of blocks that fit; 0: one for each 64 KiB */
+};
+#define HAUL_CACHE_STORE_INIT                                                                      \
+  { sizeof(struct haul_cache_store_config), NULL, 0, 0 }
+
+struct haul_cache_stats {
+  uint64_t capacity, used, pinned; /* bytes */
+  uint64_t blocks;
+  uint64_t room;     /* entries of the index */
+  uint64_t restored; /* blocks found in the file at the start */
+  uint64_t dropped;  /* of these, damaged ones */
+  uint64_t puts, evictions;
+};
+
+/* Opens a store: maps its file, creating it if it does not exist, drops damaged blocks, and
+ * publishes it to the peers of `node` as the region "haul-cache", for reading only. From now on the
+ * store receives the messages of the node, which nobody else may receive; the caller makes it
+ * listen, and opens it with HAUL_PROGRESS_THREAD. Release with haul_cache_store_close, before the
+ * node.
+ *
+ * The memory is allocated at once. Blocks survive the end of the process, also by SIGKILL; pins and
+ * the order of use do not. Blocks until all blocks in the file are verified: some 0.1 s a GiB.
+ * HAUL_EINVAL (no file and no capacity, or the file has another capacity or is no store),
+ * HAUL_EINSECURE (others than its owner can write the file), HAUL_EBUSY (another process has it),
+ * HAUL_ESYSTEM, and those of haul_region_publish. */
+HAUL_API int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config *config,
+                                   haul_cache_store **store);
+HAUL_API int haul_cache_store_stats(haul_cache_store *store, struct haul_cache_stats *stats);
+/* Blocks for puts in progress, at most a minute. The file stays. */
+HAUL_API void haul_cache_store_close(haul_cache_store *store);
+
+/* ---- Client ------------------------------------------------------------------------------- */
+
+typedef struct haul_cache haul_cache;
+
+/* Start from HAUL_CACHE_INIT. */
+struct haul_cache_config {
+  size_t size; /* sizeof(struct haul_cache_config), set by the initializer */
+  /* Addresses of the nodes with stores. The text of the address places the keys: all clients need
+   * the same texts, in any order. Copied. */
+  const char *const *members;
+  size_t member_count;
+  unsigned replicas;  /* stores that get each block; 0: 1 */
+  int64_t connect_ns; /* longest time to connect to a store; a store that cannot be reached is
+                         skipped for a second, then longer; 0: 1 s */
+  const char *only;   /* use only this path ("tcp"); NULL: the best one */
+};
+#define HAUL_CACHE_INIT                                                                            \
+  { sizeof(struct haul_cache_config), NULL, 0, 0, 0, NULL }
+
+/* Opens a client, which connects at first use. From now on it receives the messages of the node,
+ * which nobody else may receive, and which has no store. All regions given to it belong to the
+ * node; memory of another node is wrapped again. Release with haul_cache_close, before the node.
+ * HAUL_EADDRESS: no member, too many, or the same one twice. */
+HAUL_API int haul_cache_open(haul_node *node, const struct haul_cache_config *config,
+                             haul_cache **cache);
+HAUL_API void haul_cache_close(haul_cache *cache);
+
+/* The address of a member by its number, as configured; NULL: there is none. */
+HAUL_API const char *haul_cache_member(haul_cache *cache, unsigned member);
+
+/* Lets stores read the region, as put needs it, until it is detached, before its release. It is
+ * published under an unguessable name. HAUL_EEXIST, or as haul_region_publish. */
+HAUL_API int haul_cache_attach(haul_cache *cache, haul_region *region);
+HAUL_API int haul_cache_detach(haul_cache *cache, haul_region *region);
+
+#define HAUL_CACHE_NO_MEMBER UINT32_MAX
+
+/* One key of a call. */
+struct haul_cache_item {
+  const void *key;
+  size_t key_length; /* 1 to HAUL_CACHE_KEY_MAX */
+  uint64_t offset;   /* in the region (put, get) */
+  uint64_t length;   /* put: of the block, at least 1. get: the room; then the length of the block,
+                        which may be larger. exists: set */
+  int code;          /* set: the result of this key */
+  unsigned member;   /* set: the number of the store that has it, or HAUL_CACHE_NO_MEMBER */
+  unsigned replicas; /* put: set: the number of stores that have it */
+};
+
+/* All calls below take several keys, set `code` of each, and return 0, or the code of the first key
+ * that failed, which haul_error_last() describes: the object is the key. Keys of one call may fail
+ * while others do not. A call blocks until `until`. Its requests to different stores run at the
+ * same time.
+ *
+ * Codes of a key: HAUL_ENAME (no store has it), HAUL_EINVAL (length of the key or of the block),
+ * HAUL_ETIMEDOUT; HAUL_EPEER, HAUL_ECONNECT and others of haul_read: no store that may have the key
+ * can be reached, and the text says which one failed last. */
+
+#define HAUL_CACHE_IF_ABSENT 1u /* HAUL_EEXIST if the key exists; its first store decides */
+
+/* Stores blocks from an attached region: the stores read the bytes. A block replaces that of the
+ * same key, and readers get one or the other. If room is short, the store evicts blocks: of the
+ * lowest priority first (enum haul_priority), then the least recently used; never pinned ones. The
+ * result is 0 if at least one store has the block; `replicas` counts them. HAUL_EINVAL: the region
+ * is not attached. HAUL_ELIMIT: there is no room; all is pinned, or the block exceeds the capacity.
+ * HAUL_ERANGE: beyond the region. */
+HAUL_API int haul_cache_put(haul_cache *cache, haul_region *region, struct haul_cache_item *items,
+                            size_t count, unsigned flags, int priority, haul_deadline until);
+
+/* Reads blocks straight into a region, of any place, which need not be attached. The bytes are
+ * those of one put of this key; after a failure they are undefined. HAUL_ERANGE: the block is
+ * longer than the room. HAUL_EBUSY: it was replaced during each of several reads. */
+HAUL_API int haul_cache_get(haul_cache *cache, haul_region *region, struct haul_cache_item *items,
+                            size_t count, haul_deadline until);
+
+/* Looks keys up without moving blocks or involving the stores' processors over map and rdma. */
+HAUL_API int haul_cache_exists(haul_cache *cache, struct haul_cache_item *items, size_t count,
+                               haul_deadline until);
+
+HAUL_API int haul_cache_remove(haul_cache *cache, struct haul_cache_item *items, size_t count,
+                               haul_deadline until);
+
+/* Keeps blocks from eviction for `seconds`, at most 86,400, from now, or longer if an earlier pin
+ * does; 0 ends all pins of the key. Puts and removes still replace and remove it. HAUL_ELIMIT: over
+ * half of the capacity would be pinned. */
+HAUL_API int haul_cache_pin(haul_cache *cache, struct haul_cache_item *items, size_t count,
+                            unsigned seconds, haul_deadline until);
+
+struct haul_cache_entry {
+  char key[HAUL_CACHE_KEY_MAX + 1]; /* terminated */
+  size_t key_length;
+  uint64_t length;
+  uint64_t checksum; /* XXH3, 64 bits */
+  uint64_t version;  /* increases with each put; about nanoseconds since 1970 */
+  int priority;      /* enum haul_priority */
+};
+
+/* Calls `each`, within the call, for the blocks of a member. Blocks that come or leave meanwhile
+ * may be missing. HAUL_ERANGE: there is no such member. */
+HAUL_API int haul_cache_list(haul_cache *cache, unsigned member, haul_deadline until,
+                             void (*each)(void *user, const struct haul_cache_entry *entry),
+                             void *user);
+HAUL_API int haul_cache_stat(haul_cache *cache, unsigned member, haul_deadline until,
+                             struct haul_cache_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "cache/client.h"
+#include "common/fail.h"
+
+#define ATTEMPTS    2 /* connections to one store that a batch uses up before it is skipped */
+#define PATIENCE_NS (60 * HAUL_SECOND) /* longest share of one store */
+
+/* ---- Placement ---- */
+
+static uint64_t weight(const struct want *want, const struct member *member) {
+  const uint64_t both[] = {want->hash, member->hash};
+  return XXH3_64bits(both, sizeof both);
+}
+
+static bool comes_before(uint64_t weight, unsigned member, uint64_t than, unsigned other) {
+  return weight != than ? weight > than : member < other;
+}
+
+unsigned batch_member(const struct batch *batch, const struct want *want, unsigned rank) {
+  const struct haul_cache *cache = batch->cache;
+  uint64_t last_weight = 0;
+  unsigned last = NO_MEMBER;
+  for (unsigned r = 0; r <= rank; r++) {
+    uint64_t best_weight = 0;
+    unsigned best = NO_MEMBER;
+    for (unsigned m = 0; m < cache->member_count; m++) {
+      uint64_t here = weight(want, &cache->members[m]);
+      if ((last == NO_MEMBER || comes_before(last_weight, last, here, m)) &&
+          (best == NO_MEMBER || comes_before(here, m, best_weight, best))) {
+        best = m;
+        best_weight = here;
+      }
+    }
+    last = best;
+    last_weight = best_weight;
+  }
+  return last;
+}
+
+const char *batch_address(const struct batch *batch, unsigned member) {
+  return batch->cache->members[member].address;
+}
+
+haul_deadline batch_share(const struct batch *batch) {
+  int64_t now = haul_deadline_in(0), left = batch->until - now;
+  if (batch->cache->member_count > 1)
+    left /= 2;
+  return now + (left < PATIENCE_NS ? left : PATIENCE_NS);
+}
+
+static void note_away(struct want *want, unsigned member, int code, unsigned replicas) {
+  if (want->rank < replicas) {
+    want->away = code;
+    want->away_member = member;
+  }
+}
+
+bool batch_choose(struct batch *batch, struct want *want) {
+  for (; want->rank < batch->cache->member_count; want->rank++) {
+    unsigned member = batch_member(batch, want, want->rank);
+    int code = HAUL_EPEER;
+    want->member = member;
+    if (batch->links[member])
+      return true;
+    if (batch->failures[member] < ATTEMPTS) {
+      code = link_get(batch->cache, member, batch_share(batch), &batch->links[member]);
+      if (code == 0)
+        return true;
+      batch->links[member] = NULL;
+      batch->failures[member] = ATTEMPTS;
+    }
+    note_away(want, member, code, batch->cache->replicas);
+  }
+  return false;
+}
+
+void batch_lost(struct batch *batch, unsigned member, int code) {
+  struct link *link = batch->links[member];
+  if (!link)
+    return;
+  link_failed(batch->cache, member, link, code);
+  link_put(batch->cache, link);
+  batch->links[member] = NULL;
+  batch->failures[member] = code == HAUL_ETIMEDOUT ? ATTEMPTS : batch->failures[member] + 1;
+}
+
+void want_lost(struct batch *batch, struct want *want, int code) {
+  if (batch->failures[want->member] < ATTEMPTS)
+    return;
+  note_away(want, want->member, code, batch->cache->replicas);
+  if (!want->cached)
+    want->rank++;
+}
+
+/* ---- Results ---- */
+
+void want_done(struct want *want, int code) {
+  want->stage = DONE;
+  want->item->code = code;
+}
+
+static bool is_first_failure(const struct batch *batch, const struct want *want) {
+  return (unsigned)(want - batch->wants) < batch->first_failed;
+}
+
+/* A key as text, for errors. */
+static void print_key(const struct haul_cache_item *item, char *text, size_t size) {
+  const unsigned char *key = item->key;
+  size_t at = 0;
+  if (!key)
+    return;
+  for (; at < item->key_length && at + 1 < size; at++)
+    text[at] = key[at] > ' ' && key[at] < 127 ? (char)key[at] : '?';
+  text[at] = '\0';
+}
+
+void want_fail(struct batch *batch, struct want *want, int code, const char *hint,
+               const char *format, ...) {
+  if (is_first_failure(batch, want)) {
+    struct haul_error *error = &batch->error;
+    va_list arguments;
+    *error = (struct haul_error){.code = code};
+    snprintf(error->call, sizeof error->call, "%s", batch->call);
+    print_key(want->item, error->object, sizeof error->object);
+    snprintf(error->hint, sizeof error->hint, "%s", hint);
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    batch->first_failed = (unsigned)(want - batch->wants);
+  }
+  want_done(want, code);
+}
+
+void want_fail_library(struct batch *batch, struct want *want, int code) {
+  const struct haul_error *last = haul_error_last();
+  want_fail(batch, want, code, last->hint, "%s", last->text);
+}
+
+void want_fail_absent(struct batch *batch, struct want *want) {
+  if (want->away == 0) {
+    want_fail(batch, want, HAUL_ENAME, "put it first; list the keys: haul cache ls",
+              "no store has the key");
+    return;
+  }
+  struct haul_cache *cache = batch->cache;
+  const struct member *member = &cache->members[want->away_member];
+  char reason[sizeof member->reason], hint[192];
+  pthread_mutex_lock(&cache->lock);
+  memcpy(reason, member->reason, sizeof reason);
+  pthread_mutex_unlock(&cache->lock);
+  snprintf(hint, sizeof hint, "start the store at %.80s, or keep more replicas", member->address);
+  want_fail(batch, want, want->away, hint, "the store at %.80s cannot be reached: %.80s",
+            member->address, reason);
+}
+
+/* ---- Batches ---- */
+
+static struct batch *batch_new(struct haul_cache *cache) {
+  const struct haul_place host = {HAUL_HOST, 0};
+  pthread_mutex_lock(&cache->lock);
+  struct batch *batch = cache->batches;
+  if (batch)
+    cache->batches = batch->next;
+  pthread_mutex_unlock(&cache->lock);
+  if (batch)
+    return batch;
+  batch = calloc(1, sizeof *batch);
+  if (batch)
+    batch->cache = cache;
+  if (batch && haul_region_alloc(cache->node, host, BATCH_KEYS * 2 * BUCKET_BYTES,
+                                 HAUL_REGION_PRIVATE, &batch->scratch)) {
+    free(batch);
+    batch = NULL;
+  }
+  return batch;
+}
+
+static void batch_release(struct batch *batch) {
+  struct haul_cache *cache = batch->cache;
+  for (unsigned m = 0; m < cache->member_count; m++)
+    if (batch->links[m]) {
+      link_put(cache, batch->links[m]);
+      batch->links[m] = NULL;
+    }
+  pthread_mutex_lock(&cache->lock);
+  batch->next = cache->batches;
+  cache->batches = batch;
+  pthread_mutex_unlock(&cache->lock);
+}
+
+static bool key_is_valid(const struct haul_cache_item *item) {
+  return item->key && item->key_length > 0 && item->key_length <= HAUL_CACHE_KEY_MAX;
+}
+
+static void want_begin(struct batch *batch, struct want *want, struct haul_cache_item *item) {
+  *want = (struct want){.item = item, .stage = FIND, .away_member = NO_MEMBER};
+  item->member = NO_MEMBER;
+  item->replicas = 0;
+  item->code = 0;
+  if (key_is_valid(item))
+    want->hash = key_hash(item->key, item->key_length);
+  else
+    want_fail(batch, want, HAUL_EINVAL, "use keys of 1 to 192 bytes", "the key has %zu bytes",
+              item->key_length);
+}
+
+static void batch_begin(struct batch *batch, const char *call, struct haul_cache_item *items,
+                        size_t count, haul_deadline until) {
+  batch->call = call;
+  batch->until = until;
+  batch->count = (unsigned)count;
+  batch->first_failed = BATCH_KEYS;
+  memset(batch->failures, 0, sizeof batch->failures);
+  for (size_t i = 0; i < count; i++)
+    want_begin(batch, &batch->wants[i], &items[i]);
+}
+
+int batch_run(struct haul_cache *cache, const char *call, struct haul_cache_item *items,
+              size_t count, haul_deadline until, batch_work *work, void *context) {
+  struct haul_error error = {0};
+  struct batch *batch = batch_new(cache);
+  if (!batch)
+    return fail_memory(call);
+  for (size_t at = 0; at < count; at += batch->count) {
+    size_t rest = count - at;
+    batch_begin(batch, call, items + at, rest < BATCH_KEYS ? rest : BATCH_KEYS, until);
+    work(batch, context);
+    if (batch->first_failed < BATCH_KEYS && error.code == 0)
+      error = batch->error;
+  }
+  batch_release(batch);
+  return error.code ? haul_error_set(&error) : 0;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+#include "cache/client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "common/fail.h"
+
+#define OPEN       "haul_cache_open"
+#define CONNECT_NS HAUL_SECOND
+
+/* ---- Open and close ---- */
+
+static int fail_members(const char *object, const char *text) {
+  return fail(HAUL_EADDRESS, OPEN, object, "name 1 to 256 different nodes with stores", "%s", text);
+}
+
+static bool is_known(const struct haul_cache *cache, const char *address) {
+  for (unsigned i = 0; i < cache->member_count; i++)
+    if (strcmp(cache->members[i].address, address) == 0)
+      return true;
+  return false;
+}
+
+static int add_members(struct haul_cache *cache, const struct haul_cache_config *config) {
+  for (size_t i = 0; i < config->member_count; i++) {
+    const char *address = config->members[i];
+    if (!address || !*address || strlen(address) >= ADDRESS_MAX)
+      return fail_members(address, "an address is empty or too long");
+    if (is_known(cache, address))
+      return fail_members(address, "the address occurs twice");
+    struct member *member = &cache->members[cache->member_count++];
+    snprintf(member->address, sizeof member->address, "%s", address);
+    member->hash = key_hash(address, strlen(address));
+  }
+  return 0;
+}
+
+static struct haul_cache *allocate(const struct haul_cache_config *config) {
+  struct haul_cache *cache = calloc(1, sizeof *cache);
+  if (!cache)
+    return NULL;
+  cache->members = calloc(config->member_count, sizeof *cache->members);
+  cache->locations = calloc(LOCATIONS, sizeof *cache->locations);
+  cache->only = config->only ? strdup(config->only) : NULL;
+  if (cache->members && cache->locations && (cache->only || !config->only))
+    return cache;
+  free(cache->only);
+  free(cache->locations);
+  free(cache->members);
+  free(cache);
+  return NULL;
+}
+
+static void free_all(struct haul_cache *cache) {
+  pthread_cond_destroy(&cache->changed);
+  pthread_mutex_destroy(&cache->lock);
+  free(cache->only);
+  free(cache->locations);
+  free(cache->members);
+  free(cache);
+}
+
+int haul_cache_open(haul_node *node, const struct haul_cache_config *config, haul_cache **out) {
+  pthread_condattr_t attributes;
+  if (!node || !config || config->size != sizeof *config || !out ||
+      (!config->members && config->member_count > 0))
+    return fail(HAUL_EINVAL, OPEN, NULL, "start from HAUL_CACHE_INIT",
+                "node, config, its members or cache is NULL, or its size is wrong");
+  if (config->member_count == 0 || config->member_count > HAUL_CACHE_MEMBERS_MAX)
+    return fail_members(NULL, "there are no members, or too many");
+  struct haul_cache *cache = allocate(config);
+  if (!cache)
+    return fail_memory(OPEN);
+  cache->node = node;
+  cache->replicas = config->replicas ? config->replicas : 1;
+  cache->connect_ns = config->connect_ns > 0 ? config->connect_ns : CONNECT_NS;
+  pthread_mutex_init(&cache->lock, NULL);
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&cache->changed, &attributes);
+  pthread_condattr_destroy(&attributes);
+  int code = add_members(cache, config);
+  if (code) {
+    free_all(cache);
+    return code;
+  }
+  *out = cache;
+  return 0;
+}
+
+static void release_batches(struct haul_cache *cache) {
+  while (cache->batches) {
+    struct batch *batch = cache->batches;
+    cache->batches = batch->next;
+    haul_region_release(batch->scratch);
+    free(batch);
+  }
+}
+
+void haul_cache_close(haul_cache *cache) {
+  if (!cache)
+    return;
+  while (cache->sources)
+    haul_cache_detach(cache, cache->sources->region);
+  release_batches(cache);
+  for (unsigned i = 0; i < cache->member_count; i++)
+    if (cache->members[i].link)
+      link_put(cache, cache->members[i].link);
+  free_all(cache);
+}
+
+const char *haul_cache_member(haul_cache *cache, unsigned member) {
+  return cache && member < cache->member_count ? cache->members[member].address : NULL;
+}
+
+/* ---- Regions that stores read ---- */
+
+/* Holds the lock. The place in the list that points to the region, or the end. */
+static struct source_region **place_of(struct haul_cache *cache, const haul_region *region) {
+  struct source_region **at = &cache->sources;
+  while (*at && (*at)->region != region)
+    at = &(*at)->next;
+  return at;
+}
+
+static int publish(struct source_region *source) {
+  char name[SOURCE_NAME_MAX];
+  if (getrandom(&source->number, sizeof source->number, 0) != (ssize_t)sizeof source->number)
+    return fail(HAUL_ESYSTEM, "haul_cache_attach", NULL, "use Linux 3.17 or later",
+                "there are no random numbers");
+  source->number |= 1; /* not 0 */
+  source_name(source->number, name);
+  return haul_region_publish(source->region, name, HAUL_READ);
+}
+
+int haul_cache_attach(haul_cache *cache, haul_region *region) {
+  const char *call = "haul_cache_attach";
+  if (!cache || !region)
+    return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or region is NULL");
+  struct source_region *source = calloc(1, sizeof *source);
+  if (!source)
+    return fail_memory(call);
+  source->region = region;
+  pthread_mutex_lock(&cache->lock);
+  int code = *place_of(cache, region) ? fail(HAUL_EEXIST, call, NULL, "attach a region once",
+                                             "the region is attached already")
+                                      : publish(source);
+  if (code == 0) {
+    source->next = cache->sources;
+    cache->sources = source;
+  }
+  pthread_mutex_unlock(&cache->lock);
+  if (code)
+    free(source);
+  return code;
+}
+
+int haul_cache_detach(haul_cache *cache, haul_region *region) {
+  const char *call = "haul_cache_detach";
+  char name[SOURCE_NAME_MAX];
+  if (!cache || !region)
+    return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or region is NULL");
+  pthread_mutex_lock(&cache->lock);
+  struct source_region **at = place_of(cache, region), *source = *at;
+  if (source)
+    *at = source->next;
+  pthread_mutex_unlock(&cache->lock);
+  if (!source)
+    return fail(HAUL_EINVAL, call, NULL, "detach attached regions", "the region is not attached");
+  source_name(source->number, name);
+  free(source);
+  return haul_region_unpublish(region, name);
+}

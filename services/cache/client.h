@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT
+ * The client: what its calls share.
+ *
+ * A call works on batches of keys. A batch holds the connections that it uses, and scratch memory
+ * for small reads. */
+#ifndef HAUL_CACHE_CLIENT_H
+#define HAUL_CACHE_CLIENT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cache/format.h"
+
+#define NO_MEMBER   HAUL_CACHE_NO_MEMBER
+#define BATCH_KEYS  REQUEST_KEYS_MAX
+#define ADDRESS_MAX 256
+#define USED_MAX    64 /* uses that are reported in one message */
+#define LOCATIONS   4096
+
+/* A connection to a store. */
+struct link {
+  unsigned users;  /* cache->lock; the member is one */
+  uint64_t number; /* unique in the client */
+  haul_peer *peer;
+  haul_remote *remote;
+  struct header header;       /* its numbers, checked */
+  struct used used[USED_MAX]; /* not reported yet; cache->lock */
+  unsigned used_count;
+  int64_t used_since;
+};
+
+struct member {
+  char address[ADDRESS_MAX];
+  uint64_t hash;
+  /* cache->lock */
+  struct link *link;
+  bool connecting;
+  int64_t retry_at, backoff;
+  int code; /* of the last failure to connect */
+  char reason[192];
+};
+
+/* Where a block was last found. */
+struct location {
+  struct slot slot; /* key_length 0: none */
+  uint64_t slot_number, link;
+  unsigned member;
+  int64_t reported;
+};
+
+/* A request that waits for its response. */
+struct call {
+  struct call *next;
+  uint64_t number;
+  haul_peer *peer;
+  struct response_key *responses;
+  uint32_t count;
+  bool answered;
+  int code;
+};
+
+struct source_region {
+  struct source_region *next;
+  haul_region *region;
+  uint64_t number;
+};
+
+struct batch;
+
+struct haul_cache {
+  haul_node *node;
+  unsigned replicas;
+  int64_t connect_ns;
+  char *only;
+  struct member *members;
+  unsigned member_count;
+
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  uint64_t next_link, next_call;
+  struct call *calls;
+  bool receiving; /* a thread is in haul_message_receive */
+  struct location *locations;
+  struct source_region *sources;
+  struct batch *batches; /* unused ones */
+};
+
+/* ---- link.c ---- */
+
+/* Connects the member, unless it is or it failed a moment ago. Release with link_put. */
+int link_get(struct haul_cache *cache, unsigned member, haul_deadline until, struct link **link);
+void link_put(struct haul_cache *cache, struct link *link);
+/* The connection failed with `code`, and later calls need another one. */
+void link_failed(struct haul_cache *cache, unsigned member, struct link *link, int code);
+/* Whether the code tells about the connection or the store rather than about the request. */
+bool is_link_failure(int code);
+
+/* ---- call.c ---- */
+
+/* Sends a request; then call_wait is due. Any thread that waits receives for all. */
+int call_send(struct haul_cache *cache, struct call *call, const void *request, size_t length,
+              haul_deadline until);
+int call_wait(struct haul_cache *cache, struct call *call, haul_deadline until);
+
+/* ---- location.c ---- */
+
+bool location_find(struct haul_cache *cache, const void *key, size_t length,
+                   struct location *location);
+void location_store(struct haul_cache *cache, const struct location *location);
+void location_forget(struct haul_cache *cache, const void *key, size_t length);
+/* Notes the use of a block, and sends notes to the store from time to time. */
+void location_used(struct haul_cache *cache, struct link *link, struct location *location);
+
+/* ---- batch.c ---- */
+
+enum stage { FIND, READ, VERIFY, ASK, DONE };
+
+/* A key of a batch. */
+struct want {
+  struct haul_cache_item *item;
+  uint64_t hash;
+  enum stage stage;
+  unsigned rank;    /* of the store to use next, in the order of this key */
+  unsigned member;  /* that store */
+  unsigned lacking; /* stores that do not have the key */
+  unsigned placed;  /* stores that did as requested */
+  unsigned tries;
+  unsigned group;
+  int away; /* code of a store that should have the key and failed */
+  unsigned away_member;
+  bool cached; /* the location is an old one */
+  uint64_t version;
+  struct location location;
+};
+
+struct batch {
+  struct batch *next;
+  struct haul_cache *cache;
+  const char *call;
+  haul_deadline until;
+  haul_region *scratch; /* 2 * BUCKET_BYTES for each key */
+  unsigned count;
+  struct want wants[BATCH_KEYS];
+  struct link *links[HAUL_CACHE_MEMBERS_MAX];
+  unsigned failures[HAUL_CACHE_MEMBERS_MAX];
+  unsigned first_failed;
+  struct haul_error error; /* of wants[first_failed] */
+};
+
+/* A step of a call on one batch. */
+typedef void batch_work(struct batch *batch, void *context);
+
+/* Divides the items into batches, works on each, and returns the first failure. */
+int batch_run(struct haul_cache *cache, const char *call, struct haul_cache_item *items,
+              size_t count, haul_deadline until, batch_work *work, void *context);
+
+/* The stores of a key, best first (rendezvous hashing); `rank` below member_count. */
+unsigned batch_member(const struct batch *batch, const struct want *want, unsigned rank);
+/* Sets want->member to the first store from its rank on that is connected; false: there is none. */
+bool batch_choose(struct batch *batch, struct want *want);
+/* Ends work on a key. want_fail also keeps the detail: of haul_error_last() if `code` came from a
+ * call of haul. */
+void want_done(struct want *want, int code);
+void want_fail(struct batch *batch, struct want *want, int code, const char *hint,
+               const char *format, ...) __attribute__((format(printf, 5, 6)));
+void want_fail_library(struct batch *batch, struct want *want, int code);
+/* No store has the key; if one that should have it cannot be reached, that is the reason. */
+void want_fail_absent(struct batch *batch, struct want *want);
+/* The connection to a member failed: batch_lost once, then want_lost for each key that used it.
+ * They connect again, or use the next store. */
+void batch_lost(struct batch *batch, unsigned member, int code);
+void want_lost(struct batch *batch, struct want *want, int code);
+/* The deadline for one store, which leaves time for others. */
+haul_deadline batch_share(const struct batch *batch);
+const char *batch_address(const struct batch *batch, unsigned member);
+
+#endif

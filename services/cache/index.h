@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT
+ * The store's index and the room of its blocks. The slots are in the region, where clients read
+ * them and a restart finds them; order of use, pins and the map of units are private memory, as
+ * nothing that others can write may be believed. One thread at a time: the store's lock. */
+#ifndef HAUL_CACHE_INDEX_H
+#define HAUL_CACHE_INDEX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cache/format.h"
+
+#define NO_SLOT UINT32_MAX
+
+/* A list of slots in the order of use. */
+struct use_list {
+  uint32_t first, last; /* most and least recently used */
+};
+
+/* What is private of a slot. */
+struct track {
+  uint32_t newer, older;
+  int64_t pinned_until;
+};
+
+struct index {
+  uint8_t *base; /* of the region */
+  struct header *header;
+  struct slot *slots;
+  uint64_t slot_count, units;
+  uint32_t *holders; /* of each unit: FREE, BUSY or slot number + 2 */
+  struct track *tracks;
+  struct use_list lists[3]; /* by priority */
+  uint64_t free_units, pinned_units, cursor;
+  uint64_t last_version;
+};
+
+/* The length of a region for this capacity in bytes and number of blocks; 0: out of bounds. */
+uint64_t index_length(uint64_t capacity, uint64_t blocks);
+
+/* Makes a new store in zeroed memory of index_length() bytes. HAUL_ENOMEM. */
+int index_create(struct index *index, void *memory, uint64_t capacity, uint64_t blocks);
+/* Finds the blocks in memory that a store has used before, and drops damaged ones. HAUL_EINVAL: it
+ * is no store. HAUL_ENOMEM. */
+int index_restore(struct index *index, void *memory, uint64_t length);
+void index_close(struct index *index);
+
+uint32_t index_find(const struct index *index, const void *key, size_t length);
+
+/* Room for a block, by evicting others if necessary; the offset in the region. No reader finds it
+ * before the commit. HAUL_ELIMIT. */
+int index_reserve(struct index *index, uint64_t length, int64_t now, uint64_t *offset);
+void index_cancel(struct index *index, uint64_t offset, uint64_t length);
+
+struct block {
+  const void *key;
+  size_t key_length;
+  uint64_t offset, length; /* reserved room */
+  uint64_t checksum;
+  uint64_t version; /* 0: set to a new one */
+  int priority;
+};
+
+/* Makes the block that of its key, whose bytes are in its room. An older version than the key has
+ * is dropped. The room is freed on failure. HAUL_EEXIST (with `if_absent`), HAUL_ELIMIT (all slots
+ * are pinned). */
+int index_commit(struct index *index, struct block *block, bool if_absent, int64_t now);
+
+void index_remove(struct index *index, uint32_t slot);
+/* `until` 0 ends all pins. HAUL_ELIMIT. */
+int index_pin(struct index *index, uint32_t slot, int64_t until, int64_t now);
+/* The block was used, if the slot still has this sequence number. */
+void index_use(struct index *index, uint64_t slot, uint64_t sequence);
+
+#endif

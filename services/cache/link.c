@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache/client.h"
+#include "common/fail.h"
+
+#define BACKOFF_LEAST HAUL_SECOND
+#define BACKOFF_MOST  (30 * HAUL_SECOND)
+
+bool is_link_failure(int code) {
+  switch (code) {
+  case HAUL_EPEER:
+  case HAUL_ESTALE:
+  case HAUL_EPATH:
+  case HAUL_EPROTO:
+  case HAUL_ETIMEDOUT:
+  case HAUL_ECLOSED:
+  case HAUL_ECONNECT:
+    return true;
+  default:
+    return false;
+  }
+}
+
+static void link_free(struct link *link) {
+  haul_remote_release(link->remote);
+  haul_peer_close(link->peer);
+  free(link);
+}
+
+void link_put(struct haul_cache *cache, struct link *link) {
+  pthread_mutex_lock(&cache->lock);
+  bool last = --link->users == 0;
+  pthread_mutex_unlock(&cache->lock);
+  if (last)
+    link_free(link);
+}
+
+static int fail_no_store(void) {
+  return fail(HAUL_EPROTO, "haul_cache", NULL, "use the same version of haul on both sides",
+              "its region " REGION_NAME " is no store");
+}
+
+/* Reads and checks the numbers of the store. */
+static int read_header(struct haul_cache *cache, struct link *link, haul_deadline until) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  const struct haul_place host = {HAUL_HOST, 0};
+  const struct haul_piece piece = {0, 0, sizeof link->header};
+  haul_region *region;
+  if (haul_remote_length(link->remote) < HEADER_BYTES)
+    return fail_no_store();
+  int code = haul_region_alloc(cache->node, host, HEADER_BYTES, HAUL_REGION_PRIVATE, &region);
+  if (code)
+    return code;
+  options.deadline = until;
+  options.only = cache->only;
+  code = haul_read(region, link->remote, &piece, 1, &options, NULL);
+  if (code == 0)
+    memcpy(&link->header, haul_region_address(region), sizeof link->header);
+  haul_region_release(region);
+  if (code == 0 && !header_is_sound(&link->header, haul_remote_length(link->remote)))
+    return fail_no_store();
+  return code;
+}
+
+static int connect_link(struct haul_cache *cache, const char *address, haul_deadline until,
+                        struct link **out) {
+  struct link *link = calloc(1, sizeof *link);
+  if (!link)
+    return fail_memory("haul_cache");
+  int code = haul_peer_connect(cache->node, address, until, &link->peer);
+  if (code == 0)
+    code = haul_peer_lookup(link->peer, REGION_NAME, until, &link->remote);
+  if (code == 0)
+    code = read_header(cache, link, until);
+  if (code) {
+    link_free(link);
+    return code;
+  }
+  link->users = 2;
+  *out = link;
+  return 0;
+}
+
+/* Holds the lock, but for the time of connecting. */
+static int connect_member(struct haul_cache *cache, struct member *member, haul_deadline until,
+                          struct link **out) {
+  haul_deadline limit = haul_deadline_in(cache->connect_ns);
+  member->connecting = true;
+  pthread_mutex_unlock(&cache->lock);
+  int code = connect_link(cache, member->address, limit < until ? limit : until, out);
+  pthread_mutex_lock(&cache->lock);
+  member->connecting = false;
+  pthread_cond_broadcast(&cache->changed);
+  if (code == 0) {
+    member->link = *out;
+    member->link->number = ++cache->next_link;
+    member->backoff = 0;
+    return 0;
+  }
+  member->code = code;
+  snprintf(member->reason, sizeof member->reason, "%s", haul_error_last()->text);
+  if (code != HAUL_ETIMEDOUT || limit < until) { /* the caller's deadline says nothing about it */
+    member->backoff = member->backoff ? member->backoff * 2 : BACKOFF_LEAST;
+    if (member->backoff > BACKOFF_MOST)
+      member->backoff = BACKOFF_MOST;
+    member->retry_at = haul_deadline_in(member->backoff);
+  }
+  return code;
+}
+
+/* Holds the lock. Waits while another thread connects the member. */
+static int await_connection(struct haul_cache *cache, struct member *member, haul_deadline until) {
+  const struct timespec limit = {until / HAUL_SECOND, until % HAUL_SECOND};
+  while (member->connecting)
+    if (pthread_cond_timedwait(&cache->changed, &cache->lock, &limit))
+      return HAUL_ETIMEDOUT;
+  return 0;
+}
+
+/* Holds the lock. */
+static void drop(struct member *member, struct link **unused) {
+  if (--member->link->users == 0)
+    *unused = member->link;
+  member->link = NULL;
+}
+
+int link_get(struct haul_cache *cache, unsigned number, haul_deadline until, struct link **link) {
+  struct member *member = &cache->members[number];
+  struct link *unused = NULL;
+  pthread_mutex_lock(&cache->lock);
+  int code = await_connection(cache, member, until);
+  if (code == 0 && member->link && haul_peer_status(member->link->peer))
+    drop(member, &unused);
+  if (code == 0 && member->link) {
+    *link = member->link;
+    member->link->users++;
+  } else if (code == 0 && haul_deadline_in(0) < member->retry_at) {
+    code = member->code;
+  } else if (code == 0) {
+    code = connect_member(cache, member, until, link);
+  }
+  pthread_mutex_unlock(&cache->lock);
+  if (unused)
+    link_free(unused);
+  return code;
+}
+
+void link_failed(struct haul_cache *cache, unsigned number, struct link *link, int code) {
+  struct member *member = &cache->members[number];
+  struct link *unused = NULL;
+  const char *reason = haul_error_last()->text;
+  pthread_mutex_lock(&cache->lock);
+  if (member->link == link) {
+    drop(member, &unused);
+    member->code = code;
+    snprintf(member->reason, sizeof member->reason, "%s", reason);
+    if (code == HAUL_ETIMEDOUT) /* it hangs; otherwise connecting shows whether it is there */
+      member->retry_at = haul_deadline_in(BACKOFF_LEAST);
+  }
+  pthread_mutex_unlock(&cache->lock);
+  if (unused)
+    link_free(unused);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ * list and stat: what a store's region tells. */
+#include <string.h>
+
+#include "cache/client.h"
+#include "common/fail.h"
+
+#define CHUNK_SLOTS 1024
+
+struct listing {
+  const struct link *link;
+  haul_region *region; /* CHUNK_SLOTS slots */
+  struct haul_transfer_options options;
+};
+
+static int begin(struct haul_cache *cache, struct link *link, haul_deadline until,
+                 struct listing *listing) {
+  const struct haul_place host = {HAUL_HOST, 0};
+  *listing = (struct listing){.link = link, .options = HAUL_TRANSFER_OPTIONS_INIT};
+  listing->options.deadline = until;
+  listing->options.only = cache->only;
+  return haul_region_alloc(cache->node, host, CHUNK_SLOTS * sizeof(struct slot),
+                           HAUL_REGION_PRIVATE, &listing->region);
+}
+
+static int read_at(const struct listing *listing, uint64_t offset, uint64_t length) {
+  const struct haul_piece piece = {0, offset, length};
+  return haul_read(listing->region, listing->link->remote, &piece, 1, &listing->options, NULL);
+}
+
+static void tell(const struct slot *slot,
+                 void (*each)(void *user, const struct haul_cache_entry *entry), void *user) {
+  struct haul_cache_entry entry = {.key_length = slot->key_length,
+                                   .length = slot->length,
+                                   .checksum = slot->checksum,
+                                   .version = slot->version,
+                                   .priority = slot->priority};
+  memcpy(entry.key, slot->key, slot->key_length);
+  each(user, &entry);
+}
+
+static int list_all(const struct listing *listing,
+                    void (*each)(void *user, const struct haul_cache_entry *entry), void *user) {
+  const struct header *header = &listing->link->header;
+  const struct slot *slots = haul_region_address(listing->region);
+  uint64_t total = header->buckets * BUCKET_SLOTS;
+  for (uint64_t at = 0; at < total; at += CHUNK_SLOTS) {
+    uint64_t count = total - at < CHUNK_SLOTS ? total - at : CHUNK_SLOTS;
+    int code = read_at(listing, bucket_offset(0) + at * sizeof *slots, count * sizeof *slots);
+    if (code)
+      return code;
+    for (uint64_t i = 0; i < count; i++)
+      if (slot_is_whole(&slots[i]) && slot_is_sound(&slots[i], header))
+        tell(&slots[i], each, user);
+  }
+  return 0;
+}
+
+static int check(haul_cache *cache, const char *call, unsigned member, const void *out) {
+  if (!cache || !out)
+    return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or the last argument is NULL");
+  if (member >= cache->member_count)
+    return fail(HAUL_ERANGE, call, NULL, "count from 0", "there are %u members",
+                cache->member_count);
+  return 0;
+}
+
+/* Adds the node to the detail of a failure of haul. */
+static int name_member(haul_cache *cache, const char *call, unsigned member, int code) {
+  struct haul_error error = *haul_error_last();
+  if (code == 0)
+    return 0;
+  return fail(code, call, cache->members[member].address,
+              *error.hint ? error.hint : "start the store", "%s",
+              *error.text ? error.text : haul_error_text(code));
+}
+
+int haul_cache_list(haul_cache *cache, unsigned member, haul_deadline until,
+                    void (*each)(void *user, const struct haul_cache_entry *entry), void *user) {
+  struct link *link;
+  struct listing listing;
+  int code = check(cache, "haul_cache_list", member, each ? cache : NULL);
+  if (code)
+    return code;
+  code = link_get(cache, member, until, &link);
+  if (code)
+    return name_member(cache, "haul_cache_list", member, code);
+  code = begin(cache, link, until, &listing);
+  if (code == 0) {
+    code = list_all(&listing, each, user);
+    haul_region_release(listing.region);
+  }
+  if (code && is_link_failure(code))
+    link_failed(cache, member, link, code);
+  link_put(cache, link);
+  return name_member(cache, "haul_cache_list", member, code);
+}
+
+int haul_cache_stat(haul_cache *cache, unsigned member, haul_deadline until,
+                    struct haul_cache_stats *stats) {
+  struct link *link;
+  struct listing listing;
+  int code = check(cache, "haul_cache_stat", member, stats);
+  if (code)
+    return code;
+  code = link_get(cache, member, until, &link);
+  if (code)
+    return name_member(cache, "haul_cache_stat", member, code);
+  code = begin(cache, link, until, &listing);
+  if (code == 0) {
+    code = read_at(&listing, 0, sizeof link->header);
+    if (code == 0)
+      header_stats(haul_region_address(listing.region), stats);
+    haul_region_release(listing.region);
+  }
+  if (code && is_link_failure(code))
+    link_failed(cache, member, link, code);
+  link_put(cache, link);
+  return name_member(cache, "haul_cache_stat", member, code);
+}

@@ -1,0 +1,752 @@
+/* SPDX-License-Identifier: MIT
+ * The cache with stores in processes of their own, over the best path and over tcp alone. */
+#include "support/check.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cache/format.h"
+#include "services/rig/cache.h"
+#include "support/child.h"
+#include "support/owner.h"
+
+#define KIB    ((uint64_t)1 << 10)
+#define MIB    ((uint64_t)1 << 20)
+#define REGION (8 * MIB)
+#define STORES 3
+
+static struct {
+  const char *only; /* the variant */
+  struct cache_store stores[STORES];
+  struct cache_client client;
+} t;
+
+static void start_stores(size_t count, uint64_t capacity) {
+  for (size_t i = 0; i < count; i++)
+    cache_store_begin(&t.stores[i], t.only ? "tcp://127.0.0.1:0" : NULL, capacity);
+}
+
+static void start(size_t count, unsigned replicas, uint64_t capacity) {
+  start_stores(count, capacity);
+  cache_client_begin(&t.client, t.stores, count, replicas, t.only, REGION);
+}
+
+static int set_up(void **state) {
+  t.only = *state;
+  setenv("HAUL_PATHS", t.only ? t.only : "auto", 1); /* of the stores, too */
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  if (t.client.cache)
+    cache_client_end(&t.client);
+  for (int i = 0; i < STORES; i++) {
+    if (t.stores[i].pid)
+      assert_int_equal(cache_store_end(&t.stores[i]), 0);
+    if (*t.stores[i].path)
+      cache_store_forget(&t.stores[i]);
+  }
+  memset(&t, 0, sizeof t);
+  return 0;
+}
+
+static void put_pattern(const char *key, uint64_t length, uint64_t seed) {
+  pattern_fill(t.client.bytes, length, seed);
+  assert_works(cache_put(&t.client, key, 0, length, 0));
+}
+
+static void check_pattern(struct cache_client *client, const char *key, uint64_t length,
+                          uint64_t seed) {
+  uint64_t got = REGION / 2;
+  memset(client->bytes + REGION / 2, 0, REGION / 2);
+  assert_works(cache_get(client, key, REGION / 2, &got));
+  assert_int_equal(got, length);
+  pattern_check(client->bytes + REGION / 2, length, seed);
+}
+
+static int get_code(const char *key) {
+  uint64_t length = REGION / 2;
+  return cache_get(&t.client, key, REGION / 2, &length);
+}
+
+static struct haul_cache_stats stats_of(unsigned member) {
+  struct haul_cache_stats stats;
+  assert_works(haul_cache_stat(t.client.cache, member, haul_deadline_in(20 * S), &stats));
+  return stats;
+}
+
+/* ---- One store ---- */
+
+static void an_absent_key_is_named(void **state) {
+  (void)state;
+  start(1, 1, 4 * MIB);
+  assert_fails(HAUL_ENAME, get_code("nothing"));
+  assert_string_equal(haul_error_last()->object, "nothing");
+  assert_fails(HAUL_ENAME, cache_exists(&t.client, "nothing"));
+  assert_fails(HAUL_ENAME, cache_remove(&t.client, "nothing"));
+  assert_fails(HAUL_ENAME, cache_pin(&t.client, "nothing", 10));
+}
+
+static void a_block_is_read_as_it_was_put(void **state) {
+  (void)state;
+  static const uint64_t lengths[] = {1, 7, 4096, 4097, 100000, 3 * MIB};
+  start(1, 1, 8 * MIB);
+  for (size_t i = 0; i < COUNT(lengths); i++) {
+    char key[16];
+    snprintf(key, sizeof key, "key%zu", i);
+    put_pattern(key, lengths[i], i);
+    assert_works(cache_exists(&t.client, key));
+    check_pattern(&t.client, key, lengths[i], i);
+    check_pattern(&t.client, key, lengths[i], i); /* by the location of the first */
+  }
+}
+
+static void keys_have_any_bytes(void **state) {
+  (void)state;
+  uint8_t key[HAUL_CACHE_KEY_MAX];
+  for (size_t i = 0; i < sizeof key; i++)
+    key[i] = (uint8_t)(i * 37);
+  struct haul_cache_item items[2] = {{.key = key, .key_length = sizeof key, .length = 100},
+                                     {.key = key, .key_length = 1, .offset = 100, .length = 50}};
+  start(1, 1, 4 * MIB);
+  pattern_fill(t.client.bytes, 150, 1);
+  assert_works(haul_cache_put(t.client.cache, t.client.region, items, 2, 0, HAUL_PRIORITY_NORMAL,
+                              haul_deadline_in(20 * S)));
+  memset(t.client.bytes, 0, 150);
+  assert_works(haul_cache_get(t.client.cache, t.client.region, items, 2, haul_deadline_in(20 * S)));
+  pattern_check(t.client.bytes, 150, 1);
+}
+
+static void one_call_takes_many_keys(void **state) {
+  (void)state;
+  enum { KEYS = 300 };
+  static char names[KEYS][16];
+  static struct haul_cache_item items[KEYS];
+  start(1, 1, 8 * MIB);
+  for (size_t i = 0; i < KEYS; i++) {
+    snprintf(names[i], sizeof names[i], "many%zu", i);
+    items[i] = (struct haul_cache_item){.key = names[i],
+                                        .key_length = strlen(names[i]),
+                                        .offset = i * 8 * KIB,
+                                        .length = i % 7 * 1000 + 1};
+  }
+  pattern_fill(t.client.bytes, KEYS * 8 * KIB, 5);
+  assert_works(haul_cache_put(t.client.cache, t.client.region, items, KEYS, 0, HAUL_PRIORITY_NORMAL,
+                              haul_deadline_in(20 * S)));
+  items[200].key = "other";
+  items[200].key_length = 5;
+  assert_fails(HAUL_ENAME,
+               haul_cache_exists(t.client.cache, items, KEYS, haul_deadline_in(20 * S)));
+  assert_string_equal(haul_error_last()->object, "other");
+  for (size_t i = 0; i < KEYS; i++)
+    assert_int_equal(items[i].code, i == 200 ? HAUL_ENAME : 0);
+  items[200].key = names[200];
+  items[200].key_length = strlen(names[200]);
+  for (size_t i = 0; i < KEYS; i++)
+    items[i].length = 8 * KIB;
+  uint8_t *expected = malloc(KEYS * 8 * KIB);
+  memcpy(expected, t.client.bytes, KEYS * 8 * KIB);
+  for (int round = 0; round < 2; round++) {
+    for (size_t i = 0; i < KEYS; i++)
+      items[i].length = 8 * KIB;
+    memset(t.client.bytes, 0, KEYS * 8 * KIB);
+    assert_works(
+        haul_cache_get(t.client.cache, t.client.region, items, KEYS, haul_deadline_in(20 * S)));
+    for (size_t i = 0; i < KEYS; i++) {
+      assert_int_equal(items[i].length, i % 7 * 1000 + 1);
+      assert_memory_equal(t.client.bytes + i * 8 * KIB, expected + i * 8 * KIB, items[i].length);
+    }
+  }
+  free(expected);
+  assert_int_equal(stats_of(0).blocks, KEYS);
+}
+
+static void a_replaced_block_is_found_by_all_clients(void **state) {
+  (void)state;
+  struct cache_client other;
+  start(1, 1, 8 * MIB);
+  cache_client_begin(&other, t.stores, 1, 1, t.only, REGION);
+  put_pattern("key", 1000, 1);
+  check_pattern(&other, "key", 1000, 1);
+  for (uint64_t i = 2; i < 6; i++) {
+    put_pattern("key", i * 1000, i);
+    check_pattern(&other, "key", i * 1000, i);
+    check_pattern(&t.client, "key", i * 1000, i);
+  }
+  assert_int_equal(stats_of(0).blocks, 1);
+  assert_int_equal(stats_of(0).used, 8192);
+  assert_works(cache_remove(&t.client, "key"));
+  uint64_t length = 10000;
+  assert_fails(HAUL_ENAME, cache_get(&other, "key", 0, &length));
+  assert_int_equal(stats_of(0).used, 0);
+  cache_client_end(&other);
+}
+
+static void a_room_that_is_too_short_is_refused(void **state) {
+  (void)state;
+  uint64_t length = 999;
+  start(1, 1, 4 * MIB);
+  put_pattern("key", 1000, 1);
+  t.client.bytes[999] = 77;
+  assert_fails(HAUL_ERANGE, cache_get(&t.client, "key", 0, &length));
+  assert_int_equal(length, 1000);
+  length = 1000;
+  assert_works(cache_get(&t.client, "key", 0, &length));
+  length = 999;
+  assert_fails(HAUL_ERANGE, cache_get(&t.client, "key", 0, &length));
+}
+
+static void wrong_arguments_are_refused(void **state) {
+  (void)state;
+  char letters[HAUL_CACHE_KEY_MAX + 2] = {0};
+  memset(letters, 'k', HAUL_CACHE_KEY_MAX + 1);
+  start(1, 1, 4 * MIB);
+  uint64_t length = 10;
+  assert_fails(HAUL_EINVAL, cache_put(&t.client, "", 0, 10, 0));
+  assert_fails(HAUL_EINVAL, cache_put(&t.client, letters, 0, 10, 0));
+  assert_fails(HAUL_EINVAL, cache_get(&t.client, "", 0, &length));
+  assert_fails(HAUL_EINVAL, cache_get(&t.client, letters, 0, &length));
+  assert_fails(HAUL_EINVAL, cache_put(&t.client, "empty", 0, 0, 0));
+  assert_fails(HAUL_ELIMIT, cache_put(&t.client, "large", 0, 4 * MIB + 1, 0));
+  assert_fails(HAUL_ERANGE, cache_put(&t.client, "beyond", REGION - 9, 10, 0));
+  assert_fails(HAUL_EINVAL, cache_put(&t.client, "flags", 0, 10, 2));
+  assert_fails(HAUL_EINVAL, cache_pin(&t.client, "long", 86401));
+  length = 10;
+  put_pattern("key", 10, 1);
+  assert_fails(HAUL_ERANGE, cache_get(&t.client, "key", REGION - 9, &length));
+  assert_works(haul_cache_detach(t.client.cache, t.client.region));
+  assert_fails(HAUL_EINVAL, cache_put(&t.client, "key", 0, 10, 0));
+  assert_fails(HAUL_EINVAL, haul_cache_detach(t.client.cache, t.client.region));
+  assert_works(haul_cache_attach(t.client.cache, t.client.region));
+  assert_fails(HAUL_EEXIST, haul_cache_attach(t.client.cache, t.client.region));
+  assert_int_equal(stats_of(0).used, 4096); /* of "key": failed puts keep no room */
+}
+
+static void members_are_checked(void **state) {
+  (void)state;
+  struct haul_cache_config config = HAUL_CACHE_INIT;
+  struct haul_node_config node_config = patient_config();
+  const char *twice[] = {"tcp://127.0.0.1:1", "tcp://127.0.0.1:1"};
+  haul_node *node;
+  haul_cache *cache;
+  assert_works(haul_node_open(&node_config, &node));
+  assert_fails(HAUL_EADDRESS, haul_cache_open(node, &config, &cache));
+  config.members = twice;
+  config.member_count = 2;
+  assert_fails(HAUL_EADDRESS, haul_cache_open(node, &config, &cache));
+  haul_node_close(node);
+}
+
+static void a_passed_deadline_ends_a_call_at_once(void **state) {
+  (void)state;
+  struct haul_cache_item item = {.key = "key", .key_length = 3, .length = 10};
+  start(1, 1, 4 * MIB);
+  put_pattern("key", 10, 1);
+  assert_fails(HAUL_ETIMEDOUT,
+               haul_cache_get(t.client.cache, t.client.region, &item, 1, HAUL_NO_WAIT));
+  assert_fails(HAUL_ETIMEDOUT, haul_cache_put(t.client.cache, t.client.region, &item, 1, 0,
+                                              HAUL_PRIORITY_NORMAL, HAUL_NO_WAIT));
+}
+
+/* ---- Put if absent ---- */
+
+enum { RACE_KEYS = 100 };
+
+struct racer {
+  struct cache_client client;
+  uint8_t number;
+  bool won[RACE_KEYS];
+};
+
+static void *race(void *argument) {
+  struct racer *racer = argument;
+  memset(racer->client.bytes, racer->number, 5000);
+  for (int i = 0; i < RACE_KEYS; i++) {
+    char key[16];
+    snprintf(key, sizeof key, "race%d", i);
+    int code = cache_put(&racer->client, key, 0, 5000, HAUL_CACHE_IF_ABSENT);
+    racer->won[i] = code == 0;
+    if (code != 0 && code != HAUL_EEXIST)
+      abort();
+  }
+  return NULL;
+}
+
+static void one_of_two_puts_if_absent_wins(void **state) {
+  (void)state;
+  struct racer racers[2];
+  pthread_t threads[2];
+  start(2, 2, 8 * MIB);
+  for (uint8_t i = 0; i < 2; i++) {
+    racers[i].number = i;
+    cache_client_begin(&racers[i].client, t.stores, 2, 2, t.only, REGION);
+    pthread_create(&threads[i], NULL, race, &racers[i]);
+  }
+  for (int i = 0; i < 2; i++)
+    pthread_join(threads[i], NULL);
+  for (int i = 0; i < RACE_KEYS; i++) {
+    char key[16];
+    uint64_t length = 5000;
+    snprintf(key, sizeof key, "race%d", i);
+    assert_int_equal(racers[0].won[i] + racers[1].won[i], 1);
+    assert_works(cache_get(&t.client, key, 0, &length));
+    for (int j = 0; j < 5000; j++)
+      assert_int_equal(t.client.bytes[j], racers[1].won[i]);
+  }
+  assert_int_equal(stats_of(0).blocks + stats_of(1).blocks, 2 * RACE_KEYS);
+  for (int i = 0; i < 2; i++)
+    cache_client_end(&racers[i].client);
+}
+
+/* ---- Room ---- */
+
+static void the_capacity_is_obeyed(void **state) {
+  (void)state;
+  char key[16];
+  start(1, 1, MIB);
+  for (uint64_t i = 0; i < 100; i++) {
+    snprintf(key, sizeof key, "key%d", (int)i);
+    put_pattern(key, 30 * KIB + i, i);
+    assert_true(stats_of(0).used <= MIB);
+  }
+  check_pattern(&t.client, "key99", 30 * KIB + 99, 99);
+  assert_fails(HAUL_ENAME, get_code("key0"));
+  assert_int_equal(stats_of(0).evictions, 100 - MIB / (32 * KIB));
+}
+
+static void a_pinned_block_stays_until_its_lease_ends(void **state) {
+  (void)state;
+  char key[16];
+  start(1, 1, MIB);
+  put_pattern("pinned", 100, 42);
+  assert_works(cache_pin(&t.client, "pinned", 3600));
+  for (int i = 0; i < 70; i++) {
+    snprintf(key, sizeof key, "a%d", i);
+    put_pattern(key, 32 * KIB, 1);
+  }
+  check_pattern(&t.client, "pinned", 100, 42);
+  assert_works(cache_pin(&t.client, "pinned", 0));
+  assert_works(cache_pin(&t.client, "pinned", 1));
+  sleep(2);
+  for (int i = 0; i < 70; i++) {
+    snprintf(key, sizeof key, "b%d", i);
+    put_pattern(key, 32 * KIB, 1);
+  }
+  assert_fails(HAUL_ENAME, get_code("pinned"));
+}
+
+static void half_of_the_capacity_can_be_pinned(void **state) {
+  (void)state;
+  start(1, 1, MIB);
+  put_pattern("a", 500 * KIB, 1);
+  put_pattern("b", 500 * KIB, 2);
+  assert_works(cache_pin(&t.client, "a", 3600));
+  assert_fails(HAUL_ELIMIT, cache_pin(&t.client, "b", 3600));
+  assert_works(cache_pin(&t.client, "a", 0));
+  assert_works(cache_pin(&t.client, "b", 3600));
+}
+
+/* ---- Restart ---- */
+
+/* Changes 8 bytes of the file. */
+static void damage(const char *path, uint64_t offset) {
+  int file = open(path, O_RDWR | O_CLOEXEC);
+  uint64_t value;
+  assert_true(file >= 0);
+  assert_int_equal(pread(file, &value, sizeof value, (off_t)offset), sizeof value);
+  value ^= 1;
+  assert_int_equal(pwrite(file, &value, sizeof value, (off_t)offset), sizeof value);
+  close(file);
+}
+
+/* The offset of a key's slot in the file. */
+static uint64_t slot_in_file(const char *path, const char *key, struct slot *slot) {
+  struct header header;
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  assert_true(file >= 0);
+  assert_int_equal(pread(file, &header, sizeof header, 0), sizeof header);
+  for (uint64_t i = 0; i < header.buckets * BUCKET_SLOTS; i++) {
+    uint64_t offset = bucket_offset(0) + i * sizeof *slot;
+    assert_int_equal(pread(file, slot, sizeof *slot, (off_t)offset), sizeof *slot);
+    if (slot_has_key(slot, key, strlen(key))) {
+      close(file);
+      return offset;
+    }
+  }
+  fail_msg("the key is not in the file");
+  return 0;
+}
+
+static void a_killed_store_finds_its_blocks_again(void **state) {
+  (void)state;
+  struct slot slot;
+  start(1, 1, 4 * MIB);
+  put_pattern("good", 50000, 1);
+  put_pattern("torn", 50000, 2);
+  put_pattern("changing", 50000, 3);
+  check_pattern(&t.client, "torn", 50000, 2);
+  cache_store_kill(&t.stores[0]);
+  slot_in_file(t.stores[0].path, "torn", &slot);
+  damage(t.stores[0].path, slot.offset + 40000);
+  damage(t.stores[0].path, slot_in_file(t.stores[0].path, "changing", &slot)); /* its sequence */
+  cache_store_again(&t.stores[0]);
+  check_pattern(&t.client, "good", 50000, 1);
+  assert_fails(HAUL_ENAME, get_code("torn"));
+  assert_fails(HAUL_ENAME, get_code("changing"));
+  assert_int_equal(stats_of(0).restored, 1);
+  assert_int_equal(stats_of(0).dropped, 2);
+  put_pattern("torn", 50000, 4);
+  check_pattern(&t.client, "torn", 50000, 4);
+}
+
+static void another_file_is_no_store(void **state) {
+  (void)state;
+  struct haul_node_config node_config = patient_config();
+  struct haul_cache_store_config config = HAUL_CACHE_STORE_INIT;
+  haul_node *node;
+  haul_cache_store *store;
+  char path[128];
+  cache_path(path);
+  config.path = path;
+  assert_works(haul_node_open(&node_config, &node));
+  assert_fails(HAUL_EINVAL, haul_cache_store_open(node, &config, &store)); /* capacity 0 */
+  assert_int_equal(access(path, F_OK), -1);
+  config.capacity = 100 * KIB;
+  assert_works(haul_cache_store_open(node, &config, &store));
+  haul_cache_store *second;
+  assert_fails(HAUL_EBUSY, haul_cache_store_open(node, &config, &second));
+  haul_cache_store_close(store);
+  config.capacity = 200 * KIB;
+  assert_fails(HAUL_EINVAL, haul_cache_store_open(node, &config, &store)); /* it has 100 */
+  damage(path, 8);
+  config.capacity = 0;
+  assert_fails(HAUL_EINVAL, haul_cache_store_open(node, &config, &store));
+  assert_int_equal(chmod(path, 0666), 0);
+  assert_fails(HAUL_EINSECURE, haul_cache_store_open(node, &config, &store));
+  unlink(path);
+  haul_node_close(node);
+}
+
+/* ---- Several stores ---- */
+
+enum { SPREAD = 40 };
+
+static void put_spread(void) {
+  for (uint64_t i = 0; i < SPREAD; i++) {
+    char key[16];
+    snprintf(key, sizeof key, "spread%d", (int)i);
+    put_pattern(key, 10000 + i, i);
+  }
+}
+
+static void a_dead_store_loses_what_it_alone_had(void **state) {
+  (void)state;
+  unsigned lost = 0;
+  start(3, 1, 4 * MIB);
+  put_spread();
+  for (unsigned m = 0; m < 3; m++)
+    assert_true(stats_of(m).blocks > 0);
+  uint64_t expected = stats_of(1).blocks;
+  cache_store_kill(&t.stores[1]);
+  for (uint64_t i = 0; i < SPREAD; i++) {
+    char key[16];
+    snprintf(key, sizeof key, "spread%d", (int)i);
+    uint64_t length = REGION / 2;
+    int code = cache_get(&t.client, key, REGION / 2, &length);
+    if (code == 0) {
+      pattern_check(t.client.bytes + REGION / 2, 10000 + i, i);
+      continue;
+    }
+    lost++;
+    assert_string_equal(haul_error_last()->object, key);
+    assert_non_null(strstr(haul_error_last()->text, t.stores[1].address));
+    assert_non_null(strstr(haul_error_last()->hint, t.stores[1].address));
+    assert_true(code == HAUL_EPEER || code == HAUL_ECONNECT || code == HAUL_EADDRESS);
+  }
+  assert_int_equal(lost, expected);
+  put_spread(); /* the others take its keys */
+  for (uint64_t i = 0; i < SPREAD; i++) {
+    char key[16];
+    snprintf(key, sizeof key, "spread%d", (int)i);
+    check_pattern(&t.client, key, 10000 + i, i);
+  }
+}
+
+/* The client connects again after a second. */
+static void await_store(unsigned member) {
+  struct haul_cache_stats stats;
+  while (haul_cache_stat(t.client.cache, member, haul_deadline_in(20 * S), &stats))
+    usleep(20000);
+  assert_int_equal(stats.dropped, 0);
+}
+
+static void a_replicated_block_outlives_a_store(void **state) {
+  (void)state;
+  start(3, 2, 4 * MIB);
+  put_spread();
+  assert_int_equal(stats_of(0).blocks + stats_of(1).blocks + stats_of(2).blocks, 2 * SPREAD);
+  for (int dead = 0; dead < 3; dead++) {
+    cache_store_kill(&t.stores[dead]);
+    for (uint64_t i = 0; i < SPREAD; i++) {
+      char key[16];
+      snprintf(key, sizeof key, "spread%d", (int)i);
+      check_pattern(&t.client, key, 10000 + i, i);
+    }
+    cache_store_again(&t.stores[dead]);
+    await_store((unsigned)dead);
+  }
+}
+
+/* Over tcp: over map a stopped process is read like any other. */
+static void a_hanging_store_is_bypassed(void **state) {
+  (void)state;
+  start(2, 2, 4 * MIB);
+  put_pattern("key", 10000, 1);
+  for (unsigned stopped = 0; stopped < 2; stopped++) {
+    struct haul_cache_item item = {
+        .key = "key", .key_length = 3, .offset = REGION / 2, .length = 10000};
+    child_stop(t.stores[stopped].pid);
+    int code = haul_cache_get(t.client.cache, t.client.region, &item, 1, haul_deadline_in(4 * S));
+    kill(t.stores[stopped].pid, SIGCONT);
+    assert_works(code);
+    pattern_check(t.client.bytes + REGION / 2, 10000, 1);
+    await_store(stopped);
+  }
+}
+
+/* ---- Replace while others read ---- */
+
+enum { CHURN_KEYS = 3, CHURN_THREADS = 4 };
+#define CHURN_WORDS  ((uint64_t)6000)
+#define CHURN_ROUNDS (SANITIZED ? 150 : 600)
+
+struct churner {
+  struct cache_client client;
+  uint64_t random;
+  unsigned hits;
+};
+static atomic_uint churn_writers; /* that have not ended */
+
+/* Blocks have 1 to CHURN_WORDS words with one value, which tells key and length. */
+static void churn_write(struct churner *churner, uint64_t key, const char *name) {
+  uint64_t *words = (uint64_t *)churner->client.bytes;
+  uint64_t count = 1 + next_random(&churner->random) % CHURN_WORDS;
+  uint64_t value = next_random(&churner->random) << 16 << 8 | count << 8 | key;
+  for (uint64_t i = 0; i < count; i++)
+    words[i] = value;
+  int code = cache_put(&churner->client, name, 0, count * 8, 0);
+  if (code)
+    abort();
+}
+
+static void churn_read(struct churner *churner, uint64_t key, const char *name) {
+  const uint64_t *words = (const uint64_t *)(churner->client.bytes + REGION / 2);
+  uint64_t length = CHURN_WORDS * 8;
+  int code = cache_get(&churner->client, name, REGION / 2, &length);
+  if (code == HAUL_ENAME || code == HAUL_EBUSY)
+    return;
+  if (code || (words[0] & 255) != key || (words[0] >> 8 & 0xffff) != length / 8)
+    abort();
+  for (uint64_t i = 0; i < length / 8; i++)
+    if (words[i] != words[0])
+      abort();
+  churner->hits++;
+}
+
+static uint64_t churn_key(struct churner *churner, char name[16]) {
+  uint64_t key = next_random(&churner->random) % CHURN_KEYS;
+  snprintf(name, 16, "churn%d", (int)key);
+  return key;
+}
+
+static void *churn_writes(void *argument) {
+  char name[16];
+  for (int i = 0; i < CHURN_ROUNDS; i++) {
+    uint64_t key = churn_key(argument, name);
+    churn_write(argument, key, name);
+  }
+  atomic_fetch_sub(&churn_writers, 1);
+  return NULL;
+}
+
+static void *churn_reads(void *argument) {
+  char name[16];
+  while (atomic_load(&churn_writers) > 0) {
+    uint64_t key = churn_key(argument, name);
+    churn_read(argument, key, name);
+  }
+  return NULL;
+}
+
+static void readers_see_one_put_or_another(void **state) {
+  (void)state;
+  struct churner churners[CHURN_THREADS] = {0};
+  pthread_t threads[CHURN_THREADS];
+  unsigned hits = 0;
+  start(1, 1, 256 * KIB); /* so little room that blocks take each other's place */
+  atomic_store(&churn_writers, CHURN_THREADS / 2);
+  for (uint64_t i = 0; i < CHURN_THREADS; i++) {
+    churners[i].random = test_seed() + i + 1;
+    cache_client_begin(&churners[i].client, t.stores, 1, 1, t.only, REGION);
+    pthread_create(&threads[i], NULL, i % 2 ? churn_writes : churn_reads, &churners[i]);
+  }
+  for (int i = 0; i < CHURN_THREADS; i++) {
+    pthread_join(threads[i], NULL);
+    hits += churners[i].hits;
+    cache_client_end(&churners[i].client);
+  }
+  assert_true(hits > 0);
+  print_message("%u reads of %d puts\n", hits, CHURN_ROUNDS * CHURN_THREADS / 2);
+}
+
+/* The threads of one client share its connection: any of them receives the responses of all. */
+static void *share(void *argument) {
+  struct churner *churner = argument;
+  for (int i = 0; i < CHURN_ROUNDS / 3; i++) {
+    char name[24];
+    uint64_t offset = (churner->random % 16) * 64 * KIB, length = 64 * KIB;
+    snprintf(name, sizeof name, "share%d-%d", (int)(churner->random % 16), i % 5);
+    memset(t.client.bytes + offset, i, 3000);
+    if (cache_put(&t.client, name, offset, 3000, 0))
+      abort();
+    memset(t.client.bytes + offset, 0, 3000);
+    if (cache_get(&t.client, name, offset, &length) || length != 3000 ||
+        t.client.bytes[offset] != (uint8_t)i || t.client.bytes[offset + 2999] != (uint8_t)i)
+      abort();
+  }
+  return NULL;
+}
+
+static void threads_share_a_client(void **state) {
+  (void)state;
+  struct churner churners[CHURN_THREADS] = {0};
+  pthread_t threads[CHURN_THREADS];
+  start(2, 2, 4 * MIB);
+  for (uint64_t i = 0; i < CHURN_THREADS; i++) {
+    churners[i].random = i;
+    pthread_create(&threads[i], NULL, share, &churners[i]);
+  }
+  for (int i = 0; i < CHURN_THREADS; i++)
+    pthread_join(threads[i], NULL);
+}
+
+/* ---- A malformed client ---- */
+
+struct malformed {
+  struct request request;
+  struct request_key keys[REQUEST_KEYS_MAX + 1];
+};
+
+static void send_malformed(haul_peer *peer, uint64_t *random, struct malformed *message) {
+  for (size_t i = 0; i < sizeof *message / 8; i++)
+    ((uint64_t *)message)[i] = next_random(random);
+  message->request.kind = (uint32_t)(next_random(random) % 6);
+  if (next_random(random) % 2) /* plausible counts and keys with absurd numbers */
+    message->request.count = (uint32_t)(next_random(random) % (REQUEST_KEYS_MAX + 2));
+  for (size_t i = 0; i <= REQUEST_KEYS_MAX; i++) {
+    message->keys[i].key_length = (uint16_t)(next_random(random) % 3 ? 1 + i % 190 : 65535);
+    message->keys[i].priority = (int16_t)(next_random(random) % 4) - 1;
+    message->keys[i].seconds %= 100;
+  }
+  size_t keys = message->request.count <= REQUEST_KEYS_MAX + 1 ? message->request.count : 3;
+  size_t length = sizeof message->request + keys * sizeof *message->keys;
+  if (next_random(random) % 4 == 0)
+    length = 1 + next_random(random) % sizeof *message;
+  assert_works(haul_message_send(peer, CACHE_TAG << 48 | next_random(random) >> 16, message, length,
+                                 haul_deadline_in(20 * S)));
+}
+
+static void a_malformed_client_harms_nobody(void **state) {
+  (void)state;
+  struct haul_node_config config = patient_config();
+  static struct malformed message;
+  haul_node *node;
+  haul_peer *peer;
+  haul_remote *remote;
+  uint64_t random = test_seed() | 1;
+  start(1, 1, 4 * MIB);
+  put_pattern("key", 100000, 1);
+  assert_works(cache_pin(&t.client, "key", 3600));
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_peer_connect(node, t.stores[0].address, haul_deadline_in(20 * S), &peer));
+  assert_works(haul_peer_lookup(peer, REGION_NAME, haul_deadline_in(20 * S), &remote));
+  assert_int_equal(haul_remote_rights(remote), HAUL_READ);
+  for (int i = 0; i < (SANITIZED ? 100 : 300); i++) {
+    struct haul_message response;
+    send_malformed(peer, &random, &message);
+    while (haul_message_receive(node, &response, HAUL_NO_WAIT) == 0)
+      haul_message_release(&response);
+  }
+  check_pattern(&t.client, "key", 100000, 1);
+  put_pattern("other", 100000, 2);
+  check_pattern(&t.client, "other", 100000, 2);
+  haul_remote_release(remote);
+  haul_peer_close(peer);
+  haul_node_close(node);
+}
+
+static void a_listing_has_all_keys_each(void *user, const struct haul_cache_entry *entry) {
+  unsigned *seen = user;
+  assert_int_equal(entry->length, 100 + (uint64_t)(entry->key[0] - 'a'));
+  assert_int_equal(entry->priority, HAUL_PRIORITY_NORMAL);
+  *seen |= 1u << (entry->key[0] - 'a');
+}
+
+static void a_listing_has_all_keys(void **state) {
+  (void)state;
+  unsigned seen = 0;
+  start(1, 1, 4 * MIB);
+  put_pattern("a", 100, 1);
+  put_pattern("b", 101, 1);
+  put_pattern("c", 102, 1);
+  assert_works(haul_cache_list(t.client.cache, 0, haul_deadline_in(20 * S),
+                               a_listing_has_all_keys_each, &seen));
+  assert_int_equal(seen, 7);
+  assert_fails(HAUL_ERANGE, haul_cache_list(t.client.cache, 1, haul_deadline_in(20 * S),
+                                            a_listing_has_all_keys_each, &seen));
+}
+
+#define TCP(test)                                                                                  \
+  { #test ", tcp", test, set_up, tear_down, "tcp" }
+#define BOTH(test)                                                                                 \
+  {#test ", best path", test, set_up, tear_down, NULL}, {                                          \
+#test ", tcp", test, set_up, tear_down, "tcp"                                                  \
+  }
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], CACHE_STORE_MODE) == 0)
+    return cache_store_main();
+  const struct CMUnitTest tests[] = {
+      BOTH(an_absent_key_is_named),
+      BOTH(a_block_is_read_as_it_was_put),
+      BOTH(keys_have_any_bytes),
+      BOTH(one_call_takes_many_keys),
+      BOTH(a_replaced_block_is_found_by_all_clients),
+      BOTH(a_room_that_is_too_short_is_refused),
+      BOTH(wrong_arguments_are_refused),
+      TCP(members_are_checked),
+      BOTH(a_passed_deadline_ends_a_call_at_once),
+      BOTH(one_of_two_puts_if_absent_wins),
+      BOTH(the_capacity_is_obeyed),
+      BOTH(a_pinned_block_stays_until_its_lease_ends),
+      BOTH(half_of_the_capacity_can_be_pinned),
+      BOTH(a_killed_store_finds_its_blocks_again),
+      TCP(another_file_is_no_store),
+      BOTH(a_dead_store_loses_what_it_alone_had),
+      BOTH(a_replicated_block_outlives_a_store),
+      TCP(a_hanging_store_is_bypassed),
+      BOTH(readers_see_one_put_or_another),
+      BOTH(threads_share_a_client),
+      BOTH(a_malformed_client_harms_nobody),
+      BOTH(a_listing_has_all_keys),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

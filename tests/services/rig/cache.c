@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT */
+#include "services/rig/cache.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/check.h"
+#include "support/child.h"
+#include "support/owner.h"
+
+#define BOUND (30 * S)
+
+struct brief {
+  char address[160], path[128];
+  uint64_t capacity;
+};
+
+static void must(int code) {
+  if (code == 0)
+    return;
+  fprintf(stderr, "the store: %s (%s)\n", haul_error_last()->text, haul_error_last()->hint);
+  _exit(1);
+}
+
+int cache_store_main(void) {
+  struct brief brief;
+  struct haul_node_config config = patient_config();
+  struct haul_cache_store_config how = HAUL_CACHE_STORE_INIT;
+  haul_node *node;
+  haul_cache_store *store;
+  char byte;
+  child_receive(3, &brief, sizeof brief);
+  how.path = brief.path;
+  how.capacity = brief.capacity;
+  how.blocks = brief.capacity / 4096;
+  must(haul_node_open(&config, &node));
+  must(haul_cache_store_open(node, &how, &store));
+  must(haul_node_listen(node, brief.address));
+  must(haul_node_address(node, 0, brief.address, sizeof brief.address));
+  child_send(3, &brief, sizeof brief, -1);
+  if (read(3, &byte, 1) != 0) /* its end is the end of the test */
+    return 1;
+  haul_cache_store_close(store);
+  haul_node_close(node);
+  return 0;
+}
+
+static void launch(struct cache_store *store, uint64_t capacity) {
+  struct brief brief = {.capacity = capacity};
+  snprintf(brief.address, sizeof brief.address, "%s", store->address);
+  snprintf(brief.path, sizeof brief.path, "%s", store->path);
+  store->pid = child_start(CACHE_STORE_MODE, &store->socket);
+  child_send(store->socket, &brief, sizeof brief, -1);
+  child_receive(store->socket, &brief, sizeof brief);
+  memcpy(store->address, brief.address, sizeof store->address);
+}
+
+void cache_path(char path[128]) {
+  static unsigned number;
+  const char *folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+  snprintf(path, 128, "%s/haul-test-cache-%d-%u", folder, getpid(), number++);
+}
+
+void cache_store_begin(struct cache_store *store, const char *address, uint64_t capacity) {
+  static unsigned number;
+  *store = (struct cache_store){0};
+  cache_path(store->path);
+  if (address)
+    snprintf(store->address, sizeof store->address, "%s", address);
+  else
+    snprintf(store->address, sizeof store->address, "unix://@haul-test-cache-%d-%u", getpid(),
+             number++);
+  launch(store, capacity);
+}
+
+void cache_store_again(struct cache_store *store) {
+  launch(store, 0);
+}
+
+int cache_store_end(struct cache_store *store) {
+  int status = child_end(store->pid, store->socket);
+  store->pid = 0;
+  return status;
+}
+
+void cache_store_kill(struct cache_store *store) {
+  kill(store->pid, SIGKILL);
+  child_end(store->pid, store->socket);
+  store->pid = 0;
+}
+
+void cache_store_forget(struct cache_store *store) {
+  unlink(store->path);
+}
+
+void cache_client_begin(struct cache_client *client, const struct cache_store *stores, size_t count,
+                        unsigned replicas, const char *only, size_t length) {
+  struct haul_node_config node = patient_config();
+  struct haul_cache_config config = HAUL_CACHE_INIT;
+  const struct haul_place host = {HAUL_HOST, 0};
+  const char *members[8];
+  for (size_t i = 0; i < count; i++)
+    members[i] = stores[i].address;
+  config.members = members;
+  config.member_count = count;
+  config.replicas = replicas;
+  config.only = only;
+  config.connect_ns = 10 * S;
+  assert_works(haul_node_open(&node, &client->node));
+  assert_works(haul_cache_open(client->node, &config, &client->cache));
+  assert_works(haul_region_alloc(client->node, host, length, 0, &client->region));
+  assert_works(haul_cache_attach(client->cache, client->region));
+  client->bytes = haul_region_address(client->region);
+}
+
+void cache_client_end(struct cache_client *client) {
+  haul_cache_close(client->cache);
+  haul_region_release(client->region);
+  haul_node_close(client->node);
+  memset(client, 0, sizeof *client);
+}
+
+static struct haul_cache_item item_of(const char *key, uint64_t offset, uint64_t length) {
+  return (struct haul_cache_item){
+      .key = key, .key_length = strlen(key), .offset = offset, .length = length};
+}
+
+int cache_put(struct cache_client *client, const char *key, uint64_t offset, uint64_t length,
+              unsigned flags) {
+  struct haul_cache_item item = item_of(key, offset, length);
+  return haul_cache_put(client->cache, client->region, &item, 1, flags, HAUL_PRIORITY_NORMAL,
+                        haul_deadline_in(BOUND));
+}
+
+int cache_get(struct cache_client *client, const char *key, uint64_t offset, uint64_t *length) {
+  struct haul_cache_item item = item_of(key, offset, *length);
+  int code = haul_cache_get(client->cache, client->region, &item, 1, haul_deadline_in(BOUND));
+  *length = item.length;
+  return code;
+}
+
+int cache_exists(struct cache_client *client, const char *key) {
+  struct haul_cache_item item = item_of(key, 0, 0);
+  return haul_cache_exists(client->cache, &item, 1, haul_deadline_in(BOUND));
+}
+
+int cache_remove(struct cache_client *client, const char *key) {
+  struct haul_cache_item item = item_of(key, 0, 0);
+  return haul_cache_remove(client->cache, &item, 1, haul_deadline_in(BOUND));
+}
+
+int cache_pin(struct cache_client *client, const char *key, unsigned seconds) {
+  struct haul_cache_item item = item_of(key, 0, 0);
+  return haul_cache_pin(client->cache, &item, 1, seconds, haul_deadline_in(BOUND));
+}

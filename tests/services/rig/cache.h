@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ * Stores in processes of their own, and clients of this process. The test's main calls
+ * cache_store_main when its first argument is CACHE_STORE_MODE. */
+#ifndef HAUL_TESTS_SERVICES_RIG_CACHE_H
+#define HAUL_TESTS_SERVICES_RIG_CACHE_H
+
+#include <sys/types.h>
+
+#include <haul/cache.h>
+
+#define CACHE_STORE_MODE "store"
+
+struct cache_store {
+  pid_t pid;
+  int socket;
+  char address[160], path[128];
+};
+
+int cache_store_main(void);
+
+/* Starts a store with a new file, or again with that of `store`. `address` NULL: an abstract
+ * socket. */
+void cache_store_begin(struct cache_store *store, const char *address, uint64_t capacity);
+void cache_store_again(struct cache_store *store);
+int cache_store_end(struct cache_store *store); /* its exit status; the file stays */
+void cache_store_kill(struct cache_store *store);
+void cache_store_forget(struct cache_store *store); /* removes the file */
+
+/* A path in memory, or in /tmp, that is unique to this process. */
+void cache_path(char path[128]);
+
+struct cache_client {
+  haul_node *node;
+  haul_cache *cache;
+  haul_region *region; /* host memory, attached */
+  uint8_t *bytes;
+};
+
+/* `only` is the path that it uses, or NULL. */
+void cache_client_begin(struct cache_client *client, const struct cache_store *stores, size_t count,
+                        unsigned replicas, const char *only, size_t length);
+void cache_client_end(struct cache_client *client);
+
+/* One key: the calls of cache.h for `length` bytes at `offset` of the client's region. */
+int cache_put(struct cache_client *client, const char *key, uint64_t offset, uint64_t length,
+              unsigned flags);
+int cache_get(struct cache_client *client, const char *key, uint64_t offset, uint64_t *length);
+int cache_exists(struct cache_client *client, const char *key);
+int cache_remove(struct cache_client *client, const char *key);
+int cache_pin(struct cache_client *client, const char *key, unsigned seconds);
+
+#endif
