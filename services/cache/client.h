@@ -24,6 +24,7 @@ struct link {
   uint64_t number; /* unique in the client */
   haul_peer *peer;
   haul_remote *remote;
+  double look_ns;             /* estimated time of a small read */
   struct header header;       /* its numbers, checked */
   struct used used[USED_MAX]; /* not reported yet; cache->lock */
   unsigned used_count;

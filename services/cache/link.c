@@ -43,6 +43,17 @@ static int fail_no_store(void) {
               "its region " REGION_NAME " is no store");
 }
 
+static double estimate_look(haul_region *region, haul_remote *remote,
+                            const struct haul_transfer_options *options) {
+  struct haul_path path = {.cost_ns = 0};
+  size_t count = 1;
+  return haul_explain(region, remote, HAUL_OP_READ, sizeof(uint64_t), options, &path, &count) ==
+                     0 &&
+                 path.open
+             ? path.cost_ns
+             : 0;
+}
+
 /* Reads and checks the numbers of the store. */
 static int read_header(struct haul_cache *cache, struct link *link, haul_deadline until) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
@@ -59,6 +70,7 @@ static int read_header(struct haul_cache *cache, struct link *link, haul_deadlin
   code = haul_read(region, link->remote, &piece, 1, &options, NULL);
   if (code == 0)
     memcpy(&link->header, haul_region_address(region), sizeof link->header);
+  link->look_ns = estimate_look(region, link->remote, &options);
   haul_region_release(region);
   if (code == 0 && !header_is_sound(&link->header, haul_remote_length(link->remote)))
     return fail_no_store();
