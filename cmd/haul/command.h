@@ -56,5 +56,6 @@ extern const struct command mount_command;
 extern const struct command key_command;
 extern const struct command top_command;
 extern const struct command trace_command;
+extern const struct command cache_command;
 
 #endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ * What the parts of `haul cache` share. */
+#ifndef HAUL_COMMAND_CACHE_H
+#define HAUL_COMMAND_CACHE_H
+
+#include <stdint.h>
+
+#include "command.h"
+#include "common/log.h"
+#include "common/options.h"
+
+struct cache_values {
+  struct text_list listen;
+  const char *name, *priority, *only;
+  uint64_t capacity;
+  int64_t lease, timeout;
+  unsigned blocks, replicas, ready_fd;
+  int insecure, if_absent, json;
+  struct log_values log;
+};
+
+/* Runs a store until a signal. Returns an exit status. */
+int cache_serve(const struct command *command, const struct cache_values *given, const char *file);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT
+ * haul cache serve: a store until SIGINT, SIGTERM or SIGHUP. Threads of the library do all work;
+ * this one waits for a signal. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <syslog.h>
+#include <unistd.h>
+
+#include <haul/cache.h>
+
+#include "cache.h"
+#include "common/fail.h"
+#include "common/process.h"
+#include "common/session.h"
+#include "common/text.h"
+
+#define LISTEN_DEFAULT "tcp://127.0.0.1:" DEFAULT_PORT
+
+struct server {
+  const struct cache_values *given;
+  const char *file;
+  haul_node *node;
+  haul_cache_store *store;
+  int signals; /* descriptor */
+};
+
+static int open_store(struct server *server) {
+  struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
+  struct haul_cache_store_config store = HAUL_CACHE_STORE_INIT;
+  config.name = server->given->name;
+  config.insecure = server->given->insecure;
+  store.path = server->file;
+  store.capacity = server->given->capacity;
+  store.blocks = server->given->blocks;
+  if (haul_node_open(&config, &server->node))
+    return fail_library("cannot open a node");
+  if (haul_cache_store_open(server->node, &store, &server->store))
+    return fail_library("cannot open the store %s", server->file);
+  return EXIT_DONE;
+}
+
+static int listen_all(const struct server *server) {
+  const struct text_list fallback = {1, {LISTEN_DEFAULT}};
+  const struct text_list *list = server->given->listen.count ? &server->given->listen : &fallback;
+  for (size_t i = 0; i < list->count; i++) {
+    char address[ADDRESS_MAX];
+    if (!address_expand(list->items[i], DEFAULT_PORT, address))
+      return fail_because("write HOST:PORT or unix:///PATH, for example 127.0.0.1:7420",
+                          "cannot listen on '%s': invalid address", list->items[i]);
+    if (haul_node_listen(server->node, address))
+      return fail_library("cannot listen on %s", address);
+  }
+  return EXIT_DONE;
+}
+
+static int announce(const struct server *server) {
+  char address[ADDRESS_MAX];
+  unsigned descriptor = server->given->ready_fd;
+  struct haul_cache_stats stats;
+  if (haul_cache_store_stats(server->store, &stats))
+    return fail_library("cannot examine the store");
+  printf("%llu blocks restored, %llu damaged ones dropped, capacity %s\n",
+         (unsigned long long)stats.restored, (unsigned long long)stats.dropped,
+         size_text(stats.capacity).text);
+  for (size_t i = 0; haul_node_address(server->node, i, address, sizeof(address)) == 0; i++) {
+    printf("listening on %s\n", address);
+    if (descriptor && dprintf((int)descriptor, "%s\n", address) < 0)
+      return fail_system(errno, "cannot write to descriptor %u", descriptor);
+  }
+  if (descriptor)
+    close((int)descriptor);
+  if (fflush(stdout))
+    return fail_system(errno, "cannot write to standard output");
+  return EXIT_DONE;
+}
+
+static int wait_for_signal(const struct server *server) {
+  struct pollfd entry = {server->signals, POLLIN, 0};
+  char text[160];
+  if (TEMP_FAILURE_RETRY(poll(&entry, 1, -1)) < 0)
+    return fail_system(errno, "cannot poll");
+  int status = signals_describe(server->signals, text, sizeof(text));
+  if (status == EXIT_DONE)
+    log_line(LOG_INFO, "ended", text);
+  return status;
+}
+
+int cache_serve(const struct command *command, const struct cache_values *given, const char *file) {
+  struct server server = {.given = given, .file = file};
+  if (given->ready_fd && fcntl((int)given->ready_fd, F_GETFD) < 0)
+    return options_wrong(command, "invalid --ready-fd %u: the descriptor is not open",
+                         given->ready_fd);
+  int status = log_begin(command, &given->log);
+  if (status)
+    return status;
+  server.signals = signals_open(); /* before the node, whose threads inherit the mask */
+  signals_explain_fatal("cache");
+  status = server.signals < 0 ? EXIT_FAILED : open_store(&server);
+  if (status == EXIT_DONE)
+    status = listen_all(&server);
+  if (status == EXIT_DONE)
+    status = announce(&server);
+  if (status == EXIT_DONE) {
+    service_notify("READY=1");
+    status = wait_for_signal(&server);
+    service_notify("STOPPING=1");
+  }
+  haul_cache_store_close(server.store);
+  haul_node_close(server.node);
+  if (server.signals >= 0)
+    close(server.signals);
+  return status;
+}
