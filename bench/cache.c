@@ -108,7 +108,7 @@ static void use_cache(haul_node *node, const char *address, haul_region *region)
   config.members = &address;
   config.member_count = 1;
   config.only = given.path;
-  must(haul_cache_open(node, &config, &cache), "open");
+  must(haul_cache_open(node, &config, HAUL_NO_WAIT, &cache), "open");
   must(haul_cache_attach(cache, region), "attach");
   do {
     began = now_ns();

@@ -32,6 +32,8 @@ static const struct option_spec options[] = {
      "serve: listen on this address; repeatable (default: tcp://127.0.0.1:" DEFAULT_PORT ")"},
     {"name", OPTION_TEXT, offsetof(struct cache_values, name), "NAME",
      "serve: set the name of this node for peers"},
+    {"register", OPTION_TEXT, offsetof(struct cache_values, directory), "DIRECTORY",
+     "serve: register this node in etcd://HOST[:PORT]/PREFIX, which is then the NODES of clients"},
     {"insecure", OPTION_FLAG, offsetof(struct cache_values, insecure), NULL,
      "serve: listen on network addresses without a key"},
     {"ready-fd", OPTION_COUNT, offsetof(struct cache_values, ready_fd), "N",
@@ -63,12 +65,15 @@ struct client {
   haul_node *node;
   haul_cache *cache;
   haul_deadline until;
+  char directory[ADDRESS_MAX]; /* or */
   size_t count;
   char addresses[LIST_MAX][ADDRESS_MAX];
 };
 
-/* Splits NODE[,NODE...]. */
+/* Splits NODE[,NODE...], or copies the address of a directory. */
 static int parse_nodes(const struct command *command, struct client *client, const char *text) {
+  if (directory_parse(text, client->directory))
+    return EXIT_DONE;
   while (*text) {
     char node[ADDRESS_MAX];
     size_t length = strcspn(text, ",");
@@ -92,17 +97,18 @@ static int client_open(struct client *client) {
   const char *members[LIST_MAX];
   for (size_t i = 0; i < client->count; i++)
     members[i] = client->addresses[i];
+  client->until = haul_deadline_in(given.timeout ? given.timeout : TIMEOUT_NS);
   client->node = open_client_node();
   if (!client->node)
     return EXIT_FAILED;
   config.members = members;
   config.member_count = client->count;
+  config.directory = client->count ? NULL : client->directory;
   config.replicas = given.replicas;
   config.only = given.only;
   config.connect_ns = INT64_C(5000000000);
-  if (haul_cache_open(client->node, &config, &client->cache))
+  if (haul_cache_open(client->node, &config, client->until, &client->cache))
     return fail_library("cannot use the nodes %s", client->nodes);
-  client->until = haul_deadline_in(given.timeout ? given.timeout : TIMEOUT_NS);
   return EXIT_DONE;
 }
 
@@ -306,11 +312,9 @@ static void print_entry(void *user, const struct haul_cache_entry *entry) {
 
 static int list_all(struct client *client, struct listing *listing) {
   int status = EXIT_DONE;
-  for (unsigned i = 0; i < client->count; i++) {
-    listing->node = haul_cache_member(client->cache, i);
+  for (unsigned i = 0; (listing->node = haul_cache_member(client->cache, i)); i++)
     if (haul_cache_list(client->cache, i, client->until, print_entry, listing))
       status = fail_library("cannot list all keys");
-  }
   return status;
 }
 
@@ -367,7 +371,7 @@ static int run_stat(struct client *client) {
     table = table_begin("lrrrrrrr", "NODE", "CAPACITY", "USED", "PINNED", "BLOCKS", "PUTS",
                         "EVICTIONS", "DROPPED");
   }
-  for (unsigned i = 0; i < client->count; i++) {
+  for (unsigned i = 0; haul_cache_member(client->cache, i); i++) {
     struct haul_cache_stats stats;
     if (haul_cache_stat(client->cache, i, client->until, &stats))
       status = fail_library("cannot examine all stores");

@@ -11,7 +11,7 @@
 
 struct cache_values {
   struct text_list listen;
-  const char *name, *priority, *only;
+  const char *name, *directory, *priority, *only;
   uint64_t capacity;
   int64_t lease, timeout;
   unsigned blocks, replicas, ready_fd;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <haul/cache.h>
+#include <haul/directory.h>
 
 #include "cache.h"
 #include "common/fail.h"
@@ -16,6 +17,7 @@
 #include "common/session.h"
 #include "common/text.h"
 
+#define REGISTER_NS    INT64_C(30000000000)
 #define LISTEN_DEFAULT "tcp://127.0.0.1:" DEFAULT_PORT
 
 struct server {
@@ -52,6 +54,13 @@ static int listen_all(const struct server *server) {
     if (haul_node_listen(server->node, address))
       return fail_library("cannot listen on %s", address);
   }
+  return EXIT_DONE;
+}
+
+static int register_node(const struct server *server) {
+  const char *directory = server->given->directory;
+  if (directory && haul_node_register(server->node, directory, NULL, haul_deadline_in(REGISTER_NS)))
+    return fail_library("cannot register in %s", directory);
   return EXIT_DONE;
 }
 
@@ -100,6 +109,8 @@ int cache_serve(const struct command *command, const struct cache_values *given,
   status = server.signals < 0 ? EXIT_FAILED : open_store(&server);
   if (status == EXIT_DONE)
     status = listen_all(&server);
+  if (status == EXIT_DONE)
+    status = register_node(&server);
   if (status == EXIT_DONE)
     status = announce(&server);
   if (status == EXIT_DONE) {

@@ -67,20 +67,24 @@ struct haul_cache_config {
    * the same texts, in any order. Copied. */
   const char *const *members;
   size_t member_count;
-  unsigned replicas;  /* stores that get each block; 0: 1 */
-  int64_t connect_ns; /* longest time to connect to a store; a store that cannot be reached is
-                         skipped for a second, then longer; 0: 1 s */
-  const char *only;   /* use only this path ("tcp"); NULL: the best one */
+  const char *directory; /* or, without members, the nodes with stores in etcd://HOST/PREFIX
+                            (directory.h), placed by their names */
+  unsigned replicas;     /* stores that get each block; 0: 1 */
+  int64_t connect_ns;    /* longest time to connect to a store; a store that cannot be reached is
+                            skipped for a second, then longer; 0: 1 s */
+  const char *only;      /* use only this path ("tcp"); NULL: the best one */
 };
 #define HAUL_CACHE_INIT                                                                            \
-  { sizeof(struct haul_cache_config), NULL, 0, 0, 0, NULL }
+  { sizeof(struct haul_cache_config), NULL, 0, NULL, 0, 0, NULL }
 
 /* Opens a client, which connects at first use. From now on it receives the messages of the node,
  * which nobody else may receive, and which has no store. All regions given to it belong to the
- * node; memory of another node is wrapped again. Release with haul_cache_close, before the node.
- * HAUL_EADDRESS: no member, too many, or the same one twice. */
+ * node; memory of another node is wrapped again. Blocks for the directory alone, which is read
+ * once: open another client to see new stores. Release with haul_cache_close, before the node.
+ * HAUL_EADDRESS: no member, too many, or the same one twice. HAUL_ENAME: the directory has none.
+ * Others as of haul_directory_next. */
 HAUL_API int haul_cache_open(haul_node *node, const struct haul_cache_config *config,
-                             haul_cache **cache);
+                             haul_deadline until, haul_cache **cache);
 HAUL_API void haul_cache_close(haul_cache *cache);
 
 /* The address of a member by its number, as configured; NULL: there is none. */

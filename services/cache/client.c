@@ -63,14 +63,8 @@ static void free_all(struct haul_cache *cache) {
   free(cache);
 }
 
-int haul_cache_open(haul_node *node, const struct haul_cache_config *config, haul_cache **out) {
+static int open_cache(haul_node *node, const struct haul_cache_config *config, haul_cache **out) {
   pthread_condattr_t attributes;
-  if (!node || !config || config->size != sizeof *config || !out ||
-      (!config->members && config->member_count > 0))
-    return fail(HAUL_EINVAL, OPEN, NULL, "start from HAUL_CACHE_INIT",
-                "node, config, its members or cache is NULL, or its size is wrong");
-  if (config->member_count == 0 || config->member_count > HAUL_CACHE_MEMBERS_MAX)
-    return fail_members(NULL, "there are no members, or too many");
   struct haul_cache *cache = allocate(config);
   if (!cache)
     return fail_memory(OPEN);
@@ -89,6 +83,38 @@ int haul_cache_open(haul_node *node, const struct haul_cache_config *config, hau
   }
   *out = cache;
   return 0;
+}
+
+/* The same configuration with the members of the directory. */
+static int open_directory(haul_node *node, const struct haul_cache_config *config,
+                          haul_deadline until, haul_cache **out) {
+  struct haul_cache_config found = *config;
+  const char *members[HAUL_CACHE_MEMBERS_MAX];
+  struct member_list *list = calloc(1, sizeof *list);
+  if (!list)
+    return fail_memory(OPEN);
+  int code = members_find(node, config->directory, until, list);
+  for (size_t i = 0; i < list->count; i++)
+    members[i] = list->addresses[i];
+  found.members = members;
+  found.member_count = list->count;
+  if (code == 0)
+    code = open_cache(node, &found, out);
+  free(list);
+  return code;
+}
+
+int haul_cache_open(haul_node *node, const struct haul_cache_config *config, haul_deadline until,
+                    haul_cache **out) {
+  if (!node || !config || config->size != sizeof *config || !out ||
+      (!config->members && config->member_count > 0))
+    return fail(HAUL_EINVAL, OPEN, NULL, "start from HAUL_CACHE_INIT",
+                "node, config, its members or cache is NULL, or its size is wrong");
+  if (config->member_count == 0 && config->directory)
+    return open_directory(node, config, until, out);
+  if (config->member_count == 0 || config->member_count > HAUL_CACHE_MEMBERS_MAX)
+    return fail_members(NULL, "there are no members, or too many");
+  return open_cache(node, config, out);
 }
 
 static void release_batches(struct haul_cache *cache) {

@@ -87,6 +87,15 @@ struct haul_cache {
   struct batch *batches; /* unused ones */
 };
 
+/* ---- directory.c ---- */
+
+struct member_list {
+  size_t count;
+  char addresses[HAUL_CACHE_MEMBERS_MAX][ADDRESS_MAX];
+};
+int members_find(haul_node *node, const char *directory, haul_deadline until,
+                 struct member_list *list);
+
 /* ---- link.c ---- */
 
 /* Connects the member, unless it is or it failed a moment ago. Release with link_put. */

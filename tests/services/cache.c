@@ -238,10 +238,10 @@ static void members_are_checked(void **state) {
   haul_node *node;
   haul_cache *cache;
   assert_works(haul_node_open(&node_config, &node));
-  assert_fails(HAUL_EADDRESS, haul_cache_open(node, &config, &cache));
+  assert_fails(HAUL_EADDRESS, haul_cache_open(node, &config, HAUL_NO_WAIT, &cache));
   config.members = twice;
   config.member_count = 2;
-  assert_fails(HAUL_EADDRESS, haul_cache_open(node, &config, &cache));
+  assert_fails(HAUL_EADDRESS, haul_cache_open(node, &config, HAUL_NO_WAIT, &cache));
   haul_node_close(node);
 }
 

@@ -111,7 +111,7 @@ void cache_client_begin(struct cache_client *client, const struct cache_store *s
   config.only = only;
   config.connect_ns = 10 * S;
   assert_works(haul_node_open(&node, &client->node));
-  assert_works(haul_cache_open(client->node, &config, &client->cache));
+  assert_works(haul_cache_open(client->node, &config, HAUL_NO_WAIT, &client->cache));
   assert_works(haul_region_alloc(client->node, host, length, 0, &client->region));
   assert_works(haul_cache_attach(client->cache, client->region));
   client->bytes = haul_region_address(client->region);

@@ -1,0 +1,158 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# haul cache: stores, blocks, restarts, and stores by their names in etcd.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+random_file "$work/block" 3000001
+random_file "$work/other" 70000
+
+# serve_cache NAME OPTION…: starts a store in $work/NAME; sets $server and $address.
+serve_cache() {
+  "$HAUL" cache serve "$work/$1" --listen "unix://$work/$1.sock" "${@:2}" >"$work/$1.out" 2>"$work/$1.err" &
+  server=$!
+  processes+=("$server")
+  address=unix://$work/$1.sock
+  await grep -q "^listening on " "$work/$1.out" || {
+    cat "$work/$1.out" "$work/$1.err"
+    failed "haul cache serve $*"
+  }
+}
+
+section "a store"
+expect 1 "a new one without a capacity" "$HAUL" cache serve "$work/none"
+complains_briefly
+complains "capacity"
+holds "no file is left" test ! -e "$work/none"
+serve_cache one --capacity 16M
+one=$server
+expect 0 "put" "$HAUL" cache put "$address" first "$work/block"
+says "^put first (2.86 MiB) at $address, 1 of 1 replicas$"
+expect 0 "get" "$HAUL" cache get "$address" first "$work/copy"
+holds "the bytes are the same" cmp "$work/block" "$work/copy"
+expect 0 "put from a pipe" sh -c "cat '$work/other' | '$HAUL' cache put $address second - --json"
+is_json
+holds_json "the report names key, size and node" \
+  "it == {'key': 'second', 'bytes': 70000, 'node': '$address', 'replicas': 1}"
+"$HAUL" cache get "$address" second - 2>"$work/err" | cmp -s - "$work/other"
+holds "get to a pipe writes only the bytes" test "${PIPESTATUS[1]}" = 0
+expect 1 "put if absent of a key that exists" "$HAUL" cache put "$address" first "$work/other" --if-absent
+complains_briefly
+expect 0 "get" "$HAUL" cache get "$address" first "$work/copy"
+holds "the block is as before" cmp "$work/block" "$work/copy"
+expect 0 "replace it" "$HAUL" cache put "$address" first "$work/other" --priority high --lease 3600
+expect 0 "get" "$HAUL" cache get "$address" first "$work/copy" --json
+holds_json "the report has its new size" 'it["bytes"] == 70000'
+holds "the block is the new one" cmp "$work/other" "$work/copy"
+
+section "lists"
+expect 0 "ls" "$HAUL" cache ls "$address"
+says "^first  *68.36 KiB  *high  *$address$"
+expect 0 "in JSON" "$HAUL" cache ls "$address" --json
+holds_json "it has both keys" 'sorted(b["key"] for b in it["blocks"]) == ["first", "second"]'
+expect 0 "stat" "$HAUL" cache stat "$address" --json
+holds_json "it counts" \
+  'it["stores"][0]["blocks"] == 2 and it["stores"][0]["pinned"] == 73728 and it["stores"][0]["puts"] == 3'
+expect 0 "stat as a table" "$HAUL" cache stat "$address"
+says "^NODE  *CAPACITY  *USED"
+expect 0 "end the pin" "$HAUL" cache pin "$address" first
+expect 0 "stat" "$HAUL" cache stat "$address" --json
+holds_json "nothing is pinned" 'it["stores"][0]["pinned"] == 0'
+
+section "failures"
+expect 1 "get of an absent key" "$HAUL" cache get "$address" nothing "$work/nothing"
+complains_briefly
+complains "nothing"
+holds "no file is left" test ! -e "$work/nothing"
+expect 1 "put of an absent file" "$HAUL" cache put "$address" key "$work/absent"
+complains_briefly
+expect 1 "put of an empty file" "$HAUL" cache put "$address" key /dev/null
+complains_briefly
+random_file "$work/large" 17000000
+expect 1 "put of a block beyond the capacity" "$HAUL" cache put "$address" key "$work/large"
+complains_briefly
+expect 1 "a store whose file another one has" "$HAUL" cache serve "$work/one" --listen "unix://$work/two.sock"
+complains_briefly
+complains "another process"
+expect 2 "an unknown action" "$HAUL" cache steal "$address"
+expect 2 "too few operands" "$HAUL" cache put "$address" key
+expect 2 "too many operands" "$HAUL" cache ls "$address" key
+expect 2 "an invalid priority" "$HAUL" cache put "$address" key "$work/other" --priority urgent
+expect 2 "an invalid node" "$HAUL" cache ls "$address,,$address"
+expect 1 "the same node twice" "$HAUL" cache ls "$address,$address"
+complains_briefly
+
+section "removal"
+expect 0 "rm" "$HAUL" cache rm "$address" second
+expect 1 "again" "$HAUL" cache rm "$address" second
+complains_briefly
+
+section "restarts"
+kill -KILL "$one"
+wait "$one" 2>/dev/null
+expect 1 "get from a store that is gone" "$HAUL" cache get "$address" first "$work/copy"
+complains_briefly
+complains "$address"
+serve_cache one
+holds "it tells what it has" grep -q "^1 blocks restored, 0 damaged ones dropped" "$work/one.out"
+expect 0 "get" "$HAUL" cache get "$address" first "$work/copy"
+holds "the bytes are the same" cmp "$work/other" "$work/copy"
+kill "$server"
+wait "$server"
+holds "SIGTERM ends it with status 0" test $? = 0
+
+section "several stores"
+serve_cache a --capacity 16M
+a=$address
+serve_cache b --capacity 16M
+expect 0 "put with two replicas" "$HAUL" cache put "$a,$address" both "$work/block" --replicas 2
+says "2 of 2 replicas"
+for node in "$a" "$address"; do
+  expect 0 "get from $node" "$HAUL" cache get "$node" both "$work/copy"
+  holds "the bytes are the same" cmp "$work/block" "$work/copy"
+done
+
+section "idle"
+ticks() { awk '{ print $14 + $15 }' "/proc/$server/stat"; }
+before=$(ticks)
+sleep 2
+holds "an idle store uses no processor time" test "$(($(ticks) - before))" -le 1
+
+section "names in etcd"
+if ! command -v etcd >/dev/null; then
+  skipped "stores in a directory: etcd is missing (tools/deps installs it)"
+  finish
+fi
+for port in $(shuf -i 20000-30000 -n 20); do
+  (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+done
+etcd --data-dir "$work/etcd" --unsafe-no-fsync \
+  --listen-client-urls "http://127.0.0.1:$port" --advertise-client-urls "http://127.0.0.1:$port" \
+  --listen-peer-urls "http://127.0.0.1:$((port + 1))" \
+  --initial-advertise-peer-urls "http://127.0.0.1:$((port + 1))" \
+  --initial-cluster "default=http://127.0.0.1:$((port + 1))" >"$work/etcd.log" 2>&1 &
+processes+=("$!")
+directory=etcd://127.0.0.1:$port/cluster
+if ! "$HAUL" ls "$directory" --timeout 1 >/dev/null 2>&1 && ! await "$HAUL" ls "$directory" --timeout 1; then
+  if grep -q "without directories" <("$HAUL" ls "$directory" 2>&1); then
+    skipped "stores in a directory: this haul has none"
+  else
+    failed "etcd, or haul ls of it"
+  fi
+  finish
+fi
+expect 1 "a directory without stores" "$HAUL" cache ls "$directory"
+complains_briefly
+serve_cache c --capacity 16M --name node/c --register "$directory"
+serve_cache d --capacity 16M --name d --register "$directory"
+expect 0 "put" "$HAUL" cache put "$directory" named "$work/block" --replicas 2
+says "2 of 2 replicas"
+expect 0 "get" "$HAUL" cache get "$directory" named "$work/copy"
+holds "the bytes are the same" cmp "$work/block" "$work/copy"
+expect 0 "stat" "$HAUL" cache stat "$directory" --json
+holds_json "both are there" \
+  "sorted(s['node'] for s in it['stores']) == ['$directory/d', '$directory/node%2Fc']"
+
+finish

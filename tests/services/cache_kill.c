@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT
+ * Stores that are killed at random moments, in the midst of puts, and started again: no reader ever
+ * gets wrong bytes, and no block that had two replicas is lost. One store is away at a time.
+ *
+ *   cache_kill [OPERATIONS] */
+#include "support/check.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "services/rig/cache.h"
+#include "support/owner.h"
+
+#define STORES   4
+#define WORKERS  3
+#define KEYS     600 /* with one content each */
+#define CHANGING 20  /* with another content at each put */
+#define BLOCK    ((uint64_t)40 << 10)
+#define CAPACITY ((uint64_t)64 << 20)
+#define REGION   (4 * BLOCK)
+#define PAUSE_US 50000 /* at most, between two kills */
+#define BOUND    (20 * S)
+
+static struct {
+  struct cache_store stores[STORES];
+  unsigned operations; /* of each worker */
+  atomic_uint working, done, failures;
+  atomic_bool replicated[KEYS];
+} t = {.operations = SANITIZED ? 700 : 2500};
+
+static uint64_t length_of(uint64_t key) {
+  uint64_t state = key + 1;
+  next_random(&state);
+  return 1 + next_random(&state) % BLOCK;
+}
+
+static void name_of(uint64_t key, bool changing, char name[32]) {
+  snprintf(name, 32, "%s-%d", changing ? "changing" : "key", (int)key);
+}
+
+static void put_key(struct cache_client *client, uint64_t key) {
+  char name[32];
+  struct haul_cache_item item = {.key = name, .length = length_of(key)};
+  name_of(key, false, name);
+  item.key_length = strlen(name);
+  pattern_fill(client->bytes, item.length, key);
+  int code = haul_cache_put(client->cache, client->region, &item, 1, 0, HAUL_PRIORITY_NORMAL,
+                            haul_deadline_in(BOUND));
+  if (code)
+    atomic_fetch_add(&t.failures, 1);
+  else if (item.replicas == 2)
+    atomic_store(&t.replicated[key], true);
+}
+
+/* All words of a changing block are the same, and tell key and length. */
+static void put_changing(struct cache_client *client, uint64_t key, uint64_t *random) {
+  char name[32];
+  uint64_t *words = (uint64_t *)client->bytes;
+  uint64_t count = 1 + next_random(random) % (BLOCK / 8);
+  uint64_t value = next_random(random) << 24 | count << 8 | key;
+  name_of(key, true, name);
+  for (uint64_t i = 0; i < count; i++)
+    words[i] = value;
+  if (cache_put(client, name, 0, count * 8, 0))
+    atomic_fetch_add(&t.failures, 1);
+}
+
+static int get_key(struct cache_client *client, uint64_t key) {
+  char name[32];
+  uint64_t length = BLOCK;
+  name_of(key, false, name);
+  int code = cache_get(client, name, BLOCK, &length);
+  if (code)
+    return code;
+  if (length != length_of(key))
+    abort();
+  pattern_check(client->bytes + BLOCK, length, key);
+  return 0;
+}
+
+static void get_changing(struct cache_client *client, uint64_t key) {
+  char name[32];
+  const uint64_t *words = (const uint64_t *)(client->bytes + BLOCK);
+  uint64_t length = BLOCK;
+  name_of(key, true, name);
+  if (cache_get(client, name, BLOCK, &length))
+    return;
+  if ((words[0] & 255) != key || (words[0] >> 8 & 0xffff) != length / 8)
+    abort();
+  for (uint64_t i = 0; i < length / 8; i++)
+    if (words[i] != words[0])
+      abort();
+}
+
+static void *work(void *argument) {
+  uint64_t random = (uint64_t)(uintptr_t)argument;
+  struct cache_client client;
+  cache_client_begin(&client, t.stores, STORES, 2, NULL, REGION);
+  for (unsigned i = 0; i < t.operations; i++) {
+    uint64_t what = next_random(&random) % 8, key = next_random(&random);
+    if (what < 3)
+      put_key(&client, key % KEYS);
+    else if (what < 4)
+      put_changing(&client, key % CHANGING, &random);
+    else if (what < 7)
+      get_key(&client, key % KEYS);
+    else
+      get_changing(&client, key % CHANGING);
+    atomic_fetch_add(&t.done, 1);
+  }
+  cache_client_end(&client);
+  atomic_fetch_sub(&t.working, 1);
+  return NULL;
+}
+
+static void check_all(void) {
+  struct cache_client client;
+  unsigned checked = 0;
+  cache_client_begin(&client, t.stores, STORES, 2, NULL, REGION);
+  for (unsigned m = 0; m < STORES; m++) {
+    struct haul_cache_stats stats;
+    assert_works(haul_cache_stat(client.cache, m, haul_deadline_in(BOUND), &stats));
+    assert_int_equal(stats.evictions, 0);
+  }
+  for (uint64_t key = 0; key < KEYS; key++)
+    if (atomic_load(&t.replicated[key])) {
+      assert_works(get_key(&client, key));
+      checked++;
+    }
+  assert_true(checked > 0);
+  print_message("%u replicated blocks are there\n", checked);
+  cache_client_end(&client);
+}
+
+static void killed_stores_lose_no_replicated_block(void **state) {
+  (void)state;
+  pthread_t threads[WORKERS];
+  uint64_t random = test_seed() | 1;
+  unsigned kills = 0;
+  for (int i = 0; i < STORES; i++)
+    cache_store_begin(&t.stores[i], NULL, CAPACITY);
+  atomic_store(&t.working, WORKERS);
+  for (int i = 0; i < WORKERS; i++)
+    pthread_create(&threads[i], NULL, work, (void *)(uintptr_t)(next_random(&random) | 1));
+  while (atomic_load(&t.working) > 0) {
+    usleep((useconds_t)(next_random(&random) % PAUSE_US));
+    struct cache_store *store = &t.stores[next_random(&random) % STORES];
+    cache_store_kill(store);
+    usleep((useconds_t)(next_random(&random) % PAUSE_US));
+    cache_store_again(store);
+    kills++;
+  }
+  for (int i = 0; i < WORKERS; i++)
+    pthread_join(threads[i], NULL);
+  print_message("%u operations, %u kills, %u puts failed\n", atomic_load(&t.done), kills,
+                atomic_load(&t.failures));
+  assert_true(kills > 0);
+  check_all();
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  for (int i = 0; i < STORES; i++) {
+    if (t.stores[i].pid)
+      assert_int_equal(cache_store_end(&t.stores[i]), 0);
+    if (*t.stores[i].path)
+      cache_store_forget(&t.stores[i]);
+  }
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], CACHE_STORE_MODE) == 0)
+    return cache_store_main();
+  if (argc > 1)
+    t.operations = (unsigned)strtoul(argv[1], NULL, 10) / WORKERS;
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(killed_stores_lose_no_replicated_block, tear_down),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
