@@ -70,9 +70,9 @@ struct haul_cache_config {
   const char *directory; /* or, without members, the nodes with stores in etcd://HOST/PREFIX
                             (directory.h), placed by their names */
   unsigned replicas;     /* stores that get each block; 0: 1 */
-  int64_t connect_ns;    /* longest time to connect to a store; a store that cannot be reached is
-                            skipped for a second, then longer; 0: 1 s */
-  const char *only;      /* use only this path ("tcp"); NULL: the best one */
+  int64_t connect_ns; /* longest time to connect to a store; one that cannot be reached is skipped
+                      for ten times as long as that took; 0: 1 s */
+  const char *only;   /* use only this path ("tcp"); NULL: the best one */
 };
 #define HAUL_CACHE_INIT                                                                            \
   { sizeof(struct haul_cache_config), NULL, 0, NULL, 0, 0, NULL }

@@ -37,7 +37,7 @@ struct member {
   /* cache->lock */
   struct link *link;
   bool connecting;
-  int64_t retry_at, backoff;
+  int64_t retry_at;
   int code; /* of the last failure to connect */
   char reason[192];
 };

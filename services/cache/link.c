@@ -6,8 +6,9 @@
 #include "cache/client.h"
 #include "common/fail.h"
 
-#define BACKOFF_LEAST HAUL_SECOND
-#define BACKOFF_MOST  (30 * HAUL_SECOND)
+#define PAUSE_FACTOR 10 /* a store that cannot be reached takes a tenth of the time at most */
+#define PAUSE_LEAST  (10 * HAUL_MILLISECOND)
+#define PAUSE_HUNG   HAUL_SECOND
 
 bool is_link_failure(int code) {
   switch (code) {
@@ -99,7 +100,7 @@ static int connect_link(struct haul_cache *cache, const char *address, haul_dead
 /* Holds the lock, but for the time of connecting. */
 static int connect_member(struct haul_cache *cache, struct member *member, haul_deadline until,
                           struct link **out) {
-  haul_deadline limit = haul_deadline_in(cache->connect_ns);
+  haul_deadline began = haul_deadline_in(0), limit = haul_deadline_in(cache->connect_ns);
   member->connecting = true;
   pthread_mutex_unlock(&cache->lock);
   int code = connect_link(cache, member->address, limit < until ? limit : until, out);
@@ -109,16 +110,13 @@ static int connect_member(struct haul_cache *cache, struct member *member, haul_
   if (code == 0) {
     member->link = *out;
     member->link->number = ++cache->next_link;
-    member->backoff = 0;
     return 0;
   }
   member->code = code;
   snprintf(member->reason, sizeof member->reason, "%s", haul_error_last()->text);
   if (code != HAUL_ETIMEDOUT || limit < until) { /* the caller's deadline says nothing about it */
-    member->backoff = member->backoff ? member->backoff * 2 : BACKOFF_LEAST;
-    if (member->backoff > BACKOFF_MOST)
-      member->backoff = BACKOFF_MOST;
-    member->retry_at = haul_deadline_in(member->backoff);
+    int64_t pause = (haul_deadline_in(0) - began) * PAUSE_FACTOR;
+    member->retry_at = haul_deadline_in(pause > PAUSE_LEAST ? pause : PAUSE_LEAST);
   }
   return code;
 }
@@ -170,7 +168,7 @@ void link_failed(struct haul_cache *cache, unsigned number, struct link *link, i
     member->code = code;
     snprintf(member->reason, sizeof member->reason, "%s", reason);
     if (code == HAUL_ETIMEDOUT) /* it hangs; otherwise connecting shows whether it is there */
-      member->retry_at = haul_deadline_in(BACKOFF_LEAST);
+      member->retry_at = haul_deadline_in(PAUSE_HUNG);
   }
   pthread_mutex_unlock(&cache->lock);
   if (unused)

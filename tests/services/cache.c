@@ -480,7 +480,7 @@ static void a_dead_store_loses_what_it_alone_had(void **state) {
   }
 }
 
-/* The client connects again after a second. */
+/* The client connects again after a pause. */
 static void await_store(unsigned member) {
   struct haul_cache_stats stats;
   while (haul_cache_stat(t.client.cache, member, haul_deadline_in(20 * S), &stats))
