@@ -11,12 +11,15 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/fail.h"
 
 #define OPEN  "haul_cache_store_open"
 #define STATS "haul_cache_store_stats"
+
+#define LOCK_NS HAUL_SECOND
 
 int64_t cache_now(void) {
   return haul_deadline_in(0);
@@ -72,11 +75,24 @@ static int check_owner(const char *path, const struct stat *status) {
   return 0;
 }
 
+/* Peers that are reading a process which was killed keep its memory, and with it the lock, for a
+ * moment. */
+static bool lock_file(int file) {
+  const struct timespec pause = {0, 10 * HAUL_MILLISECOND};
+  haul_deadline until = haul_deadline_in(LOCK_NS);
+  while (flock(file, LOCK_EX | LOCK_NB)) {
+    if (haul_deadline_in(0) >= until)
+      return false;
+    nanosleep(&pause, NULL);
+  }
+  return true;
+}
+
 static int open_file(struct haul_cache_store *store, const char *path, struct stat *status) {
   store->file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (store->file < 0)
     return fail_file(path, "open", "name a file that this user may create and write");
-  if (flock(store->file, LOCK_EX | LOCK_NB))
+  if (!lock_file(store->file))
     return fail(HAUL_EBUSY, OPEN, path, "give each store a file of its own",
                 "another process has this store open");
   if (fstat(store->file, status))
