@@ -28,6 +28,16 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "region and messages a
 #define SLOTS_MAX    (UINT64_C(1) << 28)
 #define UNITS_MAX    (UINT64_C(1) << 31)
 
+/* Orders all earlier accesses before all later ones, as other processes and devices see them. The
+ * thread sanitizer does not model fences, nor see other processes' accesses. */
+static inline void full_fence(void) {
+#ifdef __SANITIZE_THREAD__
+  atomic_signal_fence(memory_order_seq_cst);
+#else
+  atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
 /* The counters change without a sequence number: each is one word. */
 struct header {
   _Atomic uint64_t magic; /* stored last */

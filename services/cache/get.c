@@ -300,7 +300,7 @@ static void read_blocks(struct batch *batch, struct get *get) {
       batch->wants[i].stage = VERIFY;
   /* A block that was read before its sequence number is still the same had not been overwritten:
    * the fence orders the copies of both reads where this processor makes them. */
-  atomic_thread_fence(memory_order_seq_cst);
+  full_fence();
   read_stage(batch, VERIFY, batch->scratch, false);
   check_blocks(batch, get);
 }

@@ -107,7 +107,7 @@ int index_pin(struct index *index, uint32_t slot, int64_t until, int64_t now) {
  * another block. Pairs with the reader's second look at the number. */
 static void slot_begin(struct slot *slot) {
   atomic_store_explicit(&slot->sequence, sequence_of(slot) + 1, memory_order_relaxed);
-  atomic_thread_fence(memory_order_seq_cst);
+  full_fence();
 }
 
 static void slot_end(struct slot *slot) {

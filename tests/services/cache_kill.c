@@ -96,23 +96,27 @@ static void get_changing(struct cache_client *client, uint64_t key) {
       abort();
 }
 
-static void *work(void *argument) {
-  uint64_t random = (uint64_t)(uintptr_t)argument;
+struct worker {
   struct cache_client client;
-  cache_client_begin(&client, t.stores, STORES, 2, NULL, REGION);
+  uint64_t random;
+  pthread_t thread;
+};
+
+static void *work(void *argument) {
+  struct worker *worker = argument;
+  struct cache_client *client = &worker->client;
   for (unsigned i = 0; i < t.operations; i++) {
-    uint64_t what = next_random(&random) % 8, key = next_random(&random);
+    uint64_t what = next_random(&worker->random) % 8, key = next_random(&worker->random);
     if (what < 3)
-      put_key(&client, key % KEYS);
+      put_key(client, key % KEYS);
     else if (what < 4)
-      put_changing(&client, key % CHANGING, &random);
+      put_changing(client, key % CHANGING, &worker->random);
     else if (what < 7)
-      get_key(&client, key % KEYS);
+      get_key(client, key % KEYS);
     else
-      get_changing(&client, key % CHANGING);
+      get_changing(client, key % CHANGING);
     atomic_fetch_add(&t.done, 1);
   }
-  cache_client_end(&client);
   atomic_fetch_sub(&t.working, 1);
   return NULL;
 }
@@ -138,14 +142,17 @@ static void check_all(void) {
 
 static void killed_stores_lose_no_replicated_block(void **state) {
   (void)state;
-  pthread_t threads[WORKERS];
+  struct worker workers[WORKERS];
   uint64_t random = test_seed() | 1;
   unsigned kills = 0;
   for (int i = 0; i < STORES; i++)
     cache_store_begin(&t.stores[i], NULL, CAPACITY);
   atomic_store(&t.working, WORKERS);
-  for (int i = 0; i < WORKERS; i++)
-    pthread_create(&threads[i], NULL, work, (void *)(uintptr_t)(next_random(&random) | 1));
+  for (int i = 0; i < WORKERS; i++) {
+    cache_client_begin(&workers[i].client, t.stores, STORES, 2, NULL, REGION);
+    workers[i].random = next_random(&random) | 1;
+    pthread_create(&workers[i].thread, NULL, work, &workers[i]);
+  }
   while (atomic_load(&t.working) > 0) {
     usleep((useconds_t)(next_random(&random) % PAUSE_US));
     struct cache_store *store = &t.stores[next_random(&random) % STORES];
@@ -154,8 +161,10 @@ static void killed_stores_lose_no_replicated_block(void **state) {
     cache_store_again(store);
     kills++;
   }
-  for (int i = 0; i < WORKERS; i++)
-    pthread_join(threads[i], NULL);
+  for (int i = 0; i < WORKERS; i++) {
+    pthread_join(workers[i].thread, NULL);
+    cache_client_end(&workers[i].client);
+  }
   print_message("%u operations, %u kills, %u puts failed\n", atomic_load(&t.done), kills,
                 atomic_load(&t.failures));
   assert_true(kills > 0);
