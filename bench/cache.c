@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * cache OPERATION PATH SIZE COUNT SECONDS: OPERATION is get or put, of COUNT blocks of SIZE bytes a
- * call, or read: a plain haul_read of as many bytes from the same kind of memory. Prints
+ * call, or read: a plain haul_read of the same length, from memory of the same kind. Prints
  * microseconds a call (median). */
 #include "common.h"
 
@@ -23,7 +23,7 @@ static uint64_t total(void) {
   return given.size * given.count;
 }
 
-/* A store, or wrapped shared memory of as many bytes. */
+/* A store. */
 static _Noreturn void serve(void) {
   haul_node *node = open_node(1, SPIN_NS);
   char address[160], path[64];
@@ -42,6 +42,7 @@ static _Noreturn void serve(void) {
     pause();
 }
 
+/* What a plain read reads: wrapped shared memory. */
 static _Noreturn void serve_plain(void) {
   haul_node *node = open_node(1, SPIN_NS);
   char address[160];

@@ -119,6 +119,12 @@ mooncake_api() { # ARGUMENTS... of mooncake_peer.py
   PYTHONPATH=$peers timeout 120 python3 "$top/bench/mooncake_peer.py" "$@" 2>/dev/null
 }
 
+mooncake_store() { # ARGUMENTS... of mooncake_store.py, after the first
+  mooncake_settings || return 1
+  PYTHONPATH=$peers timeout 120 python3 "$top/bench/mooncake_store.py" "$peers/mooncake/mooncake_master" "$@" \
+    2>/dev/null | tail -n 1 # its library logs to standard output, too
+}
+
 # GB/s of its own bench, one thread, and CPU seconds a GB of both ends. DEPTH writes are a batch; the next
 # one starts when all have ended.
 mooncake() { # SIZE DEPTH

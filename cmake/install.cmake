@@ -8,7 +8,7 @@ install(TARGETS haul haul_services EXPORT haulTargets
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/haul/haul.h include/haul/device.h include/haul/access.h
   include/haul/file.h
-  include/haul/broadcast.h include/haul/world.h include/haul/directory.h include/haul/stats.h include/haul/log.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
+  include/haul/broadcast.h include/haul/cache.h include/haul/world.h include/haul/directory.h include/haul/stats.h include/haul/log.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/haul)
 
 file(RELATIVE_PATH HAUL_PC_TO_PREFIX
   ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})

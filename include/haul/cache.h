@@ -41,7 +41,7 @@ struct haul_cache_stats {
 
 /* Opens a store: maps its file, creating it if it does not exist, drops damaged blocks, and
  * publishes it to the peers of `node` as the region "haul-cache", for reading only. From now on the
- * store receives the messages of the node, which nobody else may receive; the caller makes it
+ * store receives the messages of the node, and the caller must not; the caller makes it
  * listen, and opens it with HAUL_PROGRESS_THREAD. Release with haul_cache_store_close, before the
  * node.
  *
@@ -78,7 +78,7 @@ struct haul_cache_config {
   { sizeof(struct haul_cache_config), NULL, 0, NULL, 0, 0, NULL }
 
 /* Opens a client, which connects at first use. From now on it receives the messages of the node,
- * which nobody else may receive, and which has no store. All regions given to it belong to the
+ * and the caller must not. The node has no store. All regions given to it belong to the
  * node; memory of another node is wrapped again. Blocks for the directory alone, which is read
  * once: open another client to see new stores. Release with haul_cache_close, before the node.
  * HAUL_EADDRESS: no member, too many, or the same one twice. HAUL_ENAME: the directory has none.

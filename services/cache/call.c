@@ -3,7 +3,7 @@
 
 #include "cache/client.h"
 
-#define SLICE_NS   (50 * HAUL_MILLISECOND) /* between two looks whether the peer has gone */
+#define SLICE_NS   (50 * HAUL_MILLISECOND) /* between two checks of the connection */
 #define NUMBER_MAX ((UINT64_C(1) << 48) - 1)
 
 /* Holds the lock. */

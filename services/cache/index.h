@@ -41,7 +41,7 @@ uint64_t index_length(uint64_t capacity, uint64_t blocks);
 /* Makes a new store in zeroed memory of index_length() bytes. HAUL_ENOMEM. */
 int index_create(struct index *index, void *memory, uint64_t capacity, uint64_t blocks);
 /* Finds the blocks in memory that a store has used before, and drops damaged ones. HAUL_EINVAL: it
- * is no store. HAUL_ENOMEM. */
+ * has none. HAUL_ENOMEM. */
 int index_restore(struct index *index, void *memory, uint64_t length);
 void index_close(struct index *index);
 

@@ -30,7 +30,7 @@ echo "-- installing"
 holds "it installs" cmake --install "$build" --prefix "$prefix"
 library=$(find "$prefix" -name libhaul.so)
 libdir=$(dirname "$library")
-for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/broadcast.h include/haul/world.h include/haul/directory.h include/haul/file.h include/haul/stats.h include/haul/log.h include/haul/cudahook.h share/man/man1/haul.1 \
+for file in bin/haul include/haul/haul.h include/haul/device.h include/haul/access.h include/haul/broadcast.h include/haul/cache.h include/haul/world.h include/haul/directory.h include/haul/file.h include/haul/stats.h include/haul/log.h include/haul/cudahook.h share/man/man1/haul.1 \
   share/man/man5/haul.conf.5 share/man/man7/haul-cudahook.7 share/man/man7/haul-usrbio.7 \
   share/man/man7/haul-nccl.7 share/man/man7/haul-nixl.7 share/man/man7/haul-ucx.7 \
   include/hf3fs_usrbio.h include/hf3fs_usrbio_gdr.h include/hf3fs/hf3fs_usrbio.h include/hf3fs/hf3fs_usrbio_gdr.h \
@@ -235,6 +235,8 @@ for language in c:c99 c:c11 c:c17 c++:c++11 c++:c++20; do
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/world.h" -I"$prefix/include"
   holds "broadcast.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/broadcast.h" -I"$prefix/include"
+  holds "cache.h alone as ${language#*:}" \
+    compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/cache.h" -I"$prefix/include"
   holds "stats.h alone as ${language#*:}" \
     compiles "${language%:*}" "${language#*:}" "$prefix/include/haul/stats.h" -I"$prefix/include"
   holds "log.h alone as ${language#*:}" \
