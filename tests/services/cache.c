@@ -693,6 +693,77 @@ static void a_malformed_client_harms_nobody(void **state) {
   haul_node_close(node);
 }
 
+/* ---- A malformed store ---- */
+
+enum { FALSE_BUCKETS = 4, FALSE_UNITS = 4 };
+
+static void fill_false_slot(struct slot *slot, uint64_t *random, uint64_t end) {
+  static const char key[] = "key";
+  const uint64_t offsets[] = {0,   HEADER_BYTES,      end - UNIT,
+                              end, UINT64_MAX - 4095, next_random(random)};
+  const uint64_t lengths[] = {
+      0, 1, UNIT, UNIT + 1, end, UINT64_MAX, UINT64_MAX - end, next_random(random)};
+  memset(slot, 0, sizeof *slot);
+  atomic_store(&slot->sequence, 2 * (next_random(random) % 3));
+  slot->offset = offsets[next_random(random) % COUNT(offsets)];
+  slot->length = lengths[next_random(random) % COUNT(lengths)];
+  slot->key_length = next_random(random) % 8 ? 3 : (uint32_t)next_random(random);
+  slot->priority = next_random(random) % 8 ? 0 : (int32_t)next_random(random);
+  memcpy(slot->key, key, 3);
+  slot->check = slot_check(slot);
+}
+
+static void ignore_entry(void *user, const struct haul_cache_entry *entry) {
+  assert_true(entry->key_length <= HAUL_CACHE_KEY_MAX);
+  assert_true(entry->length <= *(const uint64_t *)user);
+}
+
+/* Well-formed slots with absurd numbers: the client believes none, and never writes beyond the room
+ * of an item. */
+static void a_malformed_store_harms_no_client(void **state) {
+  (void)state;
+  struct haul_node_config config = patient_config();
+  const struct haul_place host = {HAUL_HOST, 0};
+  uint64_t random = test_seed() | 1, room = 2 * UNIT;
+  uint64_t data = bucket_offset(FALSE_BUCKETS), end = data + FALSE_UNITS * UNIT;
+  haul_node *node;
+  haul_region *region;
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_region_alloc(node, host, end, 0, &region));
+  struct header *header = haul_region_address(region);
+  memset(header, 0, end);
+  header->buckets = FALSE_BUCKETS;
+  header->units = FALSE_UNITS;
+  header->data = data;
+  header->check = header_check(header);
+  atomic_store(&header->magic, STORE_MAGIC);
+  assert_works(haul_region_publish(region, REGION_NAME, HAUL_READ));
+  assert_works(haul_node_listen(node, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(node, 0, t.stores[0].address, sizeof t.stores[0].address));
+  cache_client_begin(&t.client, t.stores, 1, 1, t.only, REGION);
+  struct slot *slots = (struct slot *)((uint8_t *)header + bucket_offset(0));
+  for (int round = 0; round < 300; round++) {
+    for (int i = 0; i < FALSE_BUCKETS * BUCKET_SLOTS; i++)
+      fill_false_slot(&slots[i], &random, end);
+    uint64_t length = room;
+    t.client.bytes[room] = 77;
+    int code = cache_get(&t.client, "key", 0, &length);
+    assert_true(code == 0 || code == HAUL_ENAME || code == HAUL_EBUSY || code == HAUL_ERANGE);
+    assert_true(code != 0 || length <= room);
+    assert_int_equal(t.client.bytes[room], 77);
+    uint64_t most = FALSE_UNITS * UNIT;
+    assert_works(haul_cache_list(t.client.cache, 0, haul_deadline_in(20 * S), ignore_entry, &most));
+  }
+  header->units = UNITS_MAX; /* a client that connects now */
+  header->check = header_check(header);
+  cache_client_end(&t.client);
+  cache_client_begin(&t.client, t.stores, 1, 1, t.only, REGION);
+  assert_fails(HAUL_EPROTO, get_code("key"));
+  cache_client_end(&t.client);
+  haul_region_release(region);
+  haul_node_close(node);
+}
+
 static void a_listing_has_all_keys_each(void *user, const struct haul_cache_entry *entry) {
   unsigned *seen = user;
   assert_int_equal(entry->length, 100 + (uint64_t)(entry->key[0] - 'a'));
@@ -746,6 +817,7 @@ int main(int argc, char **argv) {
       BOTH(readers_see_one_put_or_another),
       BOTH(threads_share_a_client),
       BOTH(a_malformed_client_harms_nobody),
+      BOTH(a_malformed_store_harms_no_client),
       BOTH(a_listing_has_all_keys),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

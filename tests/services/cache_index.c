@@ -131,7 +131,7 @@ static void lower_priorities_are_evicted_first(void **state) {
 
 static void room_is_made_of_neighbours(void **state) {
   (void)state;
-  char key[8];
+  char key[16];
   begin(16, 64);
   for (int i = 0; i < 16; i++) {
     snprintf(key, sizeof key, "k%d", i);
@@ -211,7 +211,7 @@ static void versions_decide_between_replicas(void **state) {
 
 static void all_slots_of_a_key_can_be_full(void **state) {
   (void)state;
-  char key[8];
+  char key[16];
   begin(64, 1); /* sixteen slots */
   for (int i = 0; i < 64; i++) {
     snprintf(key, sizeof key, "k%d", i);
@@ -253,7 +253,7 @@ static void a_restart_finds_all_blocks(void **state) {
 /* What a process that ended within a change, or someone else, may leave in the file. */
 static void damaged_blocks_are_dropped(void **state) {
   (void)state;
-  char key[8];
+  char key[16];
   begin(64, 64);
   uint64_t random = test_seed() | 1;
   for (int round = 0; round < 200; round++) {
