@@ -144,7 +144,7 @@ int main(int argc, char **argv) {
     serve();
   }
   pid_t child = start_child(argc, argv, address, sizeof address);
-  haul_node *node = open_node(1, SPIN_NS);
+  haul_node *node = open_node(0, SPIN_NS);
   haul_region *region = make_region(node, "host", total(), 2, 0);
   times = calloc(CALLS_MAX, sizeof *times);
   need(times != NULL, "memory");

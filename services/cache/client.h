@@ -141,6 +141,7 @@ struct want {
   unsigned away_member;
   bool cached; /* the location is an old one */
   uint64_t version;
+  uint64_t staged; /* place of a small block in the scratch memory */
   struct location location;
 };
 

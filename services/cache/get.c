@@ -3,28 +3,29 @@
  *
  * A key passes the stages FIND (read its buckets), READ (its block) and VERIFY (the sequence number
  * of its slot, format.h). All keys of a stage are read at the same time, in one transfer for each
- * store. Small blocks in host memory are read at the same time as the sequence number: there the
- * block's checksum proves that the bytes are whole, and the number that they are the present ones.
- */
+ * store. Where a copy and a checksum take less time than one more read, as for small blocks over
+ * tcp, READ and VERIFY are one transfer, to scratch memory: the checksum proves that the bytes are
+ * whole, and the number that they are the present ones. */
 #include <string.h>
 #include <xxhash.h>
 
 #include "cache/client.h"
 #include "common/fail.h"
 
-#define TRIES                16  /* reads of a block that changes meanwhile */
-#define CHECKSUM_NS_PER_BYTE 0.1 /* XXH3 of bytes in the caches: 10 GB/s and more */
+#define TRIES             16   /* reads of a block that changes meanwhile */
+#define CHECK_NS_PER_BYTE 0.2  /* XXH3 and memcpy in the caches: each 10 GB/s and more */
+#define STAGING           4096 /* of the scratch memory, after the sequence numbers: small blocks */
 
 struct get {
   haul_region *to; /* NULL: exists */
-  bool small;      /* READ and VERIFY are one stage */
+  bool small;      /* READ and VERIFY are one transfer */
 };
 
 /* Writes the segments of one key in a stage, at most two; returns their number. */
 typedef unsigned piece_maker(const struct batch *batch, unsigned number, struct haul_piece *pieces);
 
 struct group {
-  haul_transfer *transfers[2]; /* the second one: NULL, or of the sequence numbers */
+  haul_transfer *transfer;
   unsigned member;
   int code;
 };
@@ -33,8 +34,8 @@ static uint64_t scratch_of(unsigned number) {
   return number * 2 * BUCKET_BYTES;
 }
 
-static const void *scratch_bytes(const struct batch *batch, unsigned number) {
-  return (const uint8_t *)haul_region_address(batch->scratch) + scratch_of(number);
+static const void *scratch_at(const struct batch *batch, uint64_t offset) {
+  return (const uint8_t *)haul_region_address(batch->scratch) + offset;
 }
 
 static unsigned pieces_to_find(const struct batch *batch, unsigned number,
@@ -56,47 +57,42 @@ static unsigned pieces_to_read(const struct batch *batch, unsigned number,
   return 1;
 }
 
+static uint64_t sequence_place(unsigned number) {
+  return number * sizeof(uint64_t);
+}
+
 static unsigned pieces_to_verify(const struct batch *batch, unsigned number,
                                  struct haul_piece *pieces) {
-  const struct want *want = &batch->wants[number];
-  *pieces = (struct haul_piece){scratch_of(number),
-                                bucket_offset(0) + want->location.slot_number * sizeof(struct slot),
-                                sizeof(uint64_t)};
+  uint64_t slot = batch->wants[number].location.slot_number;
+  *pieces = (struct haul_piece){sequence_place(number),
+                                bucket_offset(0) + slot * sizeof(struct slot), sizeof(uint64_t)};
   return 1;
 }
 
-/* Starts one transfer for the keys of a group. */
-static int start_transfer(const struct batch *batch, unsigned number, unsigned member,
-                          haul_region *to, piece_maker *make, unsigned flags,
-                          haul_transfer **transfer) {
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct haul_piece pieces[2 * BATCH_KEYS];
-  unsigned count = 0;
-  if (!batch->links[member])
-    return HAUL_EPEER;
-  for (unsigned i = 0; i < batch->count; i++)
-    if (batch->wants[i].group == number)
-      count += make(batch, i, pieces + count);
-  options.deadline = batch_share(batch);
-  options.only = batch->cache->only;
-  options.flags = flags;
-  return haul_read(to, batch->links[member]->remote, pieces, count, &options, transfer);
+static unsigned pieces_of_small(const struct batch *batch, unsigned number,
+                                struct haul_piece *pieces) {
+  const struct want *want = &batch->wants[number];
+  *pieces =
+      (struct haul_piece){want->staged, want->location.slot.offset, want->location.slot.length};
+  return 1 + pieces_to_verify(batch, number, pieces + 1);
 }
 
 /* Starts the reads of all keys in this stage at the store of `wants[first]`. */
 static void start_group(struct batch *batch, enum stage stage, unsigned first, unsigned number,
-                        haul_region *to, bool small, struct group *group) {
-  static piece_maker *const makers[] = {pieces_to_find, pieces_to_read, pieces_to_verify};
-  unsigned member = batch->wants[first].member;
+                        haul_region *to, piece_maker *make, struct group *group) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece pieces[2 * BATCH_KEYS];
+  unsigned count = 0, member = batch->wants[first].member;
   for (unsigned i = first; i < batch->count; i++)
-    if (batch->wants[i].stage == stage && batch->wants[i].member == member)
+    if (batch->wants[i].stage == stage && batch->wants[i].member == member) {
       batch->wants[i].group = number;
+      count += make(batch, i, pieces + count);
+    }
+  options.deadline = batch_share(batch);
+  options.only = batch->cache->only;
   *group = (struct group){.member = member};
-  group->code = start_transfer(batch, number, member, to, makers[stage], small ? HAUL_MORE : 0,
-                               &group->transfers[0]);
-  if (small && group->code == 0)
-    group->code = start_transfer(batch, number, member, batch->scratch, pieces_to_verify, 0,
-                                 &group->transfers[1]);
+  group->code =
+      haul_read(to, batch->links[member]->remote, pieces, count, &options, &group->transfer);
 }
 
 /* The numbers of a location mean nothing to another store, which may have taken the place of the
@@ -112,14 +108,11 @@ static void check_links(struct batch *batch, enum stage stage) {
   }
 }
 
-/* The transfers' own deadlines end the wait; before that their memory is in use. */
+/* The transfer's own deadline ends the wait; before that its memory is in use. */
 static void end_group(struct batch *batch, struct group *group) {
-  for (int i = 0; i < 2; i++) {
-    int code = group->transfers[i] ? haul_transfer_wait(group->transfers[i], HAUL_FOREVER) : 0;
-    if (group->code == 0)
-      group->code = code;
-    haul_transfer_release(group->transfers[i]);
-  }
+  if (group->code == 0)
+    group->code = haul_transfer_wait(group->transfer, HAUL_FOREVER);
+  haul_transfer_release(group->transfer);
   if (group->code && is_link_failure(group->code))
     batch_lost(batch, group->member, group->code);
 }
@@ -144,7 +137,7 @@ static void fail_group(struct batch *batch, unsigned number, int code) {
 }
 
 /* Reads for all keys in the stage. */
-static void read_stage(struct batch *batch, enum stage stage, haul_region *to, bool small) {
+static void read_stage(struct batch *batch, enum stage stage, haul_region *to, piece_maker *make) {
   struct group groups[BATCH_KEYS];
   unsigned count = 0;
   check_links(batch, stage);
@@ -152,7 +145,7 @@ static void read_stage(struct batch *batch, enum stage stage, haul_region *to, b
     batch->wants[i].group = NO_GROUP;
   for (unsigned i = 0; i < batch->count; i++)
     if (batch->wants[i].stage == stage && batch->wants[i].group == NO_GROUP) {
-      start_group(batch, stage, i, count, to, small, &groups[count]);
+      start_group(batch, stage, i, count, to, make, &groups[count]);
       count++;
     }
   for (unsigned g = 0; g < count; g++) {
@@ -171,7 +164,7 @@ static bool find_slot(const struct batch *batch, unsigned number, struct locatio
                       bool *torn) {
   const struct want *want = &batch->wants[number];
   const struct header *header = &batch->links[want->member]->header;
-  const struct slot *slots = scratch_bytes(batch, number);
+  const struct slot *slots = scratch_at(batch, scratch_of(number));
   uint64_t buckets[2];
   key_buckets(want->hash, header->buckets, buckets);
   for (unsigned i = 0; i < 2 * BUCKET_SLOTS; i++) {
@@ -228,7 +221,7 @@ static void find_stage(struct batch *batch, const struct get *get) {
   for (unsigned i = 0; i < batch->count; i++)
     if (batch->wants[i].stage == FIND && !batch_choose(batch, &batch->wants[i]))
       want_fail_absent(batch, &batch->wants[i]);
-  read_stage(batch, FIND, batch->scratch, false);
+  read_stage(batch, FIND, batch->scratch, pieces_to_find);
   for (unsigned i = 0; i < batch->count; i++) {
     struct want *want = &batch->wants[i];
     bool torn = false;
@@ -243,15 +236,19 @@ static void find_stage(struct batch *batch, const struct get *get) {
 
 static bool is_present(const struct batch *batch, unsigned number) {
   uint64_t sequence;
-  memcpy(&sequence, scratch_bytes(batch, number), sizeof sequence);
+  memcpy(&sequence, scratch_at(batch, sequence_place(number)), sizeof sequence);
   return sequence ==
          atomic_load_explicit(&batch->wants[number].location.slot.sequence, memory_order_relaxed);
 }
 
-static bool is_whole(const struct want *want, const struct get *get) {
-  const uint8_t *bytes = haul_region_address(get->to);
+/* Copies a small block to its place, if it is whole. */
+static bool take_small(const struct batch *batch, const struct want *want, const struct get *get) {
   const struct slot *slot = &want->location.slot;
-  return !get->small || XXH3_64bits(bytes + want->item->offset, slot->length) == slot->checksum;
+  const void *bytes = scratch_at(batch, want->staged);
+  if (XXH3_64bits(bytes, slot->length) != slot->checksum)
+    return false;
+  memcpy((uint8_t *)haul_region_address(get->to) + want->item->offset, bytes, slot->length);
+  return true;
 }
 
 /* Block and sequence number of the keys have been read. */
@@ -260,7 +257,7 @@ static void check_blocks(struct batch *batch, const struct get *get) {
     struct want *want = &batch->wants[i];
     if (!was_read(want))
       continue;
-    if (is_present(batch, i) && is_whole(want, get)) {
+    if (is_present(batch, i) && (!get->small || take_small(batch, want, get))) {
       location_used(batch->cache, batch->links[want->member], &want->location);
       location_store(batch->cache, &want->location);
       succeed(want);
@@ -274,34 +271,54 @@ static void check_blocks(struct batch *batch, const struct get *get) {
   }
 }
 
-/* Whether checksums of the blocks take less time than reading the sequence numbers afterwards. */
-static bool are_small(const struct batch *batch, haul_region *to) {
-  double checksums_ns = 0, look_ns = 0;
+/* A place for each block in the scratch memory; false: they are too large for it, or it is faster
+ * to read the sequence numbers afterwards. */
+static bool stage_small(struct batch *batch) {
+  double check_ns = 0, look_ns = 0;
+  uint64_t end = STAGING;
   for (unsigned i = 0; i < batch->count; i++) {
-    const struct want *want = &batch->wants[i];
+    struct want *want = &batch->wants[i];
     if (want->stage != READ || !batch->links[want->member])
       continue;
-    checksums_ns += (double)want->location.slot.length * CHECKSUM_NS_PER_BYTE;
+    uint64_t length = want->location.slot.length;
+    if (length > haul_region_length(batch->scratch) - end)
+      return false;
+    want->staged = end;
+    end += length;
+    check_ns += (double)length * CHECK_NS_PER_BYTE;
     if (batch->links[want->member]->look_ns > look_ns)
       look_ns = batch->links[want->member]->look_ns;
   }
-  return checksums_ns < look_ns && haul_region_place(to).kind == HAUL_HOST;
+  return check_ns < look_ns;
+}
+
+/* Whether the caller's memory can be written by memcpy; if not, haul_read says why. */
+static bool is_writable(const struct batch *batch, haul_region *to) {
+  uint64_t room = haul_region_length(to);
+  for (unsigned i = 0; i < batch->count; i++) {
+    const struct want *want = &batch->wants[i];
+    if (want->stage == READ &&
+        (want->item->offset > room || want->location.slot.length > room - want->item->offset))
+      return false;
+  }
+  return haul_region_place(to).kind == HAUL_HOST && haul_region_rights(to) & HAUL_WRITE;
 }
 
 static void read_blocks(struct batch *batch, struct get *get) {
-  get->small = are_small(batch, get->to);
-  read_stage(batch, READ, get->to, get->small);
+  get->small = is_writable(batch, get->to) && stage_small(batch);
   if (get->small) {
+    read_stage(batch, READ, batch->scratch, pieces_of_small);
     check_blocks(batch, get);
     return;
   }
+  read_stage(batch, READ, get->to, pieces_to_read);
   for (unsigned i = 0; i < batch->count; i++)
     if (was_read(&batch->wants[i]))
       batch->wants[i].stage = VERIFY;
   /* A block that was read before its sequence number is still the same had not been overwritten:
    * the fence orders the copies of both reads where this processor makes them. */
   full_fence();
-  read_stage(batch, VERIFY, batch->scratch, false);
+  read_stage(batch, VERIFY, batch->scratch, pieces_to_verify);
   check_blocks(batch, get);
 }
 
