@@ -5,7 +5,7 @@
  *
  * A source publishes versions of a range of bytes under a name. Receivers read it in chunks, each
  * from the member before it in a chain, whose order keeps members of one host together. A member
- * that is gone, hangs or falls behind is bypassed. A chunk counts, and is passed on, once its XXH3
+ * that is gone, hangs or is slow is passed over. A chunk counts, and is passed on, once its XXH3
  * equals the source's. That finds errors, not a peer that forges collisions: give keys to trusted
  * peers only.
  *
@@ -34,11 +34,16 @@ struct haul_broadcast_options {
                        to 4 MiB, so that a chain of a hundred is filled in a tenth of the time */
   const char *address; /* receiver: where other members reach this node; NULL: the first address
                           that it listens on. A node that does not listen passes nothing on */
+  const char *member;  /* receiver: its name in lists, 1 to 63 bytes; NULL: HOST:PID */
   unsigned in_flight;  /* receiver: chunks that are read at a time, at most 64; 0: 4 MiB, 4 to 16 */
+  /* Receiver: called by haul_broadcast_receive, unless NULL, some ten times a second with the bytes
+   * that are there. A result other than 0 ends that call with HAUL_ECANCELED. */
+  int (*progress)(void *user, uint64_t bytes);
+  void *user;
 };
 
 #define HAUL_BROADCAST_OPTIONS_INIT                                                                \
-  { sizeof(struct haul_broadcast_options), 0, 0, NULL, 0 }
+  { sizeof(struct haul_broadcast_options), 0, 0, NULL, NULL, 0, NULL, NULL }
 
 /* Becomes the source of `name`, which has 1 to 200 bytes, for those peers that may use the node.
  * `options` may be NULL. Release with haul_broadcast_close, before the node is closed. HAUL_EEXIST:
@@ -47,16 +52,14 @@ HAUL_API int haul_broadcast_open(haul_node *node, const char *name,
                                  const struct haul_broadcast_options *options,
                                  haul_broadcast **broadcast);
 
-/* Publishes the region as the next version; *version is its number, from 1, or from the time in
- * microseconds where a source starts anew (see below). NULL publishes a version without bytes.
+/* Publishes the region as the next version, and its number in *version: the microseconds since
+ * 1970, so that numbers grow over restarts of a source. NULL publishes a version without bytes.
  * Blocks while the checksums are computed, at most until `until`.
  *
- * The version before stays available, as receivers may still read it; that of an earlier call is
+ * The version before stays available, as receivers may still read it; the one before that is
  * withdrawn. The bytes of an available version must not change, nor its region be released: call
- * haul_broadcast_withdraw first. A region of an available version is refused (HAUL_EBUSY).
- *
- * Numbers grow over restarts of a source: they are the microseconds since 1970, or one more than
- * the number before if that is larger. */
+ * haul_broadcast_withdraw first. HAUL_EBUSY: the region is that of an available version. Else as
+ * haul_region_publish and haul_region_copy. */
 HAUL_API int haul_broadcast_publish(haul_broadcast *broadcast, haul_region *region,
                                     haul_deadline until, uint64_t *version);
 
@@ -125,7 +128,7 @@ struct haul_broadcast_feeder {
   int source;    /* 1: the source */
   uint64_t bytes;
   uint64_t retries; /* chunks that had to be read again */
-  char reason[128]; /* why it was bypassed last, or "" */
+  char reason[128]; /* why it was passed over last, or "" */
 };
 
 HAUL_API int haul_broadcast_feeders(haul_broadcast *broadcast,
@@ -135,7 +138,8 @@ enum haul_broadcast_state {
   HAUL_BROADCAST_WAITING = 1, /* joined, receives nothing */
   HAUL_BROADCAST_RECEIVING = 2,
   HAUL_BROADCAST_COMPLETE = 3,
-  HAUL_BROADCAST_SILENT = 4 /* has reported nothing for 5 s: see haul_broadcast_members */
+  HAUL_BROADCAST_SILENT = 4, /* has reported nothing for 5 s: see haul_broadcast_members */
+  HAUL_BROADCAST_LEFT = 5
 };
 
 /* What a receiver reports to the source, unverified. */
@@ -150,9 +154,9 @@ struct haul_broadcast_member {
 };
 
 /* Lists the receivers at the source, in the order of the chain. Receivers report twice a second
- * while they receive or wait in haul_broadcast_next; a member that never left and reports no more
- * is listed as silent, until another member found it gone. Does not block. HAUL_EINVAL: not the
- * source. */
+ * while they receive or wait in haul_broadcast_next; one that reports no more is listed as silent,
+ * until another member finds it gone. Those that left come last, until others take their places.
+ * Does not block. HAUL_EINVAL: not the source. */
 HAUL_API int haul_broadcast_members(haul_broadcast *broadcast,
                                     struct haul_broadcast_member *members, size_t *count);
 

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: MIT
+ * A source and its receivers, each a process: every byte arrives, from members where they have it;
+ * members that die, hang, are slow or send wrong bytes are passed over; no version is ever mixed
+ * with another. */
+#include "support/check.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "support/broadcaster.h"
+#include "support/child.h"
+#include "support/owner.h"
+
+#include "broadcast/layout.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+static struct broadcaster source, first, second;
+
+static const struct setup tcp = {.paths = "tcp"};
+/* So slow that a test acts meanwhile: 8 MiB take two seconds. */
+static const struct setup slow_tcp = {.paths = "tcp", .tcp_rate = 4 * MIB};
+
+static void source_start(const struct setup *setup) {
+  broadcaster_start(&source, setup);
+  assert_int_equal(source_open(&source), 0);
+}
+
+static void join(struct broadcaster *one, const struct setup *setup, const char *name) {
+  broadcaster_start(one, setup);
+  assert_int_equal(receiver_join(one, source.address, name), 0);
+}
+
+/* Receives the latest version, which must be whole. */
+static struct received whole(struct broadcaster *one, uint64_t length, uint64_t seed) {
+  struct received received;
+  assert_int_equal(receiver_next(one, 0), 0);
+  int code = receive(one, 0, 0, &received);
+  if (code)
+    print_error("%s\n", received.text);
+  assert_int_equal(code, 0);
+  assert_int_equal(received.version.length, length);
+  assert_int_equal(received.report.bytes, length);
+  assert_true(receiver_has(one, 0, length, seed));
+  return received;
+}
+
+/* ---- Bytes ---- */
+
+static void any_length_arrives(void **state) {
+  (void)state;
+  static const uint64_t lengths[] = {0, 1, 4095, 4096, 4097, 3 * 4096 + 5, 65 * 4096, MIB + 17};
+  const struct setup small = {.chunk = 4096};
+  source_start(&small);
+  join(&first, NULL, "first");
+  join(&second, NULL, "second");
+  for (size_t i = 0; i < COUNT(lengths); i++) {
+    assert_int_equal(source_publish(&source, i % 2, lengths[i], i, 0), 0);
+    whole(&first, lengths[i], i);
+    struct received received = whole(&second, lengths[i], i);
+    assert_int_equal(bytes_from(&received, "first"), lengths[i]);
+  }
+  broadcaster_end(&second);
+  broadcaster_end(&first);
+  broadcaster_end(&source);
+}
+
+static void all_at_once(void **state) {
+  (void)state;
+  struct broadcaster many[6];
+  struct received received;
+  uint64_t fed = 0, length = 8 * MIB + 12345;
+  source_start(&tcp);
+  for (size_t i = 0; i < COUNT(many); i++) {
+    char name[16];
+    snprintf(name, sizeof name, "member%zu", i);
+    join(&many[i], &tcp, name);
+  }
+  assert_int_equal(source_publish(&source, 0, length, 7, 0), 0);
+  for (size_t i = 0; i < COUNT(many); i++)
+    assert_int_equal(receiver_next(&many[i], 0), 0);
+  for (size_t i = 0; i < COUNT(many); i++)
+    receive_begin(&many[i], 0, 0);
+  for (size_t i = 0; i < COUNT(many); i++) {
+    assert_int_equal(receive_end(&many[i], &received), 0);
+    assert_true(receiver_has(&many[i], 0, length, 7));
+    fed += bytes_from(&received, NULL);
+  }
+  print_message("the source sent %.2f times the length to %zu receivers\n",
+                (double)fed / (double)length, COUNT(many));
+  assert_true(fed < COUNT(many) * length);
+  for (size_t i = 0; i < COUNT(many); i++)
+    broadcaster_end(&many[i]);
+  broadcaster_end(&source);
+}
+
+static void device_memory(void **state) {
+  (void)state;
+  const struct setup device = {.place = {HAUL_SIM, 0}};
+  uint64_t length = 3 * MIB + 99;
+  source_start(&device);
+  join(&first, &device, "first");
+  join(&second, NULL, "second");
+  assert_int_equal(source_publish(&source, 0, length, 5, 0), 0);
+  whole(&first, length, 5);
+  whole(&second, length, 5);
+  broadcaster_end(&second);
+  broadcaster_end(&first);
+  broadcaster_end(&source);
+}
+
+/* ---- Members that fail ---- */
+
+/* `first` is complete, `second` is about to read from it. */
+static void a_chain(const struct setup *of_source, const struct setup *of_first, uint64_t length) {
+  source_start(of_source);
+  assert_int_equal(source_publish(&source, 0, length, 3, 0), 0);
+  join(&first, of_first, "first");
+  join(&second, &tcp, "second");
+  whole(&first, length, 3);
+  assert_int_equal(receiver_next(&second, 0), 0);
+}
+
+static void end_all(void) {
+  broadcaster_end(&second);
+  broadcaster_end(&first);
+  broadcaster_end(&source);
+}
+
+static void wrong_bytes_are_read_again(void **state) {
+  (void)state;
+  struct received received;
+  a_chain(&tcp, &tcp, MIB);
+  receiver_spoil(&first, 0, MIB / 2);
+  assert_int_equal(receive(&second, 0, 0, &received), 0);
+  assert_true(receiver_has(&second, 0, MIB, 3));
+  assert_true(received.report.corrupt >= 1 && received.report.retries >= received.report.corrupt);
+  assert_string_equal(reason_of(&received, "first"), "wrong bytes");
+  assert_true(bytes_from(&received, NULL) > 0);
+  end_all();
+}
+
+static void a_member_that_died_is_passed_over(void **state) {
+  (void)state;
+  struct received received;
+  a_chain(&tcp, &tcp, MIB);
+  broadcaster_kill(&first);
+  assert_int_equal(receive(&second, 0, 0, &received), 0);
+  assert_true(receiver_has(&second, 0, MIB, 3));
+  assert_int_equal(bytes_from(&received, NULL), MIB);
+  broadcaster_end(&second);
+  broadcaster_end(&source);
+}
+
+/* Chunks of it are in flight. */
+static void a_member_dies_meanwhile(void **state) {
+  (void)state;
+  struct received received;
+  a_chain(&tcp, &slow_tcp, 8 * MIB);
+  receive_begin(&second, 0, 0);
+  usleep(500 * 1000); /* whenever it happens, the result is the same */
+  broadcaster_kill(&first);
+  assert_int_equal(receive_end(&second, &received), 0);
+  assert_true(receiver_has(&second, 0, 8 * MIB, 3));
+  assert_int_equal(bytes_from(&received, NULL) + bytes_from(&received, "first"), 8 * MIB);
+  assert_true(bytes_from(&received, NULL) > 0);
+  broadcaster_end(&second);
+  broadcaster_end(&source);
+}
+
+static void a_member_that_hangs_is_passed_over(void **state) {
+  (void)state;
+  struct received received;
+  a_chain(&tcp, &tcp, MIB);
+  kill(first.pid, SIGSTOP);
+  assert_int_equal(receive(&second, 0, 0, &received), 0);
+  assert_true(receiver_has(&second, 0, MIB, 3));
+  assert_int_equal(bytes_from(&received, NULL), MIB);
+  kill(first.pid, SIGCONT);
+  end_all();
+}
+
+static void a_slow_member_is_passed_over(void **state) {
+  (void)state;
+  static const struct setup slow = {.paths = "tcp", .tcp_rate = MIB};
+  struct received received;
+  a_chain(&tcp, &slow, 16 * MIB);
+  assert_int_equal(receive(&second, 0, 0, &received), 0);
+  assert_true(receiver_has(&second, 0, 16 * MIB, 3));
+  assert_true(bytes_from(&received, NULL) > bytes_from(&received, "first"));
+  assert_int_equal(strncmp(reason_of(&received, "first"), "slow: ", 6), 0);
+  end_all();
+}
+
+/* It comes back on another port, and is served by the one that has the bytes. */
+static void a_member_comes_back(void **state) {
+  (void)state;
+  uint64_t length = 2 * MIB;
+  a_chain(&tcp, &tcp, length);
+  whole(&second, length, 3);
+  broadcaster_kill(&second);
+  join(&second, &tcp, "second");
+  struct received received = whole(&second, length, 3);
+  assert_int_equal(bytes_from(&received, "first"), length);
+  end_all();
+}
+
+static void members_go_on_without_the_source(void **state) {
+  (void)state;
+  struct received received;
+  a_chain(&tcp, &tcp, 2 * MIB);
+  broadcaster_kill(&source);
+  assert_int_equal(receive(&second, 0, 0, &received), 0);
+  assert_true(receiver_has(&second, 0, 2 * MIB, 3));
+  assert_int_equal(bytes_from(&received, "first"), 2 * MIB);
+  broadcaster_end(&second);
+  broadcaster_end(&first);
+}
+
+/* ---- Versions ---- */
+
+static void right_chunks_are_kept(void **state) {
+  (void)state;
+  struct received received;
+  a_chain(&tcp, &tcp, 4 * MIB);
+  assert_int_equal(source_publish(&source, 1, 4 * MIB, 3, 1), 0); /* one byte is different */
+  assert_int_equal(receiver_next(&first, 0), 0);
+  assert_int_equal(receive(&first, 0, HAUL_BROADCAST_KEEP, &received), 0);
+  assert_false(receiver_has(&first, 0, 4 * MIB, 3));
+  assert_int_equal(received.report.kept, 4 * MIB - received.version.chunk);
+  assert_int_equal(bytes_from(&received, NULL), received.version.chunk);
+  end_all();
+}
+
+/* The second version is published while the first one is received. */
+static void versions_never_mix(void **state) {
+  (void)state;
+  struct received received;
+  uint64_t length = 8 * MIB;
+  source_start(&slow_tcp);
+  join(&first, &tcp, "first");
+  assert_int_equal(source_publish(&source, 0, length, 1, 0), 0);
+  assert_int_equal(receiver_next(&first, 0), 0);
+  receive_begin(&first, 0, 0);
+  assert_int_equal(source_publish(&source, 1, length, 2, 0), 0);
+  assert_int_equal(receive_end(&first, &received), 0); /* it completes the older one */
+  assert_true(receiver_has(&first, 0, length, 1));
+  uint64_t older = received.version.number;
+  assert_int_equal(receiver_next(&first, older), 0);
+  assert_int_equal(receive(&first, 1, 0, &received), 0);
+  assert_true(received.version.number > older);
+  assert_true(receiver_has(&first, 0, length, 1)); /* double buffering */
+  assert_true(receiver_has(&first, 1, length, 2));
+  broadcaster_end(&first);
+  broadcaster_end(&source);
+}
+
+static void a_newer_version_ends_the_older(void **state) {
+  (void)state;
+  struct received received;
+  uint64_t length = 16 * MIB;
+  source_start(&slow_tcp);
+  join(&first, &tcp, "first");
+  assert_int_equal(source_publish(&source, 0, length, 1, 0), 0);
+  assert_int_equal(receiver_next(&first, 0), 0);
+  receive_begin(&first, 0, HAUL_BROADCAST_NEWER);
+  assert_int_equal(source_publish(&source, 1, length, 2, 0), 0);
+  assert_int_equal(receive_end(&first, &received), HAUL_ESTALE);
+  assert_non_null(strstr(received.text, " follows "));
+  whole(&first, length, 2); /* in place */
+  broadcaster_end(&first);
+  broadcaster_end(&source);
+}
+
+static void a_version_that_nobody_has_is_stale(void **state) {
+  (void)state;
+  struct received received;
+  source_start(&slow_tcp);
+  join(&first, &tcp, "first");
+  assert_int_equal(source_publish(&source, 0, 16 * MIB, 1, 0), 0);
+  assert_int_equal(receiver_next(&first, 0), 0);
+  receive_begin(&first, 0, 0);
+  usleep(300 * 1000); /* if it has not begun then, the text is the other one */
+  assert_int_equal(broadcaster_withdraw(&source, 0), 0);
+  assert_int_equal(receive_end(&first, &received), HAUL_ESTALE);
+  assert_non_null(strstr(received.text, "neither the source nor a"));
+  broadcaster_end(&first);
+  broadcaster_end(&source);
+}
+
+/* ---- Lists ---- */
+
+static void the_source_lists_its_receivers(void **state) {
+  (void)state;
+  haul_node *nodes[3];
+  haul_broadcast *broadcast, *members[2];
+  haul_region *region, *target;
+  struct haul_broadcast_member list[4];
+  struct haul_broadcast_version version;
+  struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
+  struct haul_node_config config = patient_config();
+  struct haul_place host = {HAUL_HOST, 0};
+  size_t count = COUNT(list);
+  char address[160];
+  for (int i = 0; i < 3; i++) {
+    assert_works(haul_node_open(&config, &nodes[i]));
+    if (i < 2)
+      assert_works(haul_node_listen(nodes[i], "tcp://127.0.0.1:0"));
+  }
+  assert_works(haul_node_address(nodes[0], 0, address, sizeof address));
+  assert_works(haul_broadcast_open(nodes[0], "list", NULL, &broadcast));
+  assert_fails(HAUL_EEXIST, haul_broadcast_open(nodes[0], "list", NULL, &members[0]));
+  options.member = "one";
+  assert_works(haul_broadcast_join(nodes[1], address, "list", &options, haul_deadline_in(20 * S),
+                                   &members[0]));
+  options.member = "two"; /* its node does not listen */
+  assert_works(haul_broadcast_join(nodes[2], address, "list", &options, haul_deadline_in(20 * S),
+                                   &members[1]));
+  assert_works(haul_region_alloc(nodes[0], host, 100000, 0, &region));
+  assert_works(haul_region_alloc(nodes[1], host, 100000, 0, &target));
+  assert_works(haul_broadcast_publish(broadcast, region, haul_deadline_in(20 * S), NULL));
+  assert_fails(HAUL_EBUSY,
+               haul_broadcast_publish(broadcast, region, haul_deadline_in(20 * S), NULL));
+  assert_works(haul_broadcast_next(members[0], 0, haul_deadline_in(20 * S), &version));
+  assert_fails(HAUL_ERANGE, haul_broadcast_receive(members[0], &version, NULL, 0,
+                                                   haul_deadline_in(20 * S), NULL));
+  assert_works(
+      haul_broadcast_receive(members[0], &version, target, 0, haul_deadline_in(20 * S), NULL));
+  assert_fails(HAUL_ETIMEDOUT,
+               haul_broadcast_next(members[0], version.number, HAUL_NO_WAIT, &version));
+  assert_works(haul_broadcast_members(broadcast, list, &count));
+  assert_int_equal(count, 2);
+  assert_string_equal(list[0].name, "one");
+  assert_int_equal(list[0].state, HAUL_BROADCAST_COMPLETE);
+  assert_int_equal(list[0].bytes, 100000);
+  assert_string_equal(list[0].feeder, "source");
+  assert_string_equal(list[1].name, "two");
+  assert_string_equal(list[1].address, "");
+  assert_int_equal(list[1].state, HAUL_BROADCAST_WAITING);
+  haul_broadcast_close(members[1]);
+  count = COUNT(list);
+  assert_works(haul_broadcast_members(broadcast, list, &count));
+  assert_int_equal(count, 2);
+  assert_string_equal(list[1].name, "two");
+  assert_int_equal(list[1].state, HAUL_BROADCAST_LEFT);
+  haul_broadcast_close(members[0]);
+  haul_region_release(target);
+  haul_broadcast_close(broadcast);
+  haul_region_release(region);
+  for (int i = 0; i < 3; i++)
+    haul_node_close(nodes[i]);
+}
+
+static void wrong_arguments(void **state) {
+  (void)state;
+  haul_node *node;
+  haul_broadcast *broadcast;
+  struct haul_broadcast_version version;
+  struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
+  uint64_t number;
+  size_t count = 1;
+  char address[160];
+  assert_works(haul_node_open(NULL, &node));
+  assert_works(haul_node_listen(node, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(node, 0, address, sizeof address));
+  assert_fails(HAUL_EINVAL, haul_broadcast_open(NULL, "a", NULL, &broadcast));
+  assert_fails(HAUL_EINVAL, haul_broadcast_open(node, "a b", NULL, &broadcast));
+  assert_fails(HAUL_EINVAL, haul_broadcast_open(node, "", NULL, &broadcast));
+  options.chunk = 5000;
+  assert_fails(HAUL_EINVAL, haul_broadcast_open(node, "a", &options, &broadcast));
+  options.chunk = 0;
+  options.members = 65537;
+  assert_fails(HAUL_EINVAL, haul_broadcast_open(node, "a", &options, &broadcast));
+  assert_fails(HAUL_ENAME, haul_broadcast_join(node, address, "nothing", NULL,
+                                               haul_deadline_in(20 * S), &broadcast));
+  assert_works(haul_broadcast_open(node, "a", NULL, &broadcast));
+  assert_fails(HAUL_EINVAL, haul_broadcast_next(broadcast, 0, HAUL_NO_WAIT, &version));
+  assert_fails(HAUL_EINVAL, haul_broadcast_feeders(broadcast, NULL, &count));
+  assert_works(haul_broadcast_publish(broadcast, NULL, haul_deadline_in(S), &number));
+  assert_true(number > 0);
+  haul_broadcast_close(broadcast);
+  haul_broadcast_close(NULL);
+  haul_node_close(node);
+}
+
+/* ---- Hostile sources and members ---- */
+
+static haul_region *show(haul_node *node, const char *name, const void *bytes, size_t length,
+                         unsigned rights) {
+  struct haul_place host = {HAUL_HOST, 0};
+  haul_region *region;
+  assert_works(haul_region_alloc(node, host, length, 0, &region));
+  memcpy(haul_region_address(region), bytes, length);
+  assert_works(haul_region_publish(region, name, rights));
+  return region;
+}
+
+/* Joins a source that has these as its head and its board. */
+static int join_hostile(const struct head *head, const struct board *board) {
+  haul_node *nodes[2];
+  haul_broadcast *broadcast;
+  char address[160];
+  struct haul_node_config config = patient_config();
+  assert_works(haul_node_open(&config, &nodes[0]));
+  assert_works(haul_node_open(&config, &nodes[1]));
+  assert_works(haul_node_listen(nodes[0], "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(nodes[0], 0, address, sizeof address));
+  haul_region *regions[2] = {
+      show(nodes[0], "x.head", head, sizeof *head, HAUL_READ),
+      show(nodes[0], "x.members", board, sizeof *board, HAUL_READ | HAUL_WRITE)};
+  int code =
+      haul_broadcast_join(nodes[1], address, "x", NULL, haul_deadline_in(20 * S), &broadcast);
+  haul_region_release(regions[0]);
+  haul_region_release(regions[1]);
+  haul_node_close(nodes[1]);
+  haul_node_close(nodes[0]);
+  return code;
+}
+
+static void hostile_sources_are_refused(void **state) {
+  (void)state;
+  struct board board = {.magic = BOARD_MAGIC, .capacity = 1000, .used = UINT64_MAX};
+  struct head head = {.magic = HEAD_MAGIC, .version = 1, .length = UINT64_MAX, .chunk = 4096};
+  head.hash = head_hash(&head);
+  assert_int_equal(join_hostile(&head, &board), HAUL_EPROTO); /* too many chunks */
+  head.chunk = 0;
+  head.hash = head_hash(&head);
+  assert_int_equal(join_hostile(&head, &board), HAUL_EPROTO);
+  head.length = head.chunk = 4096;
+  assert_int_equal(join_hostile(&head, &board), HAUL_EPROTO); /* the hash */
+  head.hash = head_hash(&head);
+  assert_int_equal(join_hostile(&head, &board), HAUL_EPROTO); /* the board is too short */
+  board.capacity = UINT64_MAX;
+  assert_int_equal(join_hostile(&head, &board), HAUL_EPROTO);
+}
+
+static struct card card_of(uint64_t owner, uint64_t host) {
+  struct card card = {.owner = owner, .host = host, .name = "name", .address = "tcp://h:1"};
+  card.hash = card_hash(&card);
+  return card;
+}
+
+static void cards_are_checked_and_ordered(void **state) {
+  (void)state;
+  uint32_t order[6];
+  struct card cards[6] = {card_of(1, 10), card_of(2, 20), card_of(3, 10),
+                          card_of(4, 30), card_of(5, 30), card_of(6, 20)};
+  memset(cards[4].name, 'x', sizeof cards[4].name); /* without an end */
+  cards[4].hash = card_hash(&cards[4]);
+  cards[3].address[0] = '\n'; /* a wrong hash, and not printable */
+  assert_false(card_is_valid(&cards[3]));
+  assert_false(card_is_valid(&cards[4]));
+  assert_int_equal(chain_order(cards, 6, 20, order), 4);
+  static const uint32_t expected[] = {1, 5, 0, 2}; /* the source's host first */
+  assert_memory_equal(order, expected, sizeof expected);
+}
+
+int main(int count, char **arguments) {
+  if (count > 1 && strcmp(arguments[1], BROADCASTER_MODE) == 0)
+    return broadcaster_main();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(any_length_arrives),
+      cmocka_unit_test(all_at_once),
+      cmocka_unit_test(device_memory),
+      cmocka_unit_test(wrong_bytes_are_read_again),
+      cmocka_unit_test(a_member_that_died_is_passed_over),
+      cmocka_unit_test(a_member_dies_meanwhile),
+      cmocka_unit_test(a_member_that_hangs_is_passed_over),
+      cmocka_unit_test(a_slow_member_is_passed_over),
+      cmocka_unit_test(a_member_comes_back),
+      cmocka_unit_test(members_go_on_without_the_source),
+      cmocka_unit_test(right_chunks_are_kept),
+      cmocka_unit_test(versions_never_mix),
+      cmocka_unit_test(a_newer_version_ends_the_older),
+      cmocka_unit_test(a_version_that_nobody_has_is_stale),
+      cmocka_unit_test(the_source_lists_its_receivers),
+      cmocka_unit_test(wrong_arguments),
+      cmocka_unit_test(hostile_sources_are_refused),
+      cmocka_unit_test(cards_are_checked_and_ordered),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
