@@ -55,7 +55,7 @@ rm -f "$work/out" "$work/err"
 named() {
   grep -noP -e "$1" "$2" | sed 's/:/ /'
 }
-(cd "$root" && find src cmd include integrations -name '*.[ch]' -exec cat {} +) |
+(cd "$root" && find src services cmd include integrations -name '*.[ch]' -exec cat {} +) |
   grep -oE '\b[a-z_0-9]+\(' | sort -u >"$work/functions"
 for page in README.md CHANGELOG.md CONTRIBUTING.md "$root"/docs/*.md; do
   page=${page#"$root/"}
