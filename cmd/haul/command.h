@@ -57,5 +57,7 @@ extern const struct command key_command;
 extern const struct command top_command;
 extern const struct command trace_command;
 extern const struct command cache_command;
+extern const struct command push_command;
+extern const struct command pull_command;
 
 #endif

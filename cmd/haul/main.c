@@ -17,9 +17,10 @@
 #include "common/text.h"
 
 static const struct command *const commands[] = {
-    &info_command, &doctor_command,  &serve_command, &ls_command,       &put_command,
-    &get_command,  &explain_command, &bench_command, &pingpong_command, &mount_command,
-    &key_command,  &top_command,     &trace_command, &cache_command,
+    &info_command,     &doctor_command, &serve_command,   &ls_command,
+    &put_command,      &get_command,    &explain_command, &bench_command,
+    &pingpong_command, &mount_command,  &key_command,     &top_command,
+    &trace_command,    &cache_command,  &push_command,    &pull_command,
 };
 
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))

@@ -29,7 +29,7 @@ _haul_values() {
 
 _haul_takes_file() {
   case $1 in
-    put | get | bench | serve | mount | key | trace | cache) return 0 ;;
+    put | get | push | pull | bench | serve | mount | key | trace | cache) return 0 ;;
     *) return 1 ;;
   esac
 }

@@ -28,7 +28,7 @@ end
 # Files are arguments of these commands, but not values of the options below.
 function __haul_takes_file
     set -l words (commandline -opc)
-    contains -- "$words[2]" put get bench serve mount key trace cache
+    contains -- "$words[2]" put get push pull bench serve mount key trace cache
     and not contains -- "$words[-1]" --only --op --place --require --log --log-format --listen --sort --color
 end
 

@@ -1,0 +1,80 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# haul push and haul pull: a file reaches its receivers, from each other, too; a run that was interrupted goes on.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/lib.sh
+. "$here/lib.sh"
+
+random_file "$work/file" 3000017
+
+# start_push OPTIONS…: sets $push and $address. Its output goes to $work/push.
+start_push() {
+  rm -f "$work/push" "$work/push.err" # must not have the address of an earlier one
+  "$HAUL" push "$work/file" --listen tcp://127.0.0.1:0 "$@" >"$work/push" 2>"$work/push.err" &
+  push=$!
+  processes+=("$push")
+  await grep -q "^listening on " "$work/push" "$work/push.err" || failed "haul push starts"
+  address=$(sed -n 's/^listening on //p' "$work/push" "$work/push.err" | head -n 1)
+}
+# ends STATUS WHAT: the push.
+ends() {
+  wait "$push"
+  status=$?
+  cp "$work/push" "$work/out"
+  cp "$work/push.err" "$work/err"
+  if [[ $status == "$1" ]]; then passed "$2"; else failed "$2: exit status $status"; fi
+}
+
+section "two receivers"
+start_push --receivers 2 --json
+expect 0 "the first" "$HAUL" pull "$address/file" "$work/one" --member one --json
+is_json
+holds_json "all came from the source" 'it["bytes"] == 3000017 and it["kept"] == 0 and it["from"][0]["source"]'
+expect 0 "the second" "$HAUL" pull "$address/file" "$work/two" --member two
+says "^received .*two: 2.86 MiB in "
+says "^source  *map  *2.86 MiB  *0"
+ends 0 "the source ends with the second"
+is_json
+holds_json "it lists both" 'sorted(m["name"] for m in it["receivers"]) == ["one", "two"] and {m["state"] for m in it["receivers"]} <= {"complete", "left"} and it["bytes"] == 3000017'
+holds "the bytes are equal" cmp "$work/file" "$work/one"
+holds "and so are the second's" cmp "$work/file" "$work/two"
+holds "no other file is left" test ! -e "$work/one.part"
+
+section "a member that stays serves the next"
+start_push
+"$HAUL" pull "$address/file" "$work/stays" --member stays --stay --quiet &
+pull=$!
+processes+=("$pull")
+await test -e "$work/stays" || failed "it receives"
+expect 0 "another one" "$HAUL" pull "$address/file" "$work/three" --json
+holds_json "all came from the member" '[f["name"] for f in it["from"]] == ["stays"]'
+stop "$pull"
+holds "SIGTERM ends it" test "$status" = 0
+head -c 1000000 "$work/file" >"$work/four.part"
+expect 0 "a run that was interrupted goes on" "$HAUL" pull "$address/file" "$work/four" --json
+holds_json "with the chunks that it had" '900000 < it["kept"] <= 1000000'
+holds "the bytes are equal" cmp "$work/file" "$work/four"
+expect 0 "a file that is there is not received again" "$HAUL" pull "$address/file" "$work/four" --json
+holds_json "all was there" 'it["kept"] == it["bytes"]'
+expect 1 "another name" "$HAUL" pull "$address/nothing" "$work/five"
+complains_briefly
+stop "$push"
+holds "SIGTERM ends the source" test "$status" = 0
+grep -q "^[0-9]* of [0-9]* receivers complete after " "$work/push" && passed "it lists its receivers" || failed "it lists its receivers"
+
+section "no bytes, and no source"
+: >"$work/file"
+start_push --receivers 1
+expect 0 "an empty file" "$HAUL" pull "$address/file" "$work/empty" --quiet
+ends 0 "the source ends"
+holds "it is there" test -f "$work/empty" -a ! -s "$work/empty"
+expect 1 "nobody listens" "$HAUL" pull 127.0.0.1:1/file "$work/six"
+complains_briefly
+expect 1 "no file" "$HAUL" push "$work/absent"
+complains_briefly
+expect 1 "a folder" "$HAUL" push "$work"
+complains_briefly
+expect 2 "a name with a slash" "$HAUL" push "$work/file" --name a/b
+
+finish
