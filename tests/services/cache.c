@@ -731,6 +731,7 @@ static void a_malformed_store_harms_no_client(void **state) {
   assert_works(haul_node_open(&config, &node));
   assert_works(haul_region_alloc(node, host, end, 0, &region));
   struct header *header = haul_region_address(region);
+  cache_expect_races(header, end);
   memset(header, 0, end);
   header->buckets = FALSE_BUCKETS;
   header->units = FALSE_UNITS;

@@ -26,6 +26,11 @@ int cache_store_end(struct cache_store *store); /* its exit status; the file sta
 void cache_store_kill(struct cache_store *store);
 void cache_store_forget(struct cache_store *store); /* removes the file */
 
+/* For the thread sanitizer: readers over tcp race with a store by design, and verify what they got.
+ * The kernel reads the memory for a socket within sendmsg, which the sanitizer takes for an access
+ * of the process. */
+void cache_expect_races(void *address, size_t length);
+
 /* A path in memory, or in /tmp, that is unique to this process. */
 void cache_path(char path[128]);
 
