@@ -5,11 +5,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../command.h"
@@ -57,8 +59,9 @@ int source_open(struct source *source, const char *path) {
   return check_kind(source, &status);
 }
 
-/* The failure is printed. Slices that were posted before may still meet the end of the file. */
-static volatile sig_atomic_t is_told;
+/* One thread reports a file that was cut short, others leave it to that one. */
+static atomic_int report;
+enum { REPORT_NONE, REPORT_BEGUN, REPORT_PRINTED };
 
 /* SIGBUS: the file no longer backs a mapped page. Only async-signal-safe calls are allowed here. */
 static void explain_bus_error(int number) {
@@ -66,15 +69,20 @@ static void explain_bus_error(int number) {
       "haul: put: the file was cut short, or its disk failed, during the transfer\n"
       "hint: put the file again; the region has a part of it\n";
   (void)number;
-  ssize_t ignored = is_told ? 0 : write(STDERR_FILENO, text, sizeof(text) - 1);
-  (void)ignored;
+  if (atomic_exchange(&report, REPORT_BEGUN) == REPORT_NONE) {
+    ssize_t ignored = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)ignored;
+    _exit(EXIT_FAILED);
+  }
+  while (atomic_load(&report) == REPORT_BEGUN)
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
   _exit(EXIT_FAILED);
 }
 
 void source_note_change(const struct source *source) {
   struct stat status;
-  if (source->region && !source->blamed && fstat(source->descriptor, &status) == 0 &&
-      (uint64_t)status.st_size < source->mapped)
+  if (source->region && atomic_load(&report) == REPORT_NONE &&
+      fstat(source->descriptor, &status) == 0 && (uint64_t)status.st_size < source->mapped)
     fail_note("%s became shorter during the transfer", source->label);
 }
 
@@ -94,18 +102,19 @@ int source_map(struct source *source, haul_node *node) {
 }
 
 /* Populates the pages of a window, whose start need not be aligned. */
-static int populate(struct source *source, uint64_t length) {
+static int populate(const struct source *source, uint64_t length) {
   uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
   uint64_t start = source->at & ~(page - 1);
   char *address = (char *)haul_region_address(source->region) + start;
   int result = madvise(address, source->at + length - start, MADV_POPULATE_READ);
   /* EINVAL: an older kernel, which faults the pages in on use */
-  source->blamed = result && errno != EINVAL;
-  if (!source->blamed)
+  if (!result || errno == EINVAL)
     return EXIT_DONE;
-  int status = fail_because(NULL, "cannot read %s: it was cut short", source->label);
-  is_told = 1;
-  return status;
+  if (atomic_exchange(&report, REPORT_BEGUN) == REPORT_NONE) {
+    fail_because(NULL, "cannot read %s: it was cut short", source->label);
+    atomic_store(&report, REPORT_PRINTED);
+  }
+  return EXIT_FAILED;
 }
 
 static int next_window(struct source *source, struct slot *slot) {

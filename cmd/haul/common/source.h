@@ -26,7 +26,6 @@ struct source {
   haul_region *region; /* the mapped pages; NULL: the file is read */
   size_t mapped;       /* bytes of the region */
   bool kept;           /* in a file, by source_keep */
-  bool blamed;         /* an error about the file has been printed */
 };
 
 /* Opens `path`, "-" for standard input. A FIFO is opened without a writer, which source_wait waits
