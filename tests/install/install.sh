@@ -109,8 +109,8 @@ holds "it needs libc, libxxhash and libhaul at most" is_empty \
   "$(readelf -dW "$services" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
     grep -v -E '^(lib(c|xxhash|haul)\.so|ld-linux)')"
 exported=$(nm -D --defined-only "$services" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | sort)
-declared=$(printf '#include <haul/%s.h>\n' broadcast | "$cc" -E -P -x c -I"$source/include" - |
-  grep -o '\bhaul_broadcast_[a-z_]*(' | tr -d '(' | sort -u)
+declared=$(printf '#include <haul/%s.h>\n' broadcast cache | "$cc" -E -P -x c -I"$source/include" - |
+  grep -oE '\bhaul_(broadcast|cache)_[a-z_]*\(' | tr -d '(' | sort -u)
 holds "it exports what its headers declare, and nothing else" is_same "$exported" "$declared"
 holds "its symbols carry the version node" is_empty \
   "$(nm -D --defined-only "$services" | grep haul_ | grep -v "@@HAUL_SERVICES_${version%%.*}$")"
