@@ -118,7 +118,7 @@ static void client_close(struct client *client) {
 }
 
 static struct haul_cache_item item_of(const char *key) {
-  return (struct haul_cache_item){.key = key, .key_length = strlen(key)};
+  return (struct haul_cache_item){.key = key, .key_length = key ? strlen(key) : 0};
 }
 
 /* ---- put ---- */
@@ -247,7 +247,7 @@ static void print_get(const struct client *client, const struct haul_cache_item 
     json_end_object(&json);
     return;
   }
-  print_clean(strcmp(file, "-") == 0 ? stderr : stdout, "get %s (%s) from %s, %s",
+  print_clean(file && strcmp(file, "-") == 0 ? stderr : stdout, "get %s (%s) from %s, %s",
               (const char *)item->key, size_text(item->length).text, node, file);
 }
 
@@ -427,7 +427,7 @@ static int start_action(const struct command *self, enum action action, char **o
                          given.priority);
   if (given.lease > LEASE_MOST)
     return options_wrong(self, "invalid --lease: expected at most 86400 seconds");
-  if (action == GET && strcmp(operands[2], "-") == 0 && given.json)
+  if (action == GET && given.json && operands[2] && strcmp(operands[2], "-") == 0)
     return options_wrong(self, "--json and '-' cannot be combined: both write to standard output");
   client = (struct client){.nodes = operands[0]};
   int status = parse_nodes(self, &client, operands[0]);

@@ -89,10 +89,7 @@ static int read_board(struct join *join, haul_deadline until) {
 
 /* ---- The list of members ---- */
 
-static int take_cards(struct join *join, struct card *cards, uint64_t count) {
-  uint32_t *order = calloc(count ? count : 1, sizeof *order);
-  if (!order)
-    return fail_memory(JOIN);
+static void take_cards(struct join *join, struct card *cards, uint32_t *order, uint64_t count) {
   free(join->cards);
   free(join->order);
   join->cards = cards;
@@ -100,7 +97,6 @@ static int take_cards(struct join *join, struct card *cards, uint64_t count) {
   join->order = order;
   join->order_count = chain_order(cards, count, join->source_host, order);
   join->revision++;
-  return 0;
 }
 
 /* Reads all cards in use. */
@@ -111,8 +107,12 @@ static int read_cards(struct join *join, haul_deadline until) {
   struct board board = exchange_of(join)->board;
   uint64_t used = board.used < board.capacity ? board.used : board.capacity;
   struct card *cards = calloc(used ? used : 1, sizeof *cards);
-  if (!cards)
+  uint32_t *order = calloc(used ? used : 1, sizeof *order);
+  if (!cards || !order) {
+    free(cards);
+    free(order);
     return fail_memory(JOIN);
+  }
   join->capacity = board.capacity;
   for (uint64_t at = 0; !code && at < used; at += CARDS_BATCH) {
     uint64_t count = used - at < CARDS_BATCH ? used - at : CARDS_BATCH;
@@ -120,13 +120,14 @@ static int read_cards(struct join *join, haul_deadline until) {
     if (!code)
       memcpy(&cards[at], exchange_of(join)->cards, count * sizeof *cards);
   }
-  if (!code)
-    code = take_cards(join, cards, used);
-  if (code)
+  if (code) {
     free(cards);
-  else
-    join->generation = board.generation;
-  return code;
+    free(order);
+    return code;
+  }
+  take_cards(join, cards, order, used);
+  join->generation = board.generation;
+  return 0;
 }
 
 /* Raises the number of places in use to at least `used`. */
@@ -260,7 +261,7 @@ static int lookup(struct join *join, const char *what, haul_deadline until, haul
 }
 
 int join_connect(struct join *join, haul_deadline until) {
-  struct head head;
+  struct head head = {0};
   if (join->peer && haul_peer_status(join->peer) == 0)
     return 0;
   if (join->peer)
@@ -442,8 +443,8 @@ int haul_broadcast_join(haul_node *node, const char *address, const char *name,
   made->options.address = made->options.member = NULL; /* the caller's strings */
   made->join = join;
   join->broadcast = made;
-  memcpy(made->name, name, strlen(name));
-  memcpy(join->source, address, strlen(address));
+  snprintf(made->name, sizeof made->name, "%s", name);
+  snprintf(join->source, sizeof join->source, "%s", address);
   code = join_open(join, options);
   if (!code)
     code = join_connect(join, until);
@@ -491,7 +492,7 @@ int haul_broadcast_next(haul_broadcast *broadcast, uint64_t after, haul_deadline
                 "this is no receiver, or an argument is NULL");
   struct join *join = broadcast->join;
   for (;;) {
-    struct head head;
+    struct head head = {0};
     int code = join_connect(join, until);
     if (!code)
       code = join_head(join, until, &head);

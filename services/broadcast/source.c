@@ -2,6 +2,7 @@
  * The source: publishes versions and the board on which receivers enter themselves. It only waits
  * for checksums: all else is done by the receivers. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -78,7 +79,7 @@ int haul_broadcast_open(haul_node *node, const char *name,
   made->options = *options;
   if (!made->options.members)
     made->options.members = 1024;
-  memcpy(made->name, name, strlen(name));
+  snprintf(made->name, sizeof made->name, "%s", name);
   uint64_t capacity = made->options.members;
   made->seen = calloc(capacity, sizeof *made->seen);
   code = made->seen ? 0 : fail_memory("haul_broadcast_open");

@@ -42,7 +42,7 @@ static struct haul_cache *allocate(const struct haul_cache_config *config) {
   struct haul_cache *cache = calloc(1, sizeof *cache);
   if (!cache)
     return NULL;
-  cache->members = calloc(config->member_count, sizeof *cache->members);
+  cache->members = calloc(config->member_count ? config->member_count : 1, sizeof *cache->members);
   cache->locations = calloc(LOCATIONS, sizeof *cache->locations);
   cache->only = config->only ? strdup(config->only) : NULL;
   if (cache->members && cache->locations && (cache->only || !config->only))

@@ -36,7 +36,8 @@ static void tell(const struct slot *slot,
                                    .version = slot->version,
                                    .priority = slot->priority};
   memcpy(entry.key, slot->key, slot->key_length);
-  each(user, &entry);
+  if (each) /* haul_cache_list has checked it */
+    each(user, &entry);
 }
 
 static int list_all(const struct listing *listing,

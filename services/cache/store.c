@@ -158,7 +158,7 @@ static bool is_unfinished(const struct haul_cache_store *store, const struct sta
 
 static int open_memory(struct haul_cache_store *store,
                        const struct haul_cache_store_config *config) {
-  struct stat status;
+  struct stat status = {0};
   int code = open_file(store, config->path, &status);
   if (code)
     return code;

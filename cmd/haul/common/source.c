@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../command.h"
@@ -63,19 +62,25 @@ int source_open(struct source *source, const char *path) {
 static atomic_int report;
 enum { REPORT_NONE, REPORT_BEGUN, REPORT_PRINTED };
 
+/* False: another one has begun it. Async-signal-safe. */
+static bool begin_report(void) {
+  int none = REPORT_NONE;
+  return atomic_compare_exchange_strong(&report, &none, REPORT_BEGUN);
+}
+
 /* SIGBUS: the file no longer backs a mapped page. Only async-signal-safe calls are allowed here. */
 static void explain_bus_error(int number) {
   static const char text[] =
       "haul: put: the file was cut short, or its disk failed, during the transfer\n"
       "hint: put the file again; the region has a part of it\n";
   (void)number;
-  if (atomic_exchange(&report, REPORT_BEGUN) == REPORT_NONE) {
+  if (begin_report()) {
     ssize_t ignored = write(STDERR_FILENO, text, sizeof(text) - 1);
     (void)ignored;
     _exit(EXIT_FAILED);
   }
   while (atomic_load(&report) == REPORT_BEGUN)
-    nanosleep(&(struct timespec){0, 1000000}, NULL);
+    poll(NULL, 0, 1);
   _exit(EXIT_FAILED);
 }
 
@@ -110,7 +115,7 @@ static int populate(const struct source *source, uint64_t length) {
   /* EINVAL: an older kernel, which faults the pages in on use */
   if (!result || errno == EINVAL)
     return EXIT_DONE;
-  if (atomic_exchange(&report, REPORT_BEGUN) == REPORT_NONE) {
+  if (begin_report()) {
     fail_because(NULL, "cannot read %s: it was cut short", source->label);
     atomic_store(&report, REPORT_PRINTED);
   }
