@@ -9,6 +9,7 @@ import inspect
 import pathlib
 import pkgutil
 import re
+import subprocess
 import sys
 
 import haul
@@ -136,6 +137,12 @@ class Documentation(support.Case):
                     found.append(path)
         for name in OWNERS:
             self.assertIn(f"haul.{name}", found)
+
+    def test_modules_need_no_import_of_their_own(self):
+        code = "import haul; haul.safetensors.write, haul.reshard.plan, haul.aio; haul.nothing"
+        end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertIn("AttributeError: module 'haul' has no attribute 'nothing'", end.stderr)
+        self.assertLessEqual({"aio", "reshard", "safetensors", "Node"}, set(dir(haul)))
 
     def test_all_names_are_exported(self):
         """__all__ has every public name but modules, each once, in order."""

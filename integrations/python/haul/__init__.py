@@ -14,7 +14,9 @@ OverflowError for arguments that Python cannot convert. Objects that own somethi
 managers. Any thread may use any object.
 """
 
-from . import aio as aio
+import importlib
+import typing
+
 from ._data import (
     ERRORS,
     AccessDenied,
@@ -77,6 +79,11 @@ from ._haul import (
     wait_any,
 )
 from ._tensors import Shared, receive, send, share
+
+if typing.TYPE_CHECKING:
+    from . import aio as aio
+    from . import reshard as reshard
+    from . import safetensors as safetensors
 
 READ = Rights.READ
 WRITE = Rights.WRITE
@@ -146,6 +153,17 @@ __all__ = [
     "wait_all",
     "wait_any",
 ]
+_MODULES = ("aio", "reshard", "safetensors")  # imported at first use
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
 
 for _name in __all__:
     _public = globals()[_name]
