@@ -13,10 +13,10 @@
 
 /* ---- The list ---- */
 
-static void close_remotes(struct feeder *feeder) {
+static void close_remotes(struct feeder *feeder, haul_deadline until) {
   if (feeder->poll) {
     haul_transfer_cancel(feeder->poll);
-    haul_transfer_wait(feeder->poll, haul_deadline_in(CONTROL_NS));
+    haul_transfer_wait(feeder->poll, until);
     haul_transfer_release(feeder->poll);
   }
   haul_remote_release(feeder->data);
@@ -26,8 +26,8 @@ static void close_remotes(struct feeder *feeder) {
   feeder->open = feeder->polled = false;
 }
 
-static void disconnect(struct feeder *feeder) {
-  close_remotes(feeder);
+static void disconnect(struct feeder *feeder, haul_deadline until) {
+  close_remotes(feeder, until);
   haul_peer_close(feeder->peer);
   feeder->peer = NULL;
 }
@@ -59,8 +59,8 @@ static struct feeder *feeder_find(struct feeders *feeders, const struct card *ca
 }
 
 int feeders_open(struct feeders *feeders, haul_broadcast *broadcast,
-                 const struct haul_broadcast_version *version) {
-  *feeders = (struct feeders){.broadcast = broadcast, .version = version->number};
+                 const struct haul_broadcast_version *version, haul_deadline until) {
+  *feeders = (struct feeders){.broadcast = broadcast, .until = until, .version = version->number};
   feeders->chunks = chunk_count(version->length, version->chunk);
   if (!feeder_new(feeders, NULL))
     return fail_memory("haul_broadcast_receive");
@@ -68,9 +68,10 @@ int feeders_open(struct feeders *feeders, haul_broadcast *broadcast,
 }
 
 void feeders_close(struct feeders *feeders) {
+  haul_deadline until = haul_deadline_in(HAUL_SECOND);
   for (size_t i = 0; i < feeders->count; i++) {
     struct feeder *feeder = feeders->all[i];
-    disconnect(feeder);
+    disconnect(feeder, until);
     haul_region_release(feeder->copy);
     free(feeder->bits);
     free(feeder);
@@ -130,17 +131,27 @@ void feeder_block(struct feeder *feeder, const char *reason, ...) {
     feeder->hold *= 2;
 }
 
+void feeder_retry_in(struct feeder *feeder, int64_t nanoseconds) {
+  feeder->blocked_until = now_ns() + nanoseconds;
+  feeder->hold = HOLD_NS;
+}
+
+/* Once may be a restart. */
+static void count_lost(struct feeders *feeders, struct feeder *feeder) {
+  if (!feeder->source && ++feeder->lost > 1)
+    join_remove(feeders->broadcast->join, &feeder->card, feeders->until);
+}
+
 void feeder_fail(struct feeders *feeders, struct feeder *feeder, int code) {
-  struct join *join = feeders->broadcast->join;
+  haul_deadline until = haul_deadline_in(HAUL_SECOND);
   feeder_block(feeder, "%s", haul_error_text(code));
   feeder->failed = code;
   if (code == HAUL_ENAME) /* it is to be asked again */
-    close_remotes(feeder);
+    close_remotes(feeder, until);
   else
-    disconnect(feeder);
-  bool gone = code == HAUL_ECONNECT || code == HAUL_EPEER;
-  if (gone && !feeder->source && ++feeder->lost > 1) /* once may be a restart */
-    join_remove(join, &feeder->card);
+    disconnect(feeder, until);
+  if (code == HAUL_ECONNECT || code == HAUL_EPEER)
+    count_lost(feeders, feeder);
 }
 
 static int find(struct feeders *feeders, struct feeder *feeder, const char *what,
@@ -180,7 +191,8 @@ static int have_room(struct feeders *feeders, struct feeder *feeder) {
 }
 
 int feeder_connect(struct feeders *feeders, struct feeder *feeder) {
-  haul_deadline until = haul_deadline_in(CONNECT_NS);
+  int64_t began = now_ns();
+  haul_deadline until = sooner(feeders->until, CONNECT_NS);
   int code = reach(feeders, feeder, until);
   if (code)
     feeder->peer = NULL;
@@ -193,7 +205,12 @@ int feeder_connect(struct feeders *feeders, struct feeder *feeder) {
   if (!code && feeder->have && haul_remote_length(feeder->have) < haul_region_length(feeder->copy))
     code = HAUL_EPROTO;
   if (code) {
+    int64_t took = now_ns() - began;
+    if (feeder->hold < took * 10)
+      feeder->hold = took * 10;
     feeder_fail(feeders, feeder, code);
+    if (code == HAUL_ETIMEDOUT && took >= CONNECT_NS)
+      count_lost(feeders, feeder);
     return code;
   }
   feeder->open = true;
@@ -207,7 +224,7 @@ void feeder_poll(struct feeders *feeders, struct feeder *feeder) {
   if (feeder->poll)
     return;
   options.priority = HAUL_PRIORITY_HIGH;
-  options.deadline = haul_deadline_in(feeder->patience);
+  options.deadline = sooner(feeders->until, feeder->patience);
   feeder->polled_at = now_ns();
   int code = haul_read(feeder->copy, feeder->have, &piece, 1, &options, &feeder->poll);
   if (code) {

@@ -20,13 +20,14 @@ struct feeder {
   int64_t patience;      /* it may be without progress so long */
   int64_t blocked_until; /* it is not used before */
   int64_t hold;          /* the next block lasts so long */
-  unsigned lost;         /* connections in a row that failed */
+  unsigned lost;         /* connections in a row that failed, or were not made in 1 s */
   int failed;            /* code of the last failure, 0 after a success */
   struct haul_broadcast_feeder told;
 };
 
 struct feeders {
   haul_broadcast *broadcast;
+  haul_deadline until; /* of the call: nothing blocks for longer */
   uint64_t version, chunks;
   struct feeder **all; /* all that were ever listed */
   size_t count;
@@ -41,12 +42,13 @@ static inline size_t bit_words(uint64_t chunks) {
 }
 
 int feeders_open(struct feeders *feeders, haul_broadcast *broadcast,
-                 const struct haul_broadcast_version *version);
+                 const struct haul_broadcast_version *version, haul_deadline until);
 void feeders_close(struct feeders *feeders);
 /* Follows the list of members. */
 int feeders_update(struct feeders *feeders);
 
-/* Connects to it and finds its regions. Blocks for at most 1 s. On failure it is blocked. */
+/* Connects to it and finds its regions. Blocks for at most 1 s. On failure it is blocked, for ten
+ * times as long as that took or longer. */
 int feeder_connect(struct feeders *feeders, struct feeder *feeder);
 /* Starts to read which chunks it has, unless that is under way. */
 void feeder_poll(struct feeders *feeders, struct feeder *feeder);
@@ -55,6 +57,8 @@ bool feeder_polled(struct feeders *feeders, struct feeder *feeder);
 /* It is not used for a time that doubles. `reason` is for the report. */
 void feeder_block(struct feeder *feeder, const char *reason, ...)
     __attribute__((format(printf, 2, 3)));
+/* It is to be tried again in so many nanoseconds, as if it had not failed. */
+void feeder_retry_in(struct feeder *feeder, int64_t nanoseconds);
 /* A call or a transfer with it failed: closes its connection and blocks it. */
 void feeder_fail(struct feeders *feeders, struct feeder *feeder, int code);
 

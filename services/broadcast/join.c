@@ -16,11 +16,6 @@
 
 #define LOCAL(field) offsetof(struct exchange, field)
 
-static haul_deadline sooner(haul_deadline until, int64_t nanoseconds) {
-  haul_deadline bound = haul_deadline_in(nanoseconds);
-  return bound < until ? bound : until;
-}
-
 /* ---- Exchanges ---- */
 
 static struct haul_transfer_options control(haul_deadline until) {
@@ -220,9 +215,9 @@ int join_refresh(struct join *join, haul_deadline until) {
   return code || is_entered(join) ? code : enter(join, until);
 }
 
-void join_remove(struct join *join, const struct card *card) {
+void join_remove(struct join *join, const struct card *card, haul_deadline until) {
   bool swapped;
-  haul_deadline until = haul_deadline_in(HAUL_SECOND);
+  until = sooner(until, HAUL_SECOND);
   for (uint64_t i = 0; join->peer && i < join->card_count; i++)
     if (join->cards[i].owner == card->owner && card->owner != join->id)
       if (!swap(join, card_offset(i), card->owner, 0, until, &swapped) && swapped)
@@ -231,18 +226,19 @@ void join_remove(struct join *join, const struct card *card) {
 
 /* ---- The connection ---- */
 
-static void cancel(haul_transfer **transfer) {
+static void cancel(haul_transfer **transfer, haul_deadline until) {
   if (!*transfer)
     return;
   haul_transfer_cancel(*transfer);
-  haul_transfer_wait(*transfer, haul_deadline_in(CONTROL_NS));
+  haul_transfer_wait(*transfer, until);
   haul_transfer_release(*transfer);
   *transfer = NULL;
 }
 
 void join_lost(struct join *join) {
-  cancel(&join->report);
-  cancel(&join->look);
+  haul_deadline until = haul_deadline_in(HAUL_SECOND);
+  cancel(&join->report, until);
+  cancel(&join->look, until);
   haul_remote_release(join->head);
   haul_remote_release(join->board);
   haul_peer_close(join->peer);
@@ -321,18 +317,18 @@ static bool has_ended(haul_transfer **transfer, int *code) {
   return true;
 }
 
-void join_poll(struct join *join) {
+void join_poll(struct join *join, haul_deadline until) {
   int code;
   int64_t now = now_ns();
   if (!join->peer) {
     if (now >= join->retry_at)
-      join_connect(join, haul_deadline_in(HAUL_SECOND));
+      join_connect(join, sooner(until, HAUL_SECOND));
     return;
   }
   has_ended(&join->report, &code);
   if (has_ended(&join->look, &code)) {
     if (!code && exchange_of(join)->board_later.generation != join->generation)
-      code = join_refresh(join, haul_deadline_in(CONTROL_NS));
+      code = join_refresh(join, until);
     if (code) {
       join_lost(join);
       return;
@@ -347,7 +343,7 @@ void join_poll(struct join *join) {
 void join_report(struct join *join, haul_deadline until) {
   if (!join->peer)
     return;
-  cancel(&join->report);
+  cancel(&join->report, until);
   join->progress.beat++;
   exchange_of(join)->progress = join->progress;
   join->reported_at = now_ns();
@@ -508,7 +504,7 @@ int haul_broadcast_next(haul_broadcast *broadcast, uint64_t after, haul_deadline
     if (code)
       join_lost(join);
     else
-      join_poll(join);
+      join_poll(join, until);
     pause_until(broadcast, sooner(until, 100 * HAUL_MILLISECOND));
   }
 }

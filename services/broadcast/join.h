@@ -63,12 +63,12 @@ int join_head(struct join *join, haul_deadline until, struct head *head);
 int join_refresh(struct join *join, haul_deadline until);
 
 /* Reports progress and looks for changes twice a second, without waiting for the source: call it
- * often. Reconnects after a loss. */
-void join_poll(struct join *join);
+ * often. Reconnects after a loss, for which it blocks for at most 1 s and until `until`. */
+void join_poll(struct join *join, haul_deadline until);
 /* Reports now. Failures are ignored: the report is for the source's list alone. */
 void join_report(struct join *join, haul_deadline until);
 
 /* Takes the card of a member that is gone off the board. */
-void join_remove(struct join *join, const struct card *card);
+void join_remove(struct join *join, const struct card *card, haul_deadline until);
 
 #endif

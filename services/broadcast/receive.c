@@ -23,6 +23,7 @@
 #define CALL_NS         (100 * HAUL_MILLISECOND) /* between calls of `progress` */
 #define LOST_NS         (5 * HAUL_SECOND)    /* until a version without chunks anywhere is stale */
 #define FLIGHTS         (IN_FLIGHT_MOST + 1) /* one probe more */
+#define CONNECT_LATE    (20 * HAUL_MILLISECOND)
 #define POLL_LEAST      (500 * HAUL_MICROSECOND)
 #define POLL_MOST       (20 * HAUL_MILLISECOND)
 
@@ -55,6 +56,7 @@ struct receive {
   uint64_t flying;
   int64_t started, chunk_at; /* chunk_at: when the latest chunk came */
   int64_t pace;              /* mean time between two chunks */
+  int64_t connect_at;        /* no member is connected to before */
   int64_t probe_at, head_at, called_at;
 };
 
@@ -103,6 +105,40 @@ static void chunk_here(struct receive *receive, uint64_t chunk) {
   have->count = ++receive->got;
 }
 
+/* ---- Reports ---- */
+
+static void tell(struct receive *receive) {
+  struct progress *progress = &receive->join->progress;
+  const struct feeder *current = receive->current;
+  progress->version = receive->version.number;
+  progress->bytes = receive->got == receive->chunks ? receive->version.length
+                                                    : receive->got * receive->version.chunk;
+  progress->retries = receive->report->retries;
+  progress->duration_ns = now_ns() - receive->started;
+  progress->state =
+      receive->got == receive->chunks ? HAUL_BROADCAST_COMPLETE : HAUL_BROADCAST_RECEIVING;
+  memset(progress->feeder, 0, sizeof progress->feeder);
+  memset(progress->path, 0, sizeof progress->path);
+  if (current) {
+    memcpy(progress->feeder, current->told.name, sizeof progress->feeder);
+    memcpy(progress->path, current->told.path, sizeof progress->path);
+  }
+}
+
+/* Calls back, and ends the call if that wants it. */
+static int check_progress(struct receive *receive) {
+  const struct haul_broadcast_options *options = &receive->broadcast->options;
+  int64_t now = now_ns();
+  if (!options->progress || now - receive->called_at < CALL_NS)
+    return 0;
+  receive->called_at = now;
+  if (options->progress(options->user, receive->join->progress.bytes) == 0)
+    return 0;
+  return fail(HAUL_ECANCELED, CALL, receive->broadcast->name,
+              "call it again, with HAUL_BROADCAST_KEEP to go on from here",
+              "the caller's progress function ended it");
+}
+
 /* ---- Begin ---- */
 
 /* From the source, else from a member. */
@@ -113,16 +149,25 @@ static int find_sums(struct receive *receive, haul_remote **sums) {
   int code = HAUL_EPEER;
   member_name(broadcast, receive->version.number, "sums", name);
   if (join->peer)
-    code = haul_peer_lookup(join->peer, name, haul_deadline_in(CONTROL_NS), sums);
+    code = haul_peer_lookup(join->peer, name, sooner(receive->until, CONTROL_NS), sums);
   for (size_t i = 0; code && i < receive->feeders.order_count; i++) {
     struct feeder *feeder = receive->feeders.order[i];
     haul_peer *peer;
+    haul_deadline until = sooner(receive->until, HAUL_SECOND);
     if (feeder->source || now_ns() >= receive->until ||
-        haul_peer_connect(broadcast->node, feeder->card.address, haul_deadline_in(HAUL_SECOND),
-                          &peer))
+        haul_peer_connect(broadcast->node, feeder->card.address, until, &peer))
       continue;
-    code = haul_peer_lookup(peer, name, haul_deadline_in(HAUL_SECOND), sums);
+    code = haul_peer_lookup(peer, name, until, sums);
     haul_peer_close(peer); /* the remote keeps the connection */
+  }
+  if (code == HAUL_ENAME) {
+    code = HAUL_ESTALE;
+    fail(code, CALL, broadcast->name, "call haul_broadcast_next for the present version",
+         "neither the source nor a member has version %" PRIu64 " any more",
+         receive->version.number);
+  } else if (code) {
+    fail(code, CALL, broadcast->name, "check that the source runs, and try again",
+         "neither the source nor a member sends the checksums");
   }
   return code;
 }
@@ -135,11 +180,6 @@ static int load_sums(struct receive *receive) {
   haul_remote *sums;
   options.deadline = receive->until;
   int code = find_sums(receive, &sums);
-  if (code == HAUL_ENAME)
-    return fail(HAUL_ESTALE, CALL, receive->broadcast->name,
-                "call haul_broadcast_next for the present version",
-                "neither the source nor a member has version %" PRIu64 " any more",
-                receive->version.number);
   if (code)
     return code;
   code = haul_region_alloc(receive->broadcast->node, host, piece.length, 0, &receive->held->sums);
@@ -193,7 +233,11 @@ static int keep_right_chunks(struct receive *receive) {
       chunk_here(receive, i);
       receive->report->kept += chunk_length(receive->version.length, receive->version.chunk, i);
     }
-    join_poll(receive->join);
+    tell(receive);
+    join_poll(receive->join, receive->until);
+    code = check_progress(receive);
+    if (code)
+      return code;
     if (now_ns() >= receive->until)
       return fail(HAUL_ETIMEDOUT, CALL, receive->broadcast->name, "allow more time",
                   "%" PRIu64 " of %" PRIu64 " chunks are checked", i, receive->chunks);
@@ -226,7 +270,7 @@ static int begin(struct receive *receive) {
   receive->margin = 4 * receive->window;
   if (receive->margin > receive->chunks / 8)
     receive->margin = receive->chunks / 8;
-  int code = feeders_open(&receive->feeders, broadcast, &receive->version);
+  int code = feeders_open(&receive->feeders, broadcast, &receive->version, receive->until);
   if (!code)
     code = load_sums(receive);
   if (!code)
@@ -252,6 +296,24 @@ static bool may_begin(const struct receive *receive, const struct feeder *feeder
          now_ns() - receive->started < BEGIN_NS;
 }
 
+/* Opens a feeder. Attempts block, so those that fail late take a tenth of the time at most: the
+ * chunks go on from the feeders that are open. */
+static bool open_feeder(struct receive *receive, struct feeder *feeder) {
+  int64_t began = now_ns();
+  if (feeder->open)
+    return true;
+  if (!feeder->source && began < receive->connect_at)
+    return false;
+  if (!feeder_connect(&receive->feeders, feeder))
+    return true;
+  int64_t now = now_ns();
+  if (now - began > CONNECT_LATE)
+    receive->connect_at = now + 10 * (now - began);
+  if (may_begin(receive, feeder))
+    feeder_retry_in(feeder, POLL_MOST);
+  return false;
+}
+
 static bool is_late(const struct feeder *feeder) {
   return now_ns() - feeder->progress_at >= feeder->patience;
 }
@@ -265,14 +327,8 @@ static void block_late(struct feeder *feeder) {
 enum choice { CHOICE_NEXT, CHOICE_WAIT, CHOICE_READ };
 
 static enum choice consider(struct receive *receive, struct feeder *feeder, uint64_t *chunk) {
-  if (is_blocked(feeder))
+  if (is_blocked(feeder) || !open_feeder(receive, feeder))
     return may_begin(receive, feeder) ? CHOICE_WAIT : CHOICE_NEXT;
-  if (!feeder->open && feeder_connect(&receive->feeders, feeder)) {
-    if (!may_begin(receive, feeder))
-      return CHOICE_NEXT;
-    feeder->blocked_until = now_ns() + POLL_MOST;
-    return CHOICE_WAIT;
-  }
   if (!feeder->source && !feeder->polled)
     return CHOICE_WAIT; /* until its patience ends the first poll */
   if (first_wanted(receive, feeder, chunk))
@@ -495,7 +551,7 @@ static void probe(struct receive *receive) {
   receive->probe_at = now_ns();
   if (much < receive->chunks / 16)
     much = receive->chunks / 16;
-  if (!feeder || (!feeder->open && feeder_connect(&receive->feeders, feeder)))
+  if (!feeder || !open_feeder(receive, feeder))
     return;
   if (!feeder->source)
     feeder_poll(&receive->feeders, feeder); /* for the next time */
@@ -514,26 +570,12 @@ static int check_newer(struct receive *receive) {
       now - receive->head_at < HEAD_NS)
     return 0;
   receive->head_at = now;
-  if (join_head(receive->join, haul_deadline_in(HAUL_SECOND), &head) ||
+  if (join_head(receive->join, sooner(receive->until, HAUL_SECOND), &head) ||
       head.version <= receive->version.number)
     return 0;
   return fail(HAUL_ESTALE, CALL, receive->broadcast->name,
               "call haul_broadcast_next for the newer version",
               "version %" PRIu64 " follows %" PRIu64, head.version, receive->version.number);
-}
-
-/* Calls back, and ends the call if that wants it. */
-static int check_progress(struct receive *receive) {
-  const struct haul_broadcast_options *options = &receive->broadcast->options;
-  int64_t now = now_ns();
-  if (!options->progress || now - receive->called_at < CALL_NS)
-    return 0;
-  receive->called_at = now;
-  if (options->progress(options->user, receive->join->progress.bytes) == 0)
-    return 0;
-  return fail(HAUL_ECANCELED, CALL, receive->broadcast->name,
-              "call it again, with HAUL_BROADCAST_KEEP to go on from here",
-              "the caller's progress function ended it");
 }
 
 /* No chunk has come for a while, and the source does not have the version any more. */
@@ -578,35 +620,19 @@ static void wait_for_events(struct receive *receive, int64_t wake) {
     pause_until(receive->broadcast, wake);
 }
 
-static void tell(struct receive *receive) {
-  struct progress *progress = &receive->join->progress;
-  const struct feeder *current = receive->current;
-  progress->version = receive->version.number;
-  progress->bytes = receive->got == receive->chunks ? receive->version.length
-                                                    : receive->got * receive->version.chunk;
-  progress->retries = receive->report->retries;
-  progress->duration_ns = now_ns() - receive->started;
-  progress->state =
-      receive->got == receive->chunks ? HAUL_BROADCAST_COMPLETE : HAUL_BROADCAST_RECEIVING;
-  memset(progress->feeder, 0, sizeof progress->feeder);
-  memset(progress->path, 0, sizeof progress->path);
-  if (current) {
-    memcpy(progress->feeder, current->told.name, sizeof progress->feeder);
-    memcpy(progress->path, current->told.path, sizeof progress->path);
-  }
-}
-
 static int run(struct receive *receive) {
   int code = 0;
   while (!code && receive->got < receive->chunks) {
     code = feeders_update(&receive->feeders);
     if (code)
       return code;
+    if (!receive->current && !receive->flying)
+      receive->connect_at = 0; /* there is nothing else to do */
     fill_window(receive);
     probe(receive);
     int64_t wake = poll_current(receive);
     tell(receive);
-    join_poll(receive->join);
+    join_poll(receive->join, receive->until);
     wait_for_events(receive, wake);
     code = land_all(receive);
     give_up_late(receive);
@@ -618,11 +644,12 @@ static int run(struct receive *receive) {
 
 /* No chunk may arrive after the end of the call. */
 static void end_flights(struct receive *receive) {
+  haul_deadline until = haul_deadline_in(CONTROL_NS);
   cancel_from(receive, NULL);
   for (size_t i = 0; i < FLIGHTS; i++) {
     haul_transfer *transfer = receive->flights[i].transfer;
     if (transfer)
-      haul_transfer_wait(transfer, haul_deadline_in(CONTROL_NS));
+      haul_transfer_wait(transfer, until);
     haul_transfer_release(transfer);
   }
 }

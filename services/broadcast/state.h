@@ -53,6 +53,11 @@ int range_sum(haul_broadcast *broadcast, haul_region *region, uint64_t offset, u
               haul_deadline until, uint64_t *sum);
 
 int64_t now_ns(void);
+/* `until`, but in `nanoseconds` at the latest. */
+static inline haul_deadline sooner(haul_deadline until, int64_t nanoseconds) {
+  haul_deadline bound = haul_deadline_in(nanoseconds);
+  return bound < until ? bound : until;
+}
 /* Makes progress, or sleeps, until then. */
 void pause_until(haul_broadcast *broadcast, haul_deadline until);
 

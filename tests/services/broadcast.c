@@ -4,9 +4,12 @@
  * with another. */
 #include "support/check.h"
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "support/broadcaster.h"
@@ -385,6 +388,108 @@ static void wrong_arguments(void **state) {
   haul_node_close(node);
 }
 
+/* ---- The board ---- */
+
+/* A source, and a peer of it that writes to its board. */
+struct board_writer {
+  haul_node *node, *other;
+  haul_broadcast *broadcast;
+  haul_peer *peer;
+  haul_remote *board;
+  char address[160];
+};
+
+static void writer_open(struct board_writer *writer, const char *listen, unsigned members) {
+  struct haul_node_config config = patient_config();
+  struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
+  options.members = members;
+  options.chunk = 4096;
+  assert_works(haul_node_open(&config, &writer->node));
+  assert_works(haul_node_listen(writer->node, listen));
+  assert_works(haul_node_address(writer->node, 0, writer->address, sizeof writer->address));
+  assert_works(haul_broadcast_open(writer->node, "x", &options, &writer->broadcast));
+  assert_works(haul_node_open(&config, &writer->other));
+  assert_works(
+      haul_peer_connect(writer->other, writer->address, haul_deadline_in(20 * S), &writer->peer));
+  assert_works(
+      haul_peer_lookup(writer->peer, "x.members", haul_deadline_in(20 * S), &writer->board));
+}
+
+static void writer_close(struct board_writer *writer) {
+  haul_remote_release(writer->board);
+  haul_peer_close(writer->peer);
+  haul_node_close(writer->other);
+  haul_broadcast_close(writer->broadcast);
+  haul_node_close(writer->node);
+}
+
+/* Writes the cards from place 0 on. */
+static void write_cards(struct board_writer *writer, const struct card *cards, uint64_t count) {
+  struct haul_place host = {HAUL_HOST, 0};
+  struct board board = {.generation = 1, .used = count};
+  size_t counts = sizeof board - offsetof(struct board, generation);
+  haul_region *region;
+  assert_works(haul_region_alloc(writer->other, host, sizeof board + count * sizeof *cards,
+                                 HAUL_REGION_PRIVATE, &region));
+  char *bytes = haul_region_address(region);
+  memcpy(bytes, &board, sizeof board);
+  memcpy(bytes + sizeof board, cards, count * sizeof *cards);
+  struct haul_piece piece = {offsetof(struct board, generation), offsetof(struct board, generation),
+                             counts + count * sizeof *cards};
+  assert_works(haul_write(writer->board, region, &piece, 1, NULL, NULL));
+  haul_region_release(region);
+}
+
+static struct card card_of(uint64_t owner, uint64_t host) {
+  struct card card = {.owner = owner, .host = host, .name = "name", .address = "tcp://h:1"};
+  card.hash = card_hash(&card);
+  return card;
+}
+
+/* Their port accepts connections and says nothing: a second each, if all were tried, which the
+ * deadline does not allow. */
+static void members_that_hang_stall_no_one(void **state) {
+  (void)state;
+  struct board_writer writer;
+  struct card cards[40];
+  struct haul_node_config config = patient_config();
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t length = sizeof at;
+  struct haul_place host = {HAUL_HOST, 0};
+  struct haul_broadcast_version version;
+  haul_node *node;
+  haul_broadcast *member;
+  haul_region *region, *target;
+  int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_true(silent >= 0);
+  assert_int_equal(bind(silent, (struct sockaddr *)&at, sizeof at), 0);
+  assert_int_equal(listen(silent, 64), 0);
+  assert_int_equal(getsockname(silent, (struct sockaddr *)&at, &length), 0);
+  for (size_t i = 0; i < COUNT(cards); i++) {
+    cards[i] = card_of(i + 1, host_number());
+    snprintf(cards[i].address, sizeof cards[i].address, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    cards[i].hash = card_hash(&cards[i]);
+  }
+  writer_open(&writer, "tcp://127.0.0.1:0", 64);
+  write_cards(&writer, cards, COUNT(cards));
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_node_listen(node, "tcp://127.0.0.1:0"));
+  assert_works(
+      haul_broadcast_join(node, writer.address, "x", NULL, haul_deadline_in(20 * S), &member));
+  assert_works(haul_region_alloc(writer.node, host, MIB, 0, &region));
+  assert_works(haul_region_alloc(node, host, MIB, 0, &target));
+  assert_works(haul_broadcast_publish(writer.broadcast, region, haul_deadline_in(20 * S), NULL));
+  assert_works(haul_broadcast_next(member, 0, haul_deadline_in(20 * S), &version));
+  assert_works(haul_broadcast_receive(member, &version, target, 0, haul_deadline_in(20 * S), NULL));
+  haul_broadcast_close(member);
+  haul_region_release(target);
+  haul_node_close(node);
+  assert_works(haul_broadcast_withdraw(writer.broadcast, 0));
+  haul_region_release(region);
+  writer_close(&writer);
+  close(silent);
+}
+
 /* ---- Hostile sources and members ---- */
 
 static haul_region *show(haul_node *node, const char *name, const void *bytes, size_t length,
@@ -436,12 +541,6 @@ static void hostile_sources_are_refused(void **state) {
   assert_int_equal(join_hostile(&head, &board), HAUL_EPROTO);
 }
 
-static struct card card_of(uint64_t owner, uint64_t host) {
-  struct card card = {.owner = owner, .host = host, .name = "name", .address = "tcp://h:1"};
-  card.hash = card_hash(&card);
-  return card;
-}
-
 static void cards_are_checked_and_ordered(void **state) {
   (void)state;
   uint32_t order[6];
@@ -482,6 +581,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test(a_version_that_nobody_has_is_stale),
       cmocka_unit_test(the_source_lists_its_receivers),
       cmocka_unit_test(wrong_arguments),
+      cmocka_unit_test(members_that_hang_stall_no_one),
       cmocka_unit_test(hostile_sources_are_refused),
       cmocka_unit_test(cards_are_checked_and_ordered),
   };
