@@ -209,10 +209,15 @@ static bool is_entered(const struct join *join) {
 
 int join_refresh(struct join *join, haul_deadline until) {
   int code = read_board(join, until);
-  if (code || (exchange_of(join)->board.generation == join->generation && join->entered))
+  bool same = exchange_of(join)->board.generation == join->generation && !join->renewed;
+  if (code || (same && join->entered))
     return code;
   code = read_cards(join, until);
-  return code || is_entered(join) ? code : enter(join, until);
+  if (!code && !is_entered(join))
+    code = enter(join, until);
+  if (!code)
+    join->renewed = false;
+  return code;
 }
 
 void join_remove(struct join *join, const struct card *card, haul_deadline until) {
@@ -244,6 +249,7 @@ void join_lost(struct join *join) {
   haul_peer_close(join->peer);
   join->head = join->board = NULL;
   join->peer = NULL;
+  join->renewed = true;
   join->retry_wait = join->retry_wait ? join->retry_wait * 2 : RETRY_NS;
   if (join->retry_wait > RETRY_MOST)
     join->retry_wait = RETRY_MOST;

@@ -29,6 +29,7 @@ struct join {
   haul_remote *head, *board;
   uint64_t capacity, id, place, generation, source_host;
   bool entered;       /* the board has our card at `place` */
+  bool renewed;       /* the connection is new: so may be the board, whatever its generation is */
   int64_t retry_at;   /* no attempt to connect before */
   int64_t retry_wait; /* doubles with each failure */
 

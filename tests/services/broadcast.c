@@ -490,6 +490,36 @@ static void members_that_hang_stall_no_one(void **state) {
   close(silent);
 }
 
+/* The new source's board has as many changes as the old one, by another member, and more places. */
+static void a_restarted_source_is_entered_again(void **state) {
+  (void)state;
+  struct board_writer writer;
+  struct haul_node_config config = patient_config();
+  struct haul_broadcast_member list[4];
+  struct haul_broadcast_version version;
+  struct card other = card_of(99, 7);
+  size_t count = COUNT(list);
+  haul_node *node;
+  haul_broadcast *member;
+  char address[160];
+  writer_open(&writer, "tcp://127.0.0.1:0", 2);
+  memcpy(address, writer.address, sizeof address);
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_broadcast_join(node, address, "x", NULL, haul_deadline_in(20 * S), &member));
+  writer_close(&writer);
+  writer_open(&writer, address, 8);
+  write_cards(&writer, &other, 1);
+  assert_works(haul_broadcast_publish(writer.broadcast, NULL, haul_deadline_in(20 * S), NULL));
+  assert_works(haul_broadcast_next(member, 0, haul_deadline_in(20 * S), &version));
+  assert_works(haul_broadcast_members(writer.broadcast, list, &count));
+  assert_int_equal(count, 2);
+  assert_string_equal(list[1].name, "name");
+  assert_int_equal(list[0].state, HAUL_BROADCAST_WAITING);
+  haul_broadcast_close(member);
+  haul_node_close(node);
+  writer_close(&writer);
+}
+
 /* ---- Hostile sources and members ---- */
 
 static haul_region *show(haul_node *node, const char *name, const void *bytes, size_t length,
@@ -582,6 +612,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test(the_source_lists_its_receivers),
       cmocka_unit_test(wrong_arguments),
       cmocka_unit_test(members_that_hang_stall_no_one),
+      cmocka_unit_test(a_restarted_source_is_entered_again),
       cmocka_unit_test(hostile_sources_are_refused),
       cmocka_unit_test(cards_are_checked_and_ordered),
   };
