@@ -13,6 +13,7 @@
 #define POLL_NS    (500 * HAUL_MILLISECOND)
 #define RETRY_NS   (250 * HAUL_MILLISECOND)
 #define RETRY_MOST (8 * HAUL_SECOND)
+#define WRITE_NS   (2 * HAUL_SECOND) /* a member writes its card sooner after it took a place */
 
 #define LOCAL(field) offsetof(struct exchange, field)
 
@@ -139,33 +140,61 @@ static int raise_used(struct join *join, uint64_t used, haul_deadline until) {
   return code;
 }
 
-/* A process that was restarted finds the card of the one before, with its address. */
+static bool is_own(const struct join *join, const struct card *card) {
+  return card_is_valid(card) && join->address[0] && strcmp(card->address, join->address) == 0;
+}
+
+/* A process that was restarted finds the card of the one before, with its address. A card of this
+ * one is invalid if another took its place while it was written. */
 static int remove_own_remains(struct join *join, haul_deadline until) {
   bool swapped;
   int code = 0;
-  for (uint64_t i = 0; join->address[0] && !code && i < join->card_count; i++) {
+  for (uint64_t i = 0; !code && i < join->card_count; i++) {
     const struct card *card = &join->cards[i];
-    if (card_is_valid(card) && strcmp(card->address, join->address) == 0)
+    if (is_own(join, card) || card->owner == join->id)
       code = swap(join, card_offset(i), card->owner, 0, until, &swapped);
   }
   return code;
 }
 
-static int claim_place(struct join *join, haul_deadline until) {
-  bool swapped = false;
-  for (uint64_t n = 0; n < join->capacity; n++) { /* unused ones first */
-    uint64_t i = (n + join->card_count) % join->capacity;
-    if (i < join->card_count && join->cards[i].owner &&
-        !(card_is_valid(&join->cards[i]) && strcmp(join->cards[i].address, join->address) == 0))
+static int claim(struct join *join, uint64_t place, uint64_t owner, haul_deadline until,
+                 bool *claimed) {
+  int code = swap(join, card_offset(place), owner, join->id, until, claimed);
+  if (*claimed)
+    join->place = place;
+  return code;
+}
+
+/* Takes a place whose owner has written no card for a while: it was killed meanwhile. */
+static int claim_abandoned(struct join *join, haul_deadline until, bool *claimed) {
+  struct exchange *exchange = exchange_of(join);
+  haul_deadline written = haul_deadline_in(WRITE_NS);
+  int code = 0;
+  for (uint64_t i = 0; !code && !*claimed && i < join->card_count; i++) {
+    uint64_t owner = join->cards[i].owner;
+    if (!owner || card_is_valid(&join->cards[i]))
       continue;
-    int code = swap(join, card_offset(i), 0, join->id, until, &swapped);
-    if (code)
-      return code;
-    if (swapped) {
-      join->place = i;
-      return 0;
-    }
+    pause_until(join->broadcast, written < until ? written : until);
+    code = get(join, join->board, card_offset(i), LOCAL(cards), sizeof(struct card), until);
+    if (!code && exchange->cards[0].owner == owner && !card_is_valid(&exchange->cards[0]))
+      code = claim(join, i, owner, until, claimed);
   }
+  return code;
+}
+
+static int claim_place(struct join *join, haul_deadline until) {
+  bool claimed = false;
+  int code = 0;
+  for (uint64_t n = 0; !code && !claimed && n < join->capacity; n++) { /* unused ones first */
+    uint64_t i = (n + join->card_count) % join->capacity;
+    const struct card *card = i < join->card_count ? &join->cards[i] : NULL;
+    if (!card || !card->owner || is_own(join, card) || card->owner == join->id)
+      code = claim(join, i, 0, until, &claimed);
+  }
+  if (!code && !claimed)
+    code = claim_abandoned(join, until, &claimed);
+  if (code || claimed)
+    return code;
   return fail(HAUL_ELIMIT, JOIN, join->broadcast->name,
               "open the source with room for more members",
               "all %" PRIu64 " places of the broadcast are taken", join->capacity);
@@ -201,10 +230,10 @@ static int enter(struct join *join, haul_deadline until) {
   return code;
 }
 
-/* Whether another member has taken our card off the board. */
+/* Whether no other member has taken our card off the board. */
 static bool is_entered(const struct join *join) {
   return join->entered && join->place < join->card_count &&
-         join->cards[join->place].owner == join->id;
+         join->cards[join->place].owner == join->id && card_is_valid(&join->cards[join->place]);
 }
 
 int join_refresh(struct join *join, haul_deadline until) {
@@ -380,7 +409,8 @@ static int own_name(struct join *join, const char *given) {
   char host[40] = "host";
   if (!given) {
     gethostname(host, sizeof host - 1);
-    snprintf(join->name, sizeof join->name, "%s:%d", host, (int)getpid());
+    snprintf(join->name, sizeof join->name, "%s:%d",
+             text_is_valid(host, sizeof host) ? host : "host", (int)getpid());
     return 0;
   }
   if (!given[0] || strlen(given) >= sizeof join->name || !text_is_valid(given, sizeof join->name))

@@ -490,6 +490,28 @@ static void members_that_hang_stall_no_one(void **state) {
   close(silent);
 }
 
+/* Members that were killed after they took a place and before they wrote their card. */
+static void places_without_a_card_are_taken(void **state) {
+  (void)state;
+  struct board_writer writer;
+  struct haul_node_config config = patient_config();
+  struct haul_broadcast_member list[4];
+  struct card cards[2] = {{.owner = 1}, {.owner = 2}};
+  size_t count = COUNT(list);
+  haul_node *node;
+  haul_broadcast *member;
+  writer_open(&writer, "tcp://127.0.0.1:0", COUNT(cards));
+  write_cards(&writer, cards, COUNT(cards));
+  assert_works(haul_node_open(&config, &node));
+  assert_works(
+      haul_broadcast_join(node, writer.address, "x", NULL, haul_deadline_in(20 * S), &member));
+  assert_works(haul_broadcast_members(writer.broadcast, list, &count));
+  assert_int_equal(count, 1);
+  haul_broadcast_close(member);
+  haul_node_close(node);
+  writer_close(&writer);
+}
+
 /* The new source's board has as many changes as the old one, by another member, and more places. */
 static void a_restarted_source_is_entered_again(void **state) {
   (void)state;
@@ -612,6 +634,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test(the_source_lists_its_receivers),
       cmocka_unit_test(wrong_arguments),
       cmocka_unit_test(members_that_hang_stall_no_one),
+      cmocka_unit_test(places_without_a_card_are_taken),
       cmocka_unit_test(a_restarted_source_is_entered_again),
       cmocka_unit_test(hostile_sources_are_refused),
       cmocka_unit_test(cards_are_checked_and_ordered),
