@@ -115,7 +115,8 @@ struct haul_broadcast_report {
  * If a newer version is published meanwhile, this one is completed, from members that have it; with
  * HAUL_BROADCAST_NEWER the call fails with HAUL_ESTALE. HAUL_ESTALE also if neither the source nor
  * a member that is known has the chunks any more. HAUL_ETIMEDOUT: the text counts the chunks that
- * are missing. `report` may be NULL and is filled on failure, too. */
+ * are missing. HAUL_EEXIST: the node has this version in another region; withdraw it first, or
+ * receive into that region. `report` may be NULL and is filled on failure, too. */
 HAUL_API int haul_broadcast_receive(haul_broadcast *broadcast,
                                     const struct haul_broadcast_version *version,
                                     haul_region *region, unsigned flags, haul_deadline until,

@@ -299,7 +299,7 @@ static void the_source_lists_its_receivers(void **state) {
   (void)state;
   haul_node *nodes[3];
   haul_broadcast *broadcast, *members[2];
-  haul_region *region, *target;
+  haul_region *region, *target, *another;
   struct haul_broadcast_member list[4];
   struct haul_broadcast_version version;
   struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
@@ -348,6 +348,10 @@ static void the_source_lists_its_receivers(void **state) {
   assert_int_equal(count, 2);
   assert_string_equal(list[1].name, "two");
   assert_int_equal(list[1].state, HAUL_BROADCAST_LEFT);
+  assert_works(haul_region_alloc(nodes[1], host, 100000, 0, &another));
+  assert_fails(HAUL_EEXIST, haul_broadcast_receive(members[0], &version, another, 0,
+                                                   haul_deadline_in(20 * S), NULL));
+  haul_region_release(another);
   haul_broadcast_close(members[0]);
   haul_region_release(target);
   haul_broadcast_close(broadcast);
