@@ -12,6 +12,9 @@
 #define SLOT(holder) ((holder)-2u)
 #define SCAN_MAX     65536 /* holders looked at for free room, so that a put takes bounded time */
 #define VICTIMS_MAX  256   /* blocks tried for eviction in one list */
+/* Nanoseconds that the clock of another store may be ahead: a version beyond all clocks would
+ * outlast every later put. */
+#define AHEAD_MAX UINT64_C(86400000000000)
 
 static uint64_t units_of(uint64_t length) {
   return (length + UNIT - 1) / UNIT;
@@ -200,10 +203,14 @@ static uint32_t slot_for(struct index *index, const struct block *block, int64_t
   return victim;
 }
 
-static uint64_t next_version(struct index *index) {
+static uint64_t wall_clock(void) {
   struct timespec time;
   clock_gettime(CLOCK_REALTIME, &time);
-  uint64_t now = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+  return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static uint64_t next_version(struct index *index) {
+  uint64_t now = wall_clock();
   index->last_version = now > index->last_version ? now : index->last_version + 1;
   return index->last_version;
 }
@@ -247,6 +254,10 @@ static void replace(struct index *index, uint32_t number, const struct block *bl
 }
 
 int index_commit(struct index *index, struct block *block, bool if_absent, int64_t now) {
+  if (block->version > wall_clock() + AHEAD_MAX) {
+    index_cancel(index, block->offset, block->length);
+    return HAUL_EINVAL;
+  }
   uint32_t slot = index_find(index, block->key, block->key_length);
   if (slot != NO_SLOT &&
       (if_absent || (block->version != 0 && index->slots[slot].version >= block->version))) {

@@ -63,7 +63,7 @@ struct block {
 
 /* Makes the block that of its key, whose bytes are in its room. An older version than the key has
  * is dropped. The room is freed on failure. HAUL_EEXIST (with `if_absent`), HAUL_ELIMIT (all slots
- * are pinned). */
+ * are pinned), HAUL_EINVAL (the version is more than a day ahead of the clock). */
 int index_commit(struct index *index, struct block *block, bool if_absent, int64_t now);
 
 void index_remove(struct index *index, uint32_t slot);

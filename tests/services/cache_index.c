@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <xxhash.h>
 
 #include "cache/index.h"
@@ -201,9 +202,14 @@ static void versions_decide_between_replicas(void **state) {
   assert_int_equal(put_at("a", 1, 0, 1, false, 1000), 0);
   assert_int_equal(put_at("a", 2, 0, 1, false, 999), 0); /* late: dropped */
   assert_int_equal(t.index.slots[find("a")].version, 1000);
-  assert_int_equal(put_at("a", 2, 0, 1, false, UINT64_MAX / 2), 0);
+  uint64_t ahead = ((uint64_t)time(NULL) + 3600) * 1000000000;
+  assert_int_equal(put_at("a", 2, 0, 1, false, ahead), 0);
   assert_int_equal(put("a", 1), 0); /* the clock is behind: one more */
-  assert_int_equal(t.index.slots[find("a")].version, UINT64_MAX / 2 + 1);
+  assert_int_equal(t.index.slots[find("a")].version, ahead + 1);
+  assert_int_equal(put_at("a", 2, 0, 1, false, ahead + UINT64_C(86400000000000)), HAUL_EINVAL);
+  assert_int_equal(put_at("b", 2, 0, 1, false, UINT64_MAX), HAUL_EINVAL);
+  assert_int_equal(put("a", 1), 0);
+  assert_int_equal(t.index.slots[find("a")].version, ahead + 2);
   assert_int_equal(put_at("a", 1, 0, 1, true, 0), HAUL_EEXIST);
   assert_int_equal(t.index.free_units, 7);
   check_index();
