@@ -16,6 +16,7 @@
 #include "common/outfile.h"
 #include "common/output.h"
 #include "common/session.h"
+#include "common/source.h"
 #include "common/text.h"
 
 #define TIMEOUT_NS INT64_C(60000000000)
@@ -128,27 +129,34 @@ struct content {
   size_t length;
 };
 
-static int read_content(const char *file, struct content *content) {
-  int descriptor = strcmp(file, "-") == 0 ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC);
+/* Up to the end; waits for input, and for the writer of a FIFO, until the deadline. */
+static int read_all(const struct source *source, haul_deadline until, struct content *content) {
   size_t room = 0;
-  ssize_t got = descriptor < 0 ? -1 : 1;
-  while (got > 0) {
+  for (ssize_t got = 1; got != 0;) {
     if (content->length == room) {
       room = room ? room * 2 : 65536;
       content->bytes = must_realloc(content->bytes, room);
     }
-    got = TEMP_FAILURE_RETRY(
-        read(descriptor, content->bytes + content->length, room - content->length));
+    int status = source_wait(source, NULL, until);
+    if (status)
+      return status;
+    got = read(source->descriptor, content->bytes + content->length, room - content->length);
+    if (got < 0 && errno != EINTR && errno != EAGAIN)
+      return fail_system(errno, "cannot read %s", source->label);
     content->length += got > 0 ? (size_t)got : 0;
   }
-  int error = errno;
-  if (descriptor > STDIN_FILENO)
-    close(descriptor);
-  if (got < 0)
-    return fail_system(error, "cannot read %s", file);
-  if (content->length == 0)
-    return fail_because("put at least one byte", "cannot put %s: it is empty", file);
   return EXIT_DONE;
+}
+
+static int read_content(const char *file, haul_deadline until, struct content *content) {
+  struct source source;
+  int status = source_open(&source, file);
+  if (status == EXIT_DONE)
+    status = read_all(&source, until, content);
+  source_close(&source);
+  if (status == EXIT_DONE && content->length == 0)
+    return fail_because("put at least one byte", "cannot put %s: it is empty", file);
+  return status;
 }
 
 static bool parse_priority(const char *text, int *priority) {
@@ -202,7 +210,7 @@ static int put_region(struct client *client, const char *key, haul_region *regio
 static int run_put(struct client *client, char **operands, int priority) {
   struct content content = {NULL, 0};
   haul_region *region = NULL;
-  int status = read_content(operands[1], &content);
+  int status = read_content(operands[1], client->until, &content);
   if (status == EXIT_DONE && haul_region_wrap(client->node, content.bytes, content.length, &region))
     status = fail_library("cannot use the bytes of %s", operands[1]);
   if (status == EXIT_DONE)

@@ -38,6 +38,9 @@ holds_json "the report names key, size and node" \
   "it == {'key': 'second', 'bytes': 70000, 'node': '$address', 'replicas': 1}"
 "$HAUL" cache get "$address" second - 2>"$work/err" | cmp -s - "$work/other"
 holds "get to a pipe writes only the bytes" test "${PIPESTATUS[1]}" = 0
+mkfifo "$work/fifo"
+expect 1 "put from a FIFO without a writer" timeout -k 1 20 "$HAUL" cache put "$address" fifo "$work/fifo" --timeout 1
+complains "timed out waiting"
 expect 1 "put if absent of a key that exists" "$HAUL" cache put "$address" first "$work/other" --if-absent
 complains_briefly
 expect 0 "get" "$HAUL" cache get "$address" first "$work/copy"

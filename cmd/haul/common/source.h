@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The source of `haul put`.
+ * The source of `haul put` and `haul cache put`.
  *
  * A regular file is mapped, and the transfer reads the page cache without a copy. This thread
  * populates each window first, so that a slow disk never blocks the node's thread in a page fault.
