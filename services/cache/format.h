@@ -20,13 +20,14 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "region and messages are little-endian");
 
-#define REGION_NAME  "haul-cache"
-#define STORE_MAGIC  UINT64_C(0x31656863616c7561) /* "aulache1" */
-#define HEADER_BYTES 4096
-#define UNIT         4096
-#define BUCKET_SLOTS 4
-#define SLOTS_MAX    (UINT64_C(1) << 28)
-#define UNITS_MAX    (UINT64_C(1) << 31)
+#define REGION_NAME      "haul-cache"
+#define STORE_MAGIC      UINT64_C(0x31656863616c7561) /* "aulache1" */
+#define STORE_BEING_MADE UINT64_C(0x30656863616c7561) /* "aulache0": the file is not complete */
+#define HEADER_BYTES     4096
+#define UNIT             4096
+#define BUCKET_SLOTS     4
+#define SLOTS_MAX        (UINT64_C(1) << 28)
+#define UNITS_MAX        (UINT64_C(1) << 31)
 
 /* Orders all earlier accesses before all later ones, as other processes and devices see them. The
  * thread sanitizer does not model fences, nor see other processes' accesses. */
@@ -40,7 +41,7 @@ static inline void full_fence(void) {
 
 /* The counters change without a sequence number: each is one word. */
 struct header {
-  _Atomic uint64_t magic; /* stored last */
+  _Atomic uint64_t magic; /* stored last; STORE_BEING_MADE before */
   uint64_t buckets;       /* a power of two */
   uint64_t units;
   uint64_t data; /* offset of the first unit */

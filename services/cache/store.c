@@ -88,8 +88,24 @@ static bool lock_file(int file) {
   return true;
 }
 
-static int open_file(struct haul_cache_store *store, const char *path, struct stat *status) {
-  store->file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+/* Opens the file, or creates it; `*created` tells which. */
+static int open_or_create(const char *path, bool *created) {
+  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  int file = open(path, flags | O_CREAT | O_EXCL, 0600);
+  *created = file >= 0;
+  return file >= 0 || errno != EEXIST ? file : open(path, flags);
+}
+
+/* Whether the path still leads to the locked file: another process may have removed it before. */
+static bool is_in_place(const char *path, const struct stat *locked) {
+  struct stat status;
+  return lstat(path, &status) == 0 && status.st_dev == locked->st_dev &&
+         status.st_ino == locked->st_ino;
+}
+
+static int open_file(struct haul_cache_store *store, const char *path, bool *created,
+                     struct stat *status) {
+  store->file = open_or_create(path, created);
   if (store->file < 0)
     return fail_file(path, "open", "name a file that this user may create and write");
   if (!lock_file(store->file))
@@ -97,6 +113,8 @@ static int open_file(struct haul_cache_store *store, const char *path, struct st
                 "another process has this store open");
   if (fstat(store->file, status))
     return fail_file(path, "examine", "name a file on another file system");
+  if (!is_in_place(path, status))
+    return fail(HAUL_EBUSY, OPEN, path, "try it again", "another process replaced the file");
   return check_owner(path, status);
 }
 
@@ -108,30 +126,59 @@ static int map(struct haul_cache_store *store, const char *path) {
   return 0;
 }
 
+/* Empties the file, marks it as being made, and allocates it: memory that is missing later would
+ * raise SIGBUS. */
+static int allocate(struct haul_cache_store *store, const char *path) {
+  const uint64_t mark = STORE_BEING_MADE;
+  if (ftruncate(store->file, 0))
+    return fail_file(path, "truncate", "remove the file");
+  errno = 0;
+  if (pwrite(store->file, &mark, sizeof mark, 0) == (ssize_t)sizeof mark)
+    errno = posix_fallocate(store->file, 0, (off_t)store->length);
+  else if (errno == 0)
+    errno = ENOSPC;
+  if (errno == 0)
+    return 0;
+  int code = fail_file(path, "allocate", "set a smaller capacity, or free space there");
+  if (ftruncate(store->file, 0)) /* so that the next try finds a new file */
+    return code;
+  return code;
+}
+
 static int create(struct haul_cache_store *store, const struct haul_cache_store_config *config) {
   store->length = index_length(config->capacity, config->blocks);
   if (store->length == 0)
     return fail(HAUL_EINVAL, OPEN, config->path, "set a capacity of 4096 bytes to 8 TiB",
                 config->capacity ? "capacity or number of blocks is too large"
                                  : "there is no store in this file, and no capacity for a new one");
-  /* Memory that is missing later would raise SIGBUS. */
-  errno = posix_fallocate(store->file, 0, (off_t)store->length);
-  if (errno) {
-    int code = fail_file(config->path, "allocate", "set a smaller capacity, or free space there");
-    if (ftruncate(store->file, 0)) /* so that the next try finds a new file */
-      return code;
+  int code = allocate(store, config->path);
+  if (code)
     return code;
-  }
-  int code = map(store, config->path);
+  code = map(store, config->path);
   if (code)
     return code;
   code = index_create(&store->index, store->memory, config->capacity, config->blocks);
   return code ? fail_memory(OPEN) : 0;
 }
 
+static int fail_no_store(int code, const char *path) {
+  return fail(code, OPEN, path, "name another file, or remove this one", "the file is no store");
+}
+
+static bool has_header(int file, uint64_t length) {
+  struct header header;
+  return pread(file, &header, sizeof header, 0) == (ssize_t)sizeof header &&
+         header_is_sound(&header, length);
+}
+
 static int restore(struct haul_cache_store *store, const struct haul_cache_store_config *config,
                    uint64_t length) {
+  if (!has_header(store->file, length))
+    return fail_no_store(HAUL_EINVAL, config->path);
   store->length = length;
+  errno = posix_fallocate(store->file, 0, (off_t)length); /* a copy may have holes */
+  if (errno)
+    return fail_file(config->path, "allocate", "free space there");
   int code = map(store, config->path);
   if (code)
     return code;
@@ -139,8 +186,7 @@ static int restore(struct haul_cache_store *store, const struct haul_cache_store
   if (code == HAUL_ENOMEM)
     return fail_memory(OPEN);
   if (code)
-    return fail(code, OPEN, config->path, "name another file, or remove this one",
-                "the file is no store");
+    return fail_no_store(code, config->path);
   if (config->capacity == 0 || (config->capacity + UNIT - 1) / UNIT == store->index.units)
     return 0;
   uint64_t capacity = store->index.units * UNIT;
@@ -149,25 +195,26 @@ static int restore(struct haul_cache_store *store, const struct haul_cache_store
               "the store in this file has a capacity of %llu bytes", (unsigned long long)capacity);
 }
 
-/* Whether a new store was not completed: the magic number is stored last. */
+/* Whether the file is empty, or a store whose making was interrupted: its magic number is stored
+ * last. */
 static bool is_unfinished(const struct haul_cache_store *store, const struct stat *status) {
   uint64_t magic = 0;
   return status->st_size == 0 ||
-         (pread(store->file, &magic, sizeof magic, 0) == (ssize_t)sizeof magic && magic == 0);
+         (pread(store->file, &magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
+          magic == STORE_BEING_MADE);
 }
 
 static int open_memory(struct haul_cache_store *store,
                        const struct haul_cache_store_config *config) {
   struct stat status = {0};
-  int code = open_file(store, config->path, &status);
+  bool created;
+  int code = open_file(store, config->path, &created, &status);
   if (code)
     return code;
   if (!is_unfinished(store, &status))
     return restore(store, config, (uint64_t)status.st_size);
-  if (status.st_size > 0 && ftruncate(store->file, 0))
-    return fail_file(config->path, "truncate", "remove the file");
   code = create(store, config);
-  if (code && status.st_size == 0) /* leave nothing behind */
+  if (code && created && status.st_size == 0) /* leave nothing behind */
     unlink(config->path);
   return code;
 }

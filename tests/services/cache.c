@@ -435,6 +435,78 @@ static void another_file_is_no_store(void **state) {
   haul_node_close(node);
 }
 
+static void write_file(const char *path, const void *bytes, size_t length) {
+  int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  assert_true(file >= 0);
+  assert_int_equal(pwrite(file, bytes, length, 0), length);
+  close(file);
+}
+
+static void check_refused(haul_node *node, const char *path, uint64_t capacity, off_t length) {
+  struct haul_cache_store_config config = HAUL_CACHE_STORE_INIT;
+  struct stat status;
+  haul_cache_store *store;
+  config.path = path;
+  config.capacity = capacity;
+  assert_fails(HAUL_EINVAL, haul_cache_store_open(node, &config, &store));
+  assert_int_equal(stat(path, &status), 0);
+  assert_int_equal(status.st_size, length);
+}
+
+static void a_foreign_file_is_left_as_it_was(void **state) {
+  (void)state;
+  static const uint8_t zeros[5000];
+  static const uint64_t mark = STORE_BEING_MADE;
+  struct haul_node_config node_config = patient_config();
+  struct haul_cache_store_config config = HAUL_CACHE_STORE_INIT;
+  haul_node *node;
+  haul_cache_store *store;
+  char path[128];
+  cache_path(path);
+  assert_works(haul_node_open(&node_config, &node));
+  write_file(path, zeros, sizeof zeros);
+  check_refused(node, path, 0, sizeof zeros);
+  check_refused(node, path, 100 * KIB, sizeof zeros);
+  write_file(path, zeros, 0);
+  check_refused(node, path, 0, 0);
+  write_file(path, &mark, sizeof mark); /* a store whose making was interrupted */
+  check_refused(node, path, 0, sizeof mark);
+  config.path = path;
+  config.capacity = 100 * KIB;
+  assert_works(haul_cache_store_open(node, &config, &store));
+  haul_cache_store_close(store);
+  unlink(path);
+  haul_node_close(node);
+}
+
+static void the_holes_of_a_copied_file_are_filled(void **state) {
+  (void)state;
+  struct haul_node_config node_config = patient_config();
+  struct haul_cache_store_config config = HAUL_CACHE_STORE_INIT;
+  struct stat status;
+  haul_node *node;
+  haul_cache_store *store;
+  char path[128];
+  cache_path(path);
+  config.path = path;
+  config.capacity = MIB;
+  assert_works(haul_node_open(&node_config, &node));
+  assert_works(haul_cache_store_open(node, &config, &store));
+  haul_cache_store_close(store);
+  int file = open(path, O_RDWR | O_CLOEXEC);
+  assert_true(file >= 0);
+  assert_int_equal(fstat(file, &status), 0);
+  assert_int_equal(ftruncate(file, status.st_size - (off_t)MIB), 0); /* all units */
+  assert_int_equal(ftruncate(file, status.st_size), 0);
+  close(file);
+  assert_works(haul_cache_store_open(node, &config, &store));
+  assert_int_equal(stat(path, &status), 0);
+  assert_true(status.st_blocks * 512 >= status.st_size);
+  haul_cache_store_close(store);
+  unlink(path);
+  haul_node_close(node);
+}
+
 /* ---- Several stores ---- */
 
 enum { SPREAD = 40 };
@@ -812,6 +884,8 @@ int main(int argc, char **argv) {
       BOTH(half_of_the_capacity_can_be_pinned),
       BOTH(a_killed_store_finds_its_blocks_again),
       TCP(another_file_is_no_store),
+      TCP(a_foreign_file_is_left_as_it_was),
+      TCP(the_holes_of_a_copied_file_are_filled),
       BOTH(a_dead_store_loses_what_it_alone_had),
       BOTH(a_replicated_block_outlives_a_store),
       TCP(a_hanging_store_is_bypassed),
