@@ -143,6 +143,10 @@ void want_fail_library(struct batch *batch, struct want *want, int code) {
 }
 
 void want_fail_absent(struct batch *batch, struct want *want) {
+  if (want->busy) {
+    want_fail(batch, want, HAUL_EBUSY, "try it again", "the index changed during each read");
+    return;
+  }
   if (want->away == 0) {
     want_fail(batch, want, HAUL_ENAME, "put it first; list the keys: haul cache ls",
               "no store has the key");

@@ -140,6 +140,7 @@ struct want {
   int away; /* code of a store that should have the key and failed */
   unsigned away_member;
   bool cached; /* the location is an old one */
+  bool busy;   /* a slot that may be the key's was changing in each read */
   uint64_t version;
   uint64_t staged; /* place of a small block in the scratch memory */
   struct location location;
@@ -176,7 +177,8 @@ void want_done(struct want *want, int code);
 void want_fail(struct batch *batch, struct want *want, int code, const char *hint,
                const char *format, ...) __attribute__((format(printf, 5, 6)));
 void want_fail_library(struct batch *batch, struct want *want, int code);
-/* No store has the key; if one that should have it cannot be reached, that is the reason. */
+/* No store has the key; if one that should have it cannot be read or reached, that is the reason.
+ */
 void want_fail_absent(struct batch *batch, struct want *want);
 /* The connection to a member failed: batch_lost once, then want_lost for each key that used it.
  * They connect again, or use the next store. */

@@ -211,6 +211,7 @@ static void found(struct batch *batch, struct want *want, const struct get *get)
 static void find_next(struct batch *batch, struct want *want, bool torn) {
   if (torn && ++want->tries < TRIES)
     return;
+  want->busy |= torn;
   want->lacking++;
   want->rank++;
   if (want->lacking > batch->cache->replicas)

@@ -507,6 +507,19 @@ static void the_holes_of_a_copied_file_are_filled(void **state) {
   haul_node_close(node);
 }
 
+/* As if the store stopped within a change of the key's slot. */
+static void a_key_that_keeps_changing_is_not_absent(void **state) {
+  (void)state;
+  struct slot slot;
+  start(1, 1, 4 * MIB);
+  put_pattern("key", 1000, 1);
+  uint64_t offset = slot_in_file(t.stores[0].path, "key", &slot);
+  damage(t.stores[0].path, offset); /* its sequence */
+  assert_fails(HAUL_EBUSY, get_code("key"));
+  damage(t.stores[0].path, offset);
+  check_pattern(&t.client, "key", 1000, 1);
+}
+
 /* ---- Several stores ---- */
 
 enum { SPREAD = 40 };
@@ -886,6 +899,7 @@ int main(int argc, char **argv) {
       TCP(another_file_is_no_store),
       TCP(a_foreign_file_is_left_as_it_was),
       TCP(the_holes_of_a_copied_file_are_filled),
+      BOTH(a_key_that_keeps_changing_is_not_absent),
       BOTH(a_dead_store_loses_what_it_alone_had),
       BOTH(a_replicated_block_outlives_a_store),
       TCP(a_hanging_store_is_bypassed),
