@@ -91,7 +91,8 @@ HAUL_API void haul_cache_close(haul_cache *cache);
 HAUL_API const char *haul_cache_member(haul_cache *cache, unsigned member);
 
 /* Lets stores read the region, as put needs it, until it is detached, before its release. It is
- * published under an unguessable name. HAUL_EEXIST, or as haul_region_publish. */
+ * published under an unguessable name, one for each thread that puts from it at the same time.
+ * HAUL_EEXIST, or as haul_region_publish. */
 HAUL_API int haul_cache_attach(haul_cache *cache, haul_region *region);
 HAUL_API int haul_cache_detach(haul_cache *cache, haul_region *region);
 
@@ -123,9 +124,10 @@ struct haul_cache_item {
 /* Stores blocks from an attached region: the stores read the bytes. A block replaces that of the
  * same key, and readers get one or the other. If room is short, the store evicts blocks: of the
  * lowest priority first (enum haul_priority), then the least recently used; never pinned ones. The
- * result is 0 if at least one store has the block; `replicas` counts them. HAUL_EINVAL: the region
- * is not attached. HAUL_ELIMIT: there is no room; all is pinned, or the block exceeds the capacity.
- * HAUL_ERANGE: beyond the region. */
+ * result is 0 if at least one store has the block; `replicas` counts them. No store reads the bytes
+ * after the call, even if one has not answered: to stop a copy it may block as
+ * haul_region_unpublish. HAUL_EINVAL: the region is not attached. HAUL_ELIMIT: there is no room;
+ * all is pinned, or the block exceeds the capacity. HAUL_ERANGE: beyond the region. */
 HAUL_API int haul_cache_put(haul_cache *cache, haul_region *region, struct haul_cache_item *items,
                             size_t count, unsigned flags, int priority, haul_deadline until);
 

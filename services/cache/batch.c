@@ -220,6 +220,7 @@ static void batch_begin(struct batch *batch, const char *call, struct haul_cache
   batch->until = until;
   batch->count = (unsigned)count;
   batch->first_failed = BATCH_KEYS;
+  batch->unanswered = false;
   memset(batch->failures, 0, sizeof batch->failures);
   for (size_t i = 0; i < count; i++)
     want_begin(batch, &batch->wants[i], &items[i]);

@@ -144,7 +144,7 @@ const char *haul_cache_member(haul_cache *cache, unsigned member) {
 
 /* ---- Regions that stores read ---- */
 
-/* Holds the lock. The place in the list that points to the region, or the end. */
+/* Holds the lock. The place in the list that points to a name of the region, or the end. */
 static struct source_region **place_of(struct haul_cache *cache, const haul_region *region) {
   struct source_region **at = &cache->sources;
   while (*at && (*at)->region != region)
@@ -154,49 +154,119 @@ static struct source_region **place_of(struct haul_cache *cache, const haul_regi
 
 static int publish(struct source_region *source) {
   char name[SOURCE_NAME_MAX];
-  if (getrandom(&source->number, sizeof source->number, 0) != (ssize_t)sizeof source->number)
+  uint64_t number;
+  if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
     return fail(HAUL_ESYSTEM, "haul_cache_attach", NULL, "use Linux 3.17 or later",
                 "there are no random numbers");
-  source->number |= 1; /* not 0 */
-  source_name(source->number, name);
-  return haul_region_publish(source->region, name, HAUL_READ);
+  number |= 1; /* not 0 */
+  source_name(number, name);
+  int code = haul_region_publish(source->region, name, HAUL_READ);
+  if (code == 0)
+    source->number = number;
+  return code;
+}
+
+static int unpublish(haul_region *region, uint64_t number) {
+  char name[SOURCE_NAME_MAX];
+  if (number == 0)
+    return 0;
+  source_name(number, name);
+  return haul_region_unpublish(region, name);
+}
+
+/* Holds the lock. */
+static int add_source(struct haul_cache *cache, haul_region *region, struct source_region **out) {
+  struct source_region *source = calloc(1, sizeof *source);
+  if (!source)
+    return fail_memory("haul_cache_attach");
+  source->region = region;
+  int code = publish(source);
+  if (code) {
+    free(source);
+    return code;
+  }
+  source->next = cache->sources;
+  cache->sources = source;
+  *out = source;
+  return 0;
+}
+
+int source_take(struct haul_cache *cache, haul_region *region, uint64_t *number) {
+  int code = 0;
+  pthread_mutex_lock(&cache->lock);
+  bool attached = *place_of(cache, region) != NULL;
+  struct source_region *source = cache->sources;
+  while (source && (source->region != region || source->used))
+    source = source->next;
+  if (!attached)
+    code = fail(HAUL_EINVAL, "haul_cache_put", NULL, "call haul_cache_attach first",
+                "the region is not attached");
+  else if (!source)
+    code = add_source(cache, region, &source);
+  else if (source->number == 0)
+    code = publish(source);
+  if (source && code == 0) {
+    source->used = true;
+    *number = source->number;
+  }
+  pthread_mutex_unlock(&cache->lock);
+  return code;
+}
+
+void source_return(struct haul_cache *cache, uint64_t number, bool withdraw) {
+  haul_region *region = NULL;
+  pthread_mutex_lock(&cache->lock);
+  struct source_region *source = cache->sources;
+  while (source && source->number != number)
+    source = source->next;
+  if (source) { /* otherwise it was detached meanwhile */
+    source->used = false;
+    if (withdraw) {
+      region = source->region;
+      source->number = 0;
+    }
+  }
+  pthread_mutex_unlock(&cache->lock);
+  if (region)
+    unpublish(region, number);
 }
 
 int haul_cache_attach(haul_cache *cache, haul_region *region) {
   const char *call = "haul_cache_attach";
+  struct source_region *source;
   if (!cache || !region)
     return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or region is NULL");
-  struct source_region *source = calloc(1, sizeof *source);
-  if (!source)
-    return fail_memory(call);
-  source->region = region;
   pthread_mutex_lock(&cache->lock);
   int code = *place_of(cache, region) ? fail(HAUL_EEXIST, call, NULL, "attach a region once",
                                              "the region is attached already")
-                                      : publish(source);
-  if (code == 0) {
-    source->next = cache->sources;
-    cache->sources = source;
-  }
+                                      : add_source(cache, region, &source);
   pthread_mutex_unlock(&cache->lock);
-  if (code)
-    free(source);
   return code;
 }
 
-int haul_cache_detach(haul_cache *cache, haul_region *region) {
-  const char *call = "haul_cache_detach";
-  char name[SOURCE_NAME_MAX];
-  if (!cache || !region)
-    return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or region is NULL");
+/* Takes a name of the region out of the list; NULL: there is none. */
+static struct source_region *take_out(struct haul_cache *cache, const haul_region *region) {
   pthread_mutex_lock(&cache->lock);
   struct source_region **at = place_of(cache, region), *source = *at;
   if (source)
     *at = source->next;
   pthread_mutex_unlock(&cache->lock);
+  return source;
+}
+
+int haul_cache_detach(haul_cache *cache, haul_region *region) {
+  const char *call = "haul_cache_detach";
+  int code = 0;
+  if (!cache || !region)
+    return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or region is NULL");
+  struct source_region *source = take_out(cache, region);
   if (!source)
     return fail(HAUL_EINVAL, call, NULL, "detach attached regions", "the region is not attached");
-  source_name(source->number, name);
-  free(source);
-  return haul_region_unpublish(region, name);
+  for (; source; source = take_out(cache, region)) {
+    int here = unpublish(region, source->number);
+    if (here)
+      code = here;
+    free(source);
+  }
+  return code;
 }

@@ -61,10 +61,12 @@ struct call {
   int code;
 };
 
+/* A name of an attached region. Each put in progress has one to itself. */
 struct source_region {
   struct source_region *next;
   haul_region *region;
-  uint64_t number;
+  uint64_t number; /* 0: not published */
+  bool used;
 };
 
 struct batch;
@@ -86,6 +88,14 @@ struct haul_cache {
   struct source_region *sources;
   struct batch *batches; /* unused ones */
 };
+
+/* ---- client.c ---- */
+
+/* A name of the region for one put. HAUL_EINVAL: it is not attached. */
+int source_take(struct haul_cache *cache, haul_region *region, uint64_t *number);
+/* Gives it back. `withdraw`: a store may still have a request with it, and must not read what the
+ * memory becomes; blocks as haul_region_unpublish. */
+void source_return(struct haul_cache *cache, uint64_t number, bool withdraw);
 
 /* ---- directory.c ---- */
 
@@ -157,6 +167,7 @@ struct batch {
   struct link *links[HAUL_CACHE_MEMBERS_MAX];
   unsigned failures[HAUL_CACHE_MEMBERS_MAX];
   unsigned first_failed;
+  bool unanswered;         /* a store may have a request whose answer is no longer waited for */
   struct haul_error error; /* of wants[first_failed] */
 };
 

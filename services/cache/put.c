@@ -9,6 +9,7 @@ struct ask {
   enum request_kind kind;
   uint32_t flags;
   uint64_t source; /* put */
+  bool unanswered; /* put: by a store */
   int priority;
   unsigned seconds; /* pin */
 };
@@ -74,8 +75,10 @@ static void end_group(struct batch *batch, unsigned number, struct inquiry *inqu
   const struct response_key *response = inquiry->call.responses;
   if (inquiry->code == 0)
     inquiry->code = call_wait(batch->cache, &inquiry->call, until);
-  if (inquiry->code && is_link_failure(inquiry->code))
+  if (inquiry->code && is_link_failure(inquiry->code)) {
+    batch->unanswered = true;
     batch_lost(batch, inquiry->member, inquiry->code);
+  }
   for (unsigned i = 0; i < batch->count; i++) {
     struct want *want = &batch->wants[i];
     if (want->stage != ASK || want->group != number)
@@ -205,11 +208,13 @@ static void run_rounds(struct batch *batch, const struct ask *ask, answer_handle
 }
 
 static void run_put(struct batch *batch, void *context) {
+  struct ask *ask = context;
   for (unsigned i = 0; i < batch->count; i++)
     if (batch->wants[i].stage != DONE && batch->wants[i].item->length == 0)
       want_fail(batch, &batch->wants[i], HAUL_EINVAL, "put at least one byte",
                 "the block is empty");
-  run_rounds(batch, context, handle_put, end_placed);
+  run_rounds(batch, ask, handle_put, end_placed);
+  ask->unanswered |= batch->unanswered;
   for (unsigned i = 0; i < batch->count; i++)
     batch->wants[i].item->replicas = batch->wants[i].placed;
 }
@@ -222,17 +227,6 @@ static void run_pin(struct batch *batch, void *context) {
   run_rounds(batch, context, handle_change, end_placed);
 }
 
-static bool find_source(struct haul_cache *cache, const haul_region *region, uint64_t *number) {
-  pthread_mutex_lock(&cache->lock);
-  const struct source_region *source = cache->sources;
-  while (source && source->region != region)
-    source = source->next;
-  if (source)
-    *number = source->number;
-  pthread_mutex_unlock(&cache->lock);
-  return source != NULL;
-}
-
 int haul_cache_put(haul_cache *cache, haul_region *region, struct haul_cache_item *items,
                    size_t count, unsigned flags, int priority, haul_deadline until) {
   const char *call = "haul_cache_put";
@@ -242,10 +236,13 @@ int haul_cache_put(haul_cache *cache, haul_region *region, struct haul_cache_ite
   if (flags & ~HAUL_CACHE_IF_ABSENT || !priority_is_valid(priority))
     return fail(HAUL_EINVAL, call, NULL, "use HAUL_CACHE_IF_ABSENT or 0, and enum haul_priority",
                 "unknown flags or priority");
-  if (!find_source(cache, region, &ask.source))
-    return fail(HAUL_EINVAL, call, NULL, "call haul_cache_attach first",
-                "the region is not attached");
-  return batch_run(cache, call, items, count, until, run_put, &ask);
+  int code = source_take(cache, region, &ask.source);
+  if (code)
+    return code;
+  code = batch_run(cache, call, items, count, until, run_put, &ask);
+  struct haul_error error = *haul_error_last();
+  source_return(cache, ask.source, ask.unanswered);
+  return code ? haul_error_set(&error) : 0;
 }
 
 int haul_cache_remove(haul_cache *cache, struct haul_cache_item *items, size_t count,

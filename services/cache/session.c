@@ -18,12 +18,18 @@ struct source {
   haul_remote *remote;
 };
 
+/* A put that waits, and how long its client does. */
+struct queued {
+  struct haul_message message;
+  haul_deadline until;
+};
+
 struct session {
   struct session *next;
   struct haul_cache_store *store;
   haul_peer *peer;
   pthread_cond_t submitted;
-  struct haul_message queue[QUEUE_MAX]; /* ring */
+  struct queued queue[QUEUE_MAX]; /* ring */
   unsigned first, count;
   /* The session's thread only. */
   struct source sources[REMOTES];
@@ -148,21 +154,23 @@ static void commit(struct haul_cache_store *store, struct put *put) {
   pthread_mutex_unlock(&store->lock);
 }
 
-static void execute(struct session *session, const struct haul_message *message) {
-  const struct request *request = message->bytes;
-  uint32_t wait = request->milliseconds < PULL_MS ? request->milliseconds : PULL_MS;
+/* Drops an expired request: its client is free to change the memory. */
+static void execute(struct session *session, const struct queued *queued) {
+  const struct request *request = queued->message.bytes;
   struct put put = {.request = request,
                     .keys = (const struct request_key *)(request + 1),
-                    .until = haul_deadline_in(wait * HAUL_MILLISECOND)};
+                    .until = queued->until};
+  if (haul_deadline_in(0) >= put.until)
+    return;
   memset(put.responses, 0, sizeof put.responses);
   reserve(session->store, &put);
   pull(session, &put);
   commit(session->store, &put);
-  request_respond(message, put.responses, haul_deadline_in(RESPOND_NS));
+  request_respond(&queued->message, put.responses, haul_deadline_in(RESPOND_NS));
 }
 
 /* Takes the next put; false: none has come for IDLE_NS, or the store is closing. Holds the lock. */
-static bool take(struct session *session, struct haul_message *message) {
+static bool take(struct session *session, struct queued *queued) {
   struct haul_cache_store *store = session->store;
   int64_t until = haul_deadline_in(IDLE_NS);
   struct timespec limit = {until / HAUL_SECOND, until % HAUL_SECOND};
@@ -171,7 +179,7 @@ static bool take(struct session *session, struct haul_message *message) {
       break;
   if (session->count == 0 || store->closing)
     return false;
-  *message = session->queue[session->first];
+  *queued = session->queue[session->first];
   session->first = (session->first + 1) % QUEUE_MAX;
   session->count--;
   return true;
@@ -189,7 +197,7 @@ static void release(struct session *session) {
   for (int i = 0; i < REMOTES; i++)
     forget(&session->sources[i]);
   for (unsigned i = 0; i < session->count; i++)
-    haul_message_release(&session->queue[(session->first + i) % QUEUE_MAX]);
+    haul_message_release(&session->queue[(session->first + i) % QUEUE_MAX].message);
   haul_peer_close(session->peer);
   pthread_cond_destroy(&session->submitted);
   free(session);
@@ -198,12 +206,12 @@ static void release(struct session *session) {
 static void *run(void *argument) {
   struct session *session = argument;
   struct haul_cache_store *store = session->store;
-  struct haul_message message;
+  struct queued queued;
   pthread_mutex_lock(&store->lock);
-  while (take(session, &message)) {
+  while (take(session, &queued)) {
     pthread_mutex_unlock(&store->lock);
-    execute(session, &message);
-    haul_message_release(&message);
+    execute(session, &queued);
+    haul_message_release(&queued.message);
     pthread_mutex_lock(&store->lock);
   }
   unlink_session(session);
@@ -256,6 +264,12 @@ static void refuse(struct haul_message *message) {
   haul_message_release(message);
 }
 
+static haul_deadline deadline_of(const struct haul_message *message) {
+  const struct request *request = message->bytes;
+  uint32_t wait = request->milliseconds < PULL_MS ? request->milliseconds : PULL_MS;
+  return haul_deadline_in(wait * HAUL_MILLISECOND);
+}
+
 void session_submit(struct haul_cache_store *store, struct haul_message *message) {
   pthread_mutex_lock(&store->lock);
   struct session *session = find(store, message->peer);
@@ -263,7 +277,8 @@ void session_submit(struct haul_cache_store *store, struct haul_message *message
     session = begin(store, message->peer);
   bool taken = session && session->count < QUEUE_MAX;
   if (taken) {
-    session->queue[(session->first + session->count++) % QUEUE_MAX] = *message;
+    session->queue[(session->first + session->count++) % QUEUE_MAX] =
+        (struct queued){*message, deadline_of(message)};
     pthread_cond_signal(&session->submitted);
   }
   pthread_mutex_unlock(&store->lock);

@@ -607,6 +607,39 @@ static void a_hanging_store_is_bypassed(void **state) {
   }
 }
 
+/* ---- A store that executes a put late ---- */
+
+static void *put_patiently(void *code) {
+  struct haul_cache_item item = {
+      .key = "patient", .key_length = 7, .offset = REGION / 2, .length = 1000};
+  *(int *)code = haul_cache_put(t.client.cache, t.client.region, &item, 1, 0, HAUL_PRIORITY_NORMAL,
+                                haul_deadline_in(50 * S));
+  return NULL;
+}
+
+/* The other put keeps the connection, by which the store could read the memory later. */
+static void a_put_that_timed_out_stores_no_later_bytes(void **state) {
+  (void)state;
+  struct haul_cache_item item = {.key = "key", .key_length = 3, .length = 100000};
+  pthread_t thread;
+  int code = 0;
+  start(1, 1, 8 * MIB);
+  put_pattern("key", 100000, 1);
+  child_stop(t.stores[0].pid);
+  assert_int_equal(pthread_create(&thread, NULL, put_patiently, &code), 0);
+  pattern_fill(t.client.bytes, 100000, 2);
+  int late = haul_cache_put(t.client.cache, t.client.region, &item, 1, 0, HAUL_PRIORITY_NORMAL,
+                            haul_deadline_in(S / 2));
+  pattern_fill(t.client.bytes, 100000, 3);
+  kill(t.stores[0].pid, SIGCONT);
+  pthread_join(thread, NULL);
+  assert_fails(HAUL_ETIMEDOUT, late);
+  assert_works(code);
+  await_store(0);
+  put_pattern("other", 1000, 4);
+  check_pattern(&t.client, "key", 100000, 1);
+}
+
 /* ---- Replace while others read ---- */
 
 enum { CHURN_KEYS = 3, CHURN_THREADS = 4 };
@@ -900,6 +933,7 @@ int main(int argc, char **argv) {
       TCP(a_foreign_file_is_left_as_it_was),
       TCP(the_holes_of_a_copied_file_are_filled),
       BOTH(a_key_that_keeps_changing_is_not_absent),
+      BOTH(a_put_that_timed_out_stores_no_later_bytes),
       BOTH(a_dead_store_loses_what_it_alone_had),
       BOTH(a_replicated_block_outlives_a_store),
       TCP(a_hanging_store_is_bypassed),
