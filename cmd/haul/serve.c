@@ -184,7 +184,7 @@ static int register_node(const struct server *server) {
   struct pollfd signals = {server->signals, POLLIN, 0};
   for (int noted = 0, code;; noted = code) {
     code = haul_node_register(server->node, given.directory, &how,
-                                  haul_deadline_in(REGISTER_SLICE_NS));
+                              haul_deadline_in(REGISTER_SLICE_NS));
     if (code == 0)
       return EXIT_DONE;
     bool waits = code == HAUL_EEXIST || code == HAUL_ETIMEDOUT;
