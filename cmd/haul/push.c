@@ -137,6 +137,8 @@ static void print_json(const struct push *push) {
 
 static void draw_bar(struct drawing *drawing, uint64_t done, uint64_t total) {
   char bar[BAR_COLUMNS + 1];
+  if (done > total) /* as a receiver reports it */
+    done = total;
   uint64_t filled = total ? (uint64_t)((double)done / (double)total * BAR_COLUMNS) : BAR_COLUMNS;
   for (uint64_t i = 0; i < BAR_COLUMNS; i++)
     bar[i] = i < filled ? '#' : '.';
