@@ -8,6 +8,7 @@
 #include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,6 +20,7 @@
 #include "command.h"
 #include "common/fail.h"
 #include "common/options.h"
+#include "common/outfile.h"
 #include "common/output.h"
 #include "common/process.h"
 #include "common/progress.h"
@@ -27,6 +29,7 @@
 
 #define LISTEN_LOCAL "tcp://127.0.0.1:0"
 #define LINGER_NS    INT64_C(1000000000)
+#define COPY_SLICE   (UINT64_C(64) << 20)
 
 struct values {
   const char *listen, *address, *member;
@@ -59,8 +62,11 @@ static const struct option_spec options[] = {
 
 /* The file of a version. */
 struct output {
-  char path[PATH_MAX]; /* its name before it is complete */
-  void *bytes;         /* mapped; NULL: none */
+  char path[PATH_MAX];  /* its name before it is complete */
+  char final[PATH_MAX]; /* its name afterwards; links are resolved */
+  mode_t mode;          /* afterwards */
+  int descriptor;       /* holds the lock; -1: none */
+  void *bytes;          /* mapped; NULL: none */
   uint64_t length;
   haul_region *region;
 };
@@ -81,16 +87,19 @@ static void output_close(struct output *output) {
   haul_region_release(output->region);
   if (output->bytes)
     munmap(output->bytes, output->length);
-  *output = (struct output){0};
+  if (output->descriptor >= 0)
+    close(output->descriptor);
+  *output = (struct output){.descriptor = -1};
 }
 
 /* What the file has under its name may be right still, or again. */
-static void copy_present(const char *file, int to, uint64_t length) {
+static void copy_present(const struct output *output, haul_deadline until) {
   struct stat found;
-  int from = open(file, O_RDONLY | O_CLOEXEC);
+  int from = open(output->final, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (from >= 0 && fstat(from, &found) == 0 && S_ISREG(found.st_mode))
-    for (uint64_t left = length; left > 0;) {
-      ssize_t copied = copy_file_range(from, NULL, to, NULL, left, 0);
+    for (uint64_t left = output->length; left > 0 && !interrupted() && now_ns() < until;) {
+      size_t slice = left < COPY_SLICE ? left : COPY_SLICE;
+      ssize_t copied = copy_file_range(from, NULL, output->descriptor, NULL, slice, 0);
       if (copied <= 0)
         break; /* the rest is received */
       left -= (uint64_t)copied;
@@ -99,44 +108,86 @@ static void copy_present(const char *file, int to, uint64_t length) {
     close(from);
 }
 
-static int output_map(struct output *output, const char *file, int descriptor) {
+static int output_map(struct output *output, haul_deadline until) {
   struct stat found;
-  if (fstat(descriptor, &found) || ftruncate(descriptor, (off_t)output->length))
+  if (fstat(output->descriptor, &found) || ftruncate(output->descriptor, (off_t)output->length))
     return fail_system(errno, "cannot write %s", output->path);
   if (output->length == 0)
     return EXIT_DONE;
-  int error = posix_fallocate(descriptor, 0, (off_t)output->length);
+  int error = posix_fallocate(output->descriptor, 0, (off_t)output->length);
   if (error) /* a page without space would raise SIGBUS */
     return fail_system(error, "cannot reserve %s for %s", size_text(output->length).text,
                        output->path);
   if (found.st_size == 0)
-    copy_present(file, descriptor, output->length);
-  void *bytes = mmap(NULL, output->length, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    copy_present(output, until);
+  void *bytes =
+      mmap(NULL, output->length, PROT_READ | PROT_WRITE, MAP_SHARED, output->descriptor, 0);
   if (bytes == MAP_FAILED)
     return fail_system(errno, "cannot map %s", output->path);
   output->bytes = bytes;
   return EXIT_DONE;
 }
 
+/* Fills the names and the mode. */
+static int output_resolve(struct output *output, const char *file) {
+  int status = outfile_resolve(file, output->final, &output->mode);
+  if (status)
+    return status;
+  if (!S_ISREG(output->mode))
+    return fail_because("name a regular file", "cannot create %s: it is not a regular file", file);
+  if (snprintf(output->path, PATH_MAX, "%s.part", output->final) >= PATH_MAX)
+    return fail_system(ENAMETOOLONG, "cannot create %s", file);
+  return EXIT_DONE;
+}
+
+/* Locks the file. It may have been renamed since it was opened. */
+static int output_lock(const struct output *output, const struct stat *opened) {
+  struct stat named;
+  bool locked = flock(output->descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  if (locked && lstat(output->path, &named) == 0 && named.st_dev == opened->st_dev &&
+      named.st_ino == opened->st_ino)
+    return EXIT_DONE;
+  return fail_because("run it again when that one has ended, or name another file",
+                      "cannot write %s: another pull writes it", output->path);
+}
+
+/* Opens the file that an earlier run left, or a new one. Another user of the folder may have put
+ * something else there. */
+static int output_claim(struct output *output) {
+  struct stat found;
+  int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  output->descriptor = open(output->path, flags, 0600);
+  if (output->descriptor < 0 && errno != ELOOP)
+    return fail_system(errno, "cannot create %s", output->path);
+  if (output->descriptor < 0 || fstat(output->descriptor, &found) || !S_ISREG(found.st_mode) ||
+      found.st_uid != geteuid() || found.st_nlink != 1)
+    return fail_because(
+        "remove it, or name another file",
+        "cannot write %s: it is not a regular file of this user, with no other name", output->path);
+  int status = output_lock(output, &found);
+  if (!status && fchmod(output->descriptor, 0600))
+    status = fail_system(errno, "cannot write %s", output->path);
+  return status;
+}
+
 static int output_open(struct output *output, const struct pull *pull, uint64_t length) {
   output->length = length;
-  if (snprintf(output->path, sizeof output->path, "%s.part", pull->file) >= PATH_MAX)
-    return fail_system(ENAMETOOLONG, "cannot create %s", pull->file);
-  int descriptor = open(output->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor < 0)
-    return fail_system(errno, "cannot create %s", output->path);
-  int status = output_map(output, pull->file, descriptor);
-  close(descriptor);
+  int status = output_resolve(output, pull->file);
+  if (!status)
+    status = output_claim(output);
+  if (!status)
+    status = output_map(output, pull->until);
   if (!status && length && haul_region_wrap(pull->node, output->bytes, length, &output->region))
     status = fail_library("cannot use %s", output->path);
   return status;
 }
 
-static int output_commit(const struct output *output, const char *file) {
-  if (output->bytes && msync(output->bytes, output->length, MS_ASYNC))
+/* The bytes are on the disk before the file has its name. */
+static int output_commit(const struct output *output) {
+  if (fchmod(output->descriptor, output->mode & 0777) || fdatasync(output->descriptor))
     return fail_system(errno, "cannot write %s", output->path);
-  if (rename(output->path, file))
-    return fail_system(errno, "cannot create %s", file);
+  if (rename(output->path, output->final))
+    return fail_system(errno, "cannot create %s", output->final);
   return EXIT_DONE;
 }
 
@@ -305,7 +356,7 @@ static int receive(struct pull *pull, const struct haul_broadcast_version *versi
                         size_text(report.bytes).text, output->path);
   if (code)
     return fail_library("cannot receive %s", pull->target.name);
-  status = output_commit(output, pull->file);
+  status = output_commit(output);
   return status || given.quiet ? status : print_report(pull, &report);
 }
 
@@ -363,7 +414,7 @@ static int pull_all(struct pull *pull) {
 }
 
 static int run_pull(const struct command *self, char **operands) {
-  struct pull pull = {.file = operands[1]};
+  struct pull pull = {.file = operands[1], .output = {.descriptor = -1}};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   if (!options_target(self, operands[0], &pull.target))
     return EXIT_USAGE;
@@ -371,9 +422,12 @@ static int run_pull(const struct command *self, char **operands) {
   config.insecure = given.insecure;
   interrupt_catch();
   signals_explain_fatal("pull");
+  int status = output_resolve(&pull.output, pull.file); /* refused before a byte is moved */
+  if (status)
+    return status;
   if (haul_node_open(&config, &pull.node))
     return fail_library("cannot open a node");
-  int status = listen_for_others(&pull);
+  status = listen_for_others(&pull);
   if (!status)
     status = join(&pull);
   if (!status)

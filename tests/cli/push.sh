@@ -63,6 +63,61 @@ stop "$push"
 holds "SIGTERM ends the source" test "$status" = 0
 grep -q "^[0-9]* of [0-9]* receivers complete after " "$work/push" && passed "it lists its receivers" || failed "it lists its receivers"
 
+start_push
+place=$address
+section "the name of the output"
+pull() { # STATUS WHAT FILE
+  expect "$1" "$2" "$HAUL" pull "$place/file" "$3" --quiet
+}
+has_mode() { # MODE FILE
+  [[ $(stat -c %a "$2") == "$1" ]]
+}
+refused() { # WHAT FILE PATTERN
+  pull 1 "$1" "$2"
+  complains "$3"
+  complains_briefly
+}
+: >"$work/old"
+chmod 600 "$work/old"
+pull 0 "a file that is there" "$work/old"
+holds "keeps its mode" has_mode 600 "$work/old"
+: >"$work/mode.part"
+chmod 666 "$work/mode.part"
+(umask 027 && "$HAUL" pull "$place/file" "$work/mode" --quiet)
+holds "a new one has the mode of the umask" has_mode 640 "$work/mode"
+mkdir "$work/folder"
+ln -s folder/target "$work/link"
+pull 0 "a link" "$work/link"
+holds "stays one" test -L "$work/link"
+holds "and its target has the bytes" cmp "$work/file" "$work/folder/target"
+refused "a folder" "$work/folder" "Is a directory"
+mkfifo "$work/fifo"
+refused "a FIFO" "$work/fifo" "not a regular file"
+refused "a device" /dev/null "not a regular file"
+
+section "a FILE.part that is not this command's"
+: >"$work/victim"
+ln -s victim "$work/a.part"
+refused "a link" "$work/a" "not a regular file of this user"
+ln "$work/victim" "$work/b.part"
+refused "a file with another name" "$work/b" "not a regular file of this user"
+mkfifo "$work/c.part"
+refused "a FIFO" "$work/c" "not a regular file of this user"
+holds "the other file is as before" test ! -s "$work/victim"
+if ((EUID == 0)); then
+  : >"$work/d.part"
+  chown 1 "$work/d.part"
+  refused "a file of another user" "$work/d" "not a regular file of this user"
+else
+  skipped "a file of another user: only root can create one"
+fi
+: >"$work/e.part"
+expect 1 "a file that another pull writes" flock "$work/e.part" "$HAUL" pull "$place/file" "$work/e" --quiet
+complains "another pull writes it"
+complains_briefly
+pull 0 "it is free again" "$work/e"
+stop "$push"
+
 section "no bytes, and no source"
 : >"$work/file"
 start_push --receivers 1

@@ -19,35 +19,54 @@
 #define LINKS_MAX       40       /* path_resolution(7) */
 #define READER_SLICE_NS 50000000 /* between two attempts to open a FIFO */
 
-static int fail_open(const struct outfile *file) {
-  return fail_system(errno, "cannot create %s", file->label);
-}
-
 /* Follows a symlink whose target does not exist, as the target of others is replaced, too. */
-static int follow(struct outfile *file) {
+static int follow(const char *label, char path[PATH_MAX]) {
   char target[PATH_MAX];
   ssize_t length;
-  for (int i = 0; i < LINKS_MAX && (length = readlink(file->path, target, PATH_MAX)) >= 0; i++) {
-    const char *slash = *target == '/' ? NULL : strrchr(file->path, '/');
-    size_t folder = slash ? (size_t)(slash - file->path) + 1 : 0;
-    if (folder + (size_t)length >= sizeof(file->path))
-      return fail_system(ENAMETOOLONG, "cannot create %s", file->label);
-    memcpy(file->path + folder, target, (size_t)length);
-    file->path[folder + (size_t)length] = '\0';
+  for (int i = 0; i < LINKS_MAX && (length = readlink(path, target, PATH_MAX)) >= 0; i++) {
+    const char *slash = *target == '/' ? NULL : strrchr(path, '/');
+    size_t folder = slash ? (size_t)(slash - path) + 1 : 0;
+    if (folder + (size_t)length >= PATH_MAX)
+      return fail_system(ENAMETOOLONG, "cannot create %s", label);
+    memcpy(path + folder, target, (size_t)length);
+    path[folder + (size_t)length] = '\0';
   }
   return EXIT_DONE;
 }
 
-/* The mode of the file: that of an existing file, else the mode that open(2) would set. */
-static mode_t wanted_mode(const struct stat *old) {
-  if (old)
-    return old->st_mode & 0777;
+/* The mode that open(2) would set. */
+static mode_t default_mode(void) {
   mode_t mask = umask(0);
   umask(mask);
-  return 0666 & ~mask;
+  return S_IFREG | (0666 & ~mask);
 }
 
-static int open_temporary(struct outfile *file, const struct stat *old) {
+int outfile_resolve(const char *path, char resolved[PATH_MAX], mode_t *mode) {
+  struct stat old;
+  bool exists = stat(path, &old) == 0;
+  if (!*path) /* a temporary file could be created all the same */
+    return fail_because("check for an empty shell variable",
+                        "the name of the output file is empty");
+  if (!exists && errno != ENOENT)
+    return fail_system(errno, "cannot create %s", path);
+  if (exists && S_ISDIR(old.st_mode))
+    return fail_because("name a file in this folder", "cannot create %s: %s", path,
+                        strerror(EISDIR));
+  if (!exists && strlen(path) >= PATH_MAX)
+    return fail_system(ENAMETOOLONG, "cannot create %s", path);
+  if (exists && !realpath(path, resolved))
+    return fail_system(errno, "cannot create %s", path);
+  if (!exists)
+    snprintf(resolved, PATH_MAX, "%s", path);
+  *mode = exists ? old.st_mode : default_mode();
+  return exists ? EXIT_DONE : follow(path, resolved);
+}
+
+static int fail_open(const struct outfile *file) {
+  return fail_system(errno, "cannot create %s", file->label);
+}
+
+static int open_temporary(struct outfile *file, mode_t mode) {
   const char *slash = strrchr(file->path, '/');
   int folder = slash ? (int)(slash - file->path) + 1 : 0;
   int length = snprintf(file->temporary, sizeof(file->temporary), "%.*s.%s.XXXXXX", folder,
@@ -61,7 +80,7 @@ static int open_temporary(struct outfile *file, const struct stat *old) {
     file->temporary[0] = '\0';
     return fail_open(file);
   }
-  if (fchmod(file->descriptor, wanted_mode(old)))
+  if (fchmod(file->descriptor, mode & 0777))
     return fail_open(file);
   return EXIT_DONE;
 }
@@ -95,34 +114,19 @@ static int open_device(struct outfile *file, bool fifo, int64_t timeout_ns) {
 }
 
 int outfile_open(struct outfile *file, const char *path, uint64_t length, int64_t timeout_ns) {
-  struct stat old;
+  mode_t mode = 0;
   *file = (struct outfile){.descriptor = STDOUT_FILENO, .label = path};
   if (strcmp(path, "-") == 0) {
     file->label = "standard output";
     return EXIT_DONE;
   }
   file->descriptor = -1;
-  bool exists = stat(path, &old) == 0;
-  if (!*path) /* a temporary file could be created all the same */
-    return fail_because("check for an empty shell variable",
-                        "the name of the output file is empty");
-  if (!exists && errno != ENOENT)
-    return fail_open(file);
-  if (exists && S_ISDIR(old.st_mode))
-    return fail_because("name a file in this folder", "cannot create %s: %s", path,
-                        strerror(EISDIR));
-  if (!exists && strlen(path) >= sizeof(file->path))
-    return fail_system(ENAMETOOLONG, "cannot create %s", path);
-  if (exists && !realpath(path, file->path))
-    return fail_open(file);
-  if (!exists)
-    snprintf(file->path, sizeof(file->path), "%s", path);
-  int status = exists ? EXIT_DONE : follow(file);
+  int status = outfile_resolve(path, file->path, &mode);
   if (status)
     return status;
-  if (exists && !S_ISREG(old.st_mode))
-    return open_device(file, S_ISFIFO(old.st_mode), timeout_ns);
-  status = open_temporary(file, exists ? &old : NULL);
+  if (!S_ISREG(mode))
+    return open_device(file, S_ISFIFO(mode), timeout_ns);
+  status = open_temporary(file, mode);
   return status ? status : reserve(file, length);
 }
 

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct outfile {
   int descriptor;
@@ -14,6 +15,10 @@ struct outfile {
   char path[PATH_MAX];      /* the final name; links are resolved */
   char temporary[PATH_MAX]; /* empty: no temporary file */
 };
+
+/* Resolves the links of `path`, whose target need not exist. *mode becomes the type and the mode of
+ * the file, or those that open(2) would give it. Refuses a folder. Returns an exit status. */
+int outfile_resolve(const char *path, char resolved[PATH_MAX], mode_t *mode);
 
 /* Opens `path`, or standard output for "-", and reserves `length` bytes (0: unknown) if the file
  * system can. Waits `timeout_ns` for the reader of a FIFO (0: forever), unless interrupted. Returns
