@@ -76,7 +76,8 @@ struct pull {
   struct target target;
   haul_node *node;
   haul_broadcast *broadcast;
-  haul_deadline until; /* of the first version */
+  haul_deadline until; /* HAUL_FOREVER once a version is complete */
+  bool complete;
   struct output output;
   struct progress progress;
 };
@@ -331,9 +332,8 @@ static int wait_for_version(const struct pull *pull, uint64_t after,
         haul_broadcast_next(pull->broadcast, after, haul_deadline_in(INTERRUPT_SLICE_NS), version);
     if (code == 0)
       return EXIT_DONE;
-    if (after > 0)
-      continue; /* the source may come back */
-    if (code != HAUL_ETIMEDOUT || now_ns() >= pull->until)
+    bool lost = code != HAUL_ETIMEDOUT && after == 0; /* later it may come back */
+    if (lost || now_ns() >= pull->until)
       return fail_library("cannot wait for a version of %s", pull->target.name);
   }
   return EXIT_DONE;
@@ -354,16 +354,19 @@ static int receive(struct pull *pull, const struct haul_broadcast_version *versi
   if (code == HAUL_ECANCELED)
     return fail_because("run it again: it goes on from there", "interrupted, with %s in %s",
                         size_text(report.bytes).text, output->path);
+  if (code == HAUL_ESTALE && given.follow)
+    return EXIT_DONE; /* the next version takes its place */
   if (code)
     return fail_library("cannot receive %s", pull->target.name);
   status = output_commit(output);
+  pull->until = HAUL_FOREVER;
+  pull->complete = !status;
   return status || given.quiet ? status : print_report(pull, &report);
 }
 
 /* Others read the version meanwhile, which needs no help of this thread. */
 static int stay(struct pull *pull, uint64_t number) {
   int status = EXIT_DONE;
-  pull->until = HAUL_FOREVER;
   while (!status && !interrupted()) {
     struct haul_broadcast_version version;
     status = wait_for_version(pull, given.follow ? number : UINT64_MAX, &version);
@@ -402,15 +405,13 @@ static void linger(const struct pull *pull) {
 static int pull_all(struct pull *pull) {
   struct haul_broadcast_version version;
   int status = wait_for_version(pull, 0, &version);
-  if (!status && !version.number)
-    status = fail_because(NULL, "interrupted");
-  if (!status)
+  if (!status && version.number)
     status = receive(pull, &version);
   if (!status && (given.stay || given.follow))
     status = stay(pull, version.number);
   else if (!status)
     linger(pull);
-  return status;
+  return status || pull->complete ? status : fail_because(NULL, "interrupted");
 }
 
 static int run_pull(const struct command *self, char **operands) {

@@ -63,8 +63,20 @@ stop "$push"
 holds "SIGTERM ends the source" test "$status" = 0
 grep -q "^[0-9]* of [0-9]* receivers complete after " "$work/push" && passed "it lists its receivers" || failed "it lists its receivers"
 
+section "a source that starts again"
 start_push
 place=$address
+"$HAUL" pull "$place/file" "$work/follows" --follow --quiet &
+pull=$!
+processes+=("$pull")
+await test -e "$work/follows" || failed "it receives"
+slay "$push"
+random_file "$work/file" 2000003
+start_push --listen "$place"
+await cmp "$work/file" "$work/follows" && passed "--follow receives the next version" || failed "--follow receives the next version"
+stop "$pull"
+holds "SIGTERM ends it" test "$status" = 0
+
 section "the name of the output"
 pull() { # STATUS WHAT FILE
   expect "$1" "$2" "$HAUL" pull "$place/file" "$3" --quiet
