@@ -335,8 +335,10 @@ static void look_begin(struct join *join) {
   struct haul_transfer_options options = control(HAUL_FOREVER);
   struct haul_piece piece = {LOCAL(board_later), 0, sizeof(struct board)};
   join->looked_at = now_ns();
-  if (haul_read(join->exchange, join->board, &piece, 1, &options, &join->look))
+  if (haul_read(join->exchange, join->board, &piece, 1, &options, &join->look)) {
     join->look = NULL;
+    join_lost(join); /* as at an end of the connection that is known already */
+  }
 }
 
 /* Whether the transfer has ended, which releases it. */

@@ -64,13 +64,22 @@ holds "SIGTERM ends the source" test "$status" = 0
 grep -q "^[0-9]* of [0-9]* receivers complete after " "$work/push" && passed "it lists its receivers" || failed "it lists its receivers"
 
 section "a source that starts again"
-start_push
-place=$address
+place=unix://$work/place # a port might be taken meanwhile
+start_push --listen "$place"
 "$HAUL" pull "$place/file" "$work/follows" --follow --quiet &
 pull=$!
 processes+=("$pull")
 await test -e "$work/follows" || failed "it receives"
 slay "$push"
+rm "$work/file" # must not change under a reader
+random_file "$work/file" 64000000
+start_push --listen "$place"
+begun() { # it may have all by now, which holds, too
+  cmp -n 4096 "$work/file" "$work/follows.part" || cmp "$work/file" "$work/follows"
+}
+await begun || failed "it receives the second"
+slay "$push"
+rm "$work/file" # must not change under a reader
 random_file "$work/file" 2000003
 start_push --listen "$place"
 await cmp "$work/file" "$work/follows" && passed "--follow receives the next version" || failed "--follow receives the next version"
