@@ -15,8 +15,13 @@ import support
 from haul import READ, safetensors
 from haul.reshard import Layout, Replicate, Shard, fetch, layout_of, plan, stored
 
-np = support.module("numpy")
+np = None
 PATIENCE = support.PATIENCE
+
+
+def setUpModule():
+    global np
+    np = support.module("numpy")
 
 
 def parts_of(array, layout):
