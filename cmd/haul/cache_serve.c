@@ -13,12 +13,10 @@
 
 #include "cache.h"
 #include "common/fail.h"
+#include "common/listening.h"
 #include "common/process.h"
 #include "common/session.h"
 #include "common/text.h"
-
-#define REGISTER_NS    INT64_C(30000000000)
-#define LISTEN_DEFAULT "tcp://127.0.0.1:" DEFAULT_PORT
 
 struct server {
   const struct cache_values *given;
@@ -43,46 +41,14 @@ static int open_store(struct server *server) {
   return EXIT_DONE;
 }
 
-static int listen_all(const struct server *server) {
-  const struct text_list fallback = {1, {LISTEN_DEFAULT}};
-  const struct text_list *list = server->given->listen.count ? &server->given->listen : &fallback;
-  for (size_t i = 0; i < list->count; i++) {
-    char address[ADDRESS_MAX];
-    if (!address_expand(list->items[i], DEFAULT_PORT, address))
-      return fail_because("write HOST:PORT or unix:///PATH, for example 127.0.0.1:7420",
-                          "cannot listen on '%s': invalid address", list->items[i]);
-    if (haul_node_listen(server->node, address))
-      return fail_library("cannot listen on %s", address);
-  }
-  return EXIT_DONE;
-}
-
-static int register_node(const struct server *server) {
-  const char *directory = server->given->directory;
-  if (directory && haul_node_register(server->node, directory, NULL, haul_deadline_in(REGISTER_NS)))
-    return fail_library("cannot register in %s", directory);
-  return EXIT_DONE;
-}
-
 static int announce(const struct server *server) {
-  char address[ADDRESS_MAX];
-  unsigned descriptor = server->given->ready_fd;
   struct haul_cache_stats stats;
   if (haul_cache_store_stats(server->store, &stats))
     return fail_library("cannot examine the store");
   printf("%llu blocks restored, %llu damaged ones dropped, capacity %s\n",
          (unsigned long long)stats.restored, (unsigned long long)stats.dropped,
          size_text(stats.capacity).text);
-  for (size_t i = 0; haul_node_address(server->node, i, address, sizeof(address)) == 0; i++) {
-    printf("listening on %s\n", address);
-    if (descriptor && dprintf((int)descriptor, "%s\n", address) < 0)
-      return fail_system(errno, "cannot write to descriptor %u", descriptor);
-  }
-  if (descriptor)
-    close((int)descriptor);
-  if (fflush(stdout))
-    return fail_system(errno, "cannot write to standard output");
-  return EXIT_DONE;
+  return announce_node(server->node, server->given->ready_fd);
 }
 
 static int wait_for_signal(const struct server *server) {
@@ -108,9 +74,9 @@ int cache_serve(const struct command *command, const struct cache_values *given,
   signals_explain_fatal("cache");
   status = server.signals < 0 ? EXIT_FAILED : open_store(&server);
   if (status == EXIT_DONE)
-    status = listen_all(&server);
+    status = listen_all(server.node, &given->listen);
   if (status == EXIT_DONE)
-    status = register_node(&server);
+    status = register_node(server.node, given->directory, NULL, server.signals);
   if (status == EXIT_DONE)
     status = announce(&server);
   if (status == EXIT_DONE) {

@@ -11,6 +11,7 @@
 
 #include "command.h"
 #include "common/fail.h"
+#include "common/listening.h"
 #include "common/options.h"
 #include "common/output.h"
 #include "common/process.h"
@@ -18,8 +19,7 @@
 #include "common/session.h"
 #include "common/text.h"
 
-#define LISTEN_DEFAULT "tcp://127.0.0.1:" DEFAULT_PORT
-#define BAR_COLUMNS    24
+#define BAR_COLUMNS 24
 
 struct values {
   struct text_list listen;
@@ -180,20 +180,6 @@ static int draw(const struct push *push) {
 
 /* ---- The command ---- */
 
-static int listen_all(const struct push *push) {
-  const struct text_list fallback = {1, {LISTEN_DEFAULT}};
-  const struct text_list *list = given.listen.count ? &given.listen : &fallback;
-  for (size_t i = 0; i < list->count; i++) {
-    char address[ADDRESS_MAX];
-    if (!address_expand(list->items[i], DEFAULT_PORT, address))
-      return fail_because("write HOST:PORT or unix:///PATH, for example 127.0.0.1:7420",
-                          "cannot listen on '%s': invalid address", list->items[i]);
-    if (haul_node_listen(push->node, address))
-      return fail_library("cannot listen on %s", address);
-  }
-  return EXIT_DONE;
-}
-
 /* The mapping stays when the descriptor is closed. */
 static int map_file(struct push *push) {
   struct stat found;
@@ -281,7 +267,7 @@ static int run_push(const struct command *self, char **operands) {
   if (!status && !given.await)
     status = publish(&push);
   if (!status)
-    status = listen_all(&push);
+    status = listen_all(push.node, &given.listen);
   if (!status)
     status = announce(&push);
   if (!status)

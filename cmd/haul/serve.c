@@ -15,6 +15,7 @@
 
 #include "command.h"
 #include "common/fail.h"
+#include "common/listening.h"
 #include "common/log.h"
 #include "common/module.h"
 #include "common/options.h"
@@ -23,15 +24,12 @@
 #include "common/text.h"
 #include "serve_offers.h"
 
-#define LISTEN_DEFAULT    "tcp://127.0.0.1:" DEFAULT_PORT
-#define ECHO_WAIT_NS      INT64_C(1000000000)
-#define REGISTER_WAIT_NS  INT64_C(30000000000)
-#define REGISTER_SLICE_NS INT64_C(2000000000) /* between two checks for signals */
-#define LEASE_LEAST_NS    INT64_C(2000000000) /* haul/directory.h */
-#define LEASE_MOST_NS     INT64_C(3600000000000)
-#define FILE_TAG          UINT64_C(0xf11e) /* upper 16 bits of the tag of a file request */
-#define MESSAGES_A_TURN   256              /* before the next check for signals */
-#define ROUNDS_A_TURN     1024             /* polls before the next check for signals */
+#define ECHO_WAIT_NS    INT64_C(1000000000)
+#define LEASE_LEAST_NS  INT64_C(2000000000) /* haul/directory.h */
+#define LEASE_MOST_NS   INT64_C(3600000000000)
+#define FILE_TAG        UINT64_C(0xf11e) /* upper 16 bits of the tag of a file request */
+#define MESSAGES_A_TURN 256              /* before the next check for signals */
+#define ROUNDS_A_TURN   1024             /* polls before the next check for signals */
 
 struct values {
   struct text_list listen, region, load, file, allow, export;
@@ -142,23 +140,11 @@ static int listen_inherited(struct server *server, unsigned count) {
   return EXIT_DONE;
 }
 
-static int listen_all(struct server *server) {
-  const struct text_list *list = &given.listen;
-  const struct text_list fallback = {1, {LISTEN_DEFAULT}};
+static int start_listening(struct server *server) {
   unsigned inherited = service_sockets();
-  if (list->count == 0 && inherited > 0)
+  if (given.listen.count == 0 && inherited > 0)
     return listen_inherited(server, inherited);
-  if (list->count == 0)
-    list = &fallback;
-  for (size_t i = 0; i < list->count; i++) {
-    char address[ADDRESS_MAX];
-    if (!address_expand(list->items[i], DEFAULT_PORT, address))
-      return fail_because("write HOST:PORT or unix:///PATH, for example 127.0.0.1:7420",
-                          "cannot listen on '%s': invalid address", list->items[i]);
-    if (haul_node_listen(server->node, address))
-      return fail_library("cannot listen on %s", address);
-  }
-  return EXIT_DONE;
+  return listen_all(server->node, &given.listen);
 }
 
 static int open_metrics(struct server *server) {
@@ -174,43 +160,11 @@ static int open_metrics(struct server *server) {
   return failed ? fail_system(failed, "cannot serve metrics on 127.0.0.1:%u", port) : EXIT_DONE;
 }
 
-static int register_node(const struct server *server) {
+static int enter_directory(const struct server *server) {
   struct haul_register_options how = HAUL_REGISTER_OPTIONS_INIT;
-  if (!given.directory)
-    return EXIT_DONE;
   how.advertise = given.advertise;
   how.lease_seconds = (unsigned)((given.lease + 999999999) / 1000000000);
-  haul_deadline until = haul_deadline_in(REGISTER_WAIT_NS);
-  struct pollfd signals = {server->signals, POLLIN, 0};
-  for (int noted = 0, code;; noted = code) {
-    code = haul_node_register(server->node, given.directory, &how,
-                              haul_deadline_in(REGISTER_SLICE_NS));
-    if (code == 0)
-      return EXIT_DONE;
-    bool waits = code == HAUL_EEXIST || code == HAUL_ETIMEDOUT;
-    if (!waits || haul_deadline_in(0) >= until || poll(&signals, 1, 0) > 0)
-      return fail_library("cannot register in %s", given.directory);
-    if (code != noted)
-      fail_note(code == HAUL_EEXIST
-                    ? "waiting for the name: another node, which may be dead, has it in %s"
-                    : "waiting for %s, which does not respond",
-                given.directory);
-  }
-}
-
-static int announce(const struct server *server) {
-  char address[ADDRESS_MAX];
-  unsigned descriptor = given.ready_fd;
-  for (size_t i = 0; haul_node_address(server->node, i, address, sizeof(address)) == 0; i++) {
-    printf("listening on %s\n", address);
-    if (descriptor && dprintf((int)descriptor, "%s\n", address) < 0)
-      return fail_system(errno, "cannot write to descriptor %u", descriptor);
-  }
-  if (descriptor)
-    close((int)descriptor);
-  if (fflush(stdout))
-    return fail_system(errno, "cannot write to standard output");
-  return EXIT_DONE;
+  return register_node(server->node, given.directory, &how, server->signals);
 }
 
 static void echo(const struct haul_message *message) {
@@ -306,13 +260,13 @@ static int serve(struct server *server) {
   if (status == EXIT_DONE)
     status = exports_open(&server->exports, server->node, receive_other);
   if (status == EXIT_DONE)
-    status = listen_all(server);
+    status = start_listening(server);
   if (status == EXIT_DONE)
     status = open_metrics(server);
   if (status == EXIT_DONE)
-    status = register_node(server);
+    status = enter_directory(server);
   if (status == EXIT_DONE)
-    status = announce(server);
+    status = announce_node(server->node, given.ready_fd);
   if (status == EXIT_DONE) {
     service_notify("READY=1");
     status = server->exports.count ? wait_for_signal(server) : loop(server);

@@ -110,7 +110,8 @@ struct haul_broadcast_report {
  * use the new one after the return. In place: receive into the same region; the older version ends
  * first. From the call on other members read its chunks, until haul_broadcast_withdraw, the
  * second next call, one into the same region, or haul_broadcast_close. Until then the region must
- * not change, nor be released. A failed call withdraws the version.
+ * not change, nor be released. A failed call withdraws the version. It waits up to 5 s for reads
+ * from members that hang: later ones may still change the region, until it is released.
  *
  * If a newer version is published meanwhile, this one is completed, from members that have it; with
  * HAUL_BROADCAST_NEWER the call fails with HAUL_ESTALE. HAUL_ESTALE also if neither the source nor

@@ -35,7 +35,7 @@ __attribute__((cold)) int map_stale(void) {
 
 /* The first write to a page of a new mapping is a fault, which takes longer than to copy the page.
  * Faults of many pages at once take half as long. For pages that exist the call costs a tenth of
- * the copy, so it ends when it has covered as many bytes as the region has. */
+ * the copy, so the calls end once they have covered the region's length in bytes. */
 static void populate(struct map_binding *binding, const struct haul_piece *piece) {
   uint64_t done = atomic_load_explicit(&binding->populated, memory_order_relaxed);
   if (done >= binding->memory.length)

@@ -275,79 +275,51 @@ static PyObject *remote_repr(PyObject *self) {
                               haul_place_format(haul_remote_place(handle), place, sizeof place));
 }
 
+/* Of the docstrings of write and read. */
+#define MOVE_ARGUMENTS                                                                             \
+  "region     a Region of the same node, or a contiguous Tensor: then local offsets count "        \
+  "from\n"                                                                                         \
+  "           its first byte\n"                                                                    \
+  "pieces     (local offset, remote offset, length) in bytes each; None: all of the region, "      \
+  "at\n"                                                                                           \
+  "           the remote's start\n"                                                                \
+  "timeout    in seconds, until the transfer ends with TimedOut; None: the node's\n"               \
+  "only       use only this path: \"map\", \"rdma\", \"tcp\"\n"                                    \
+  "zero_copy  require one movement from source to destination\n"                                   \
+  "checksum   verify each slice at the destination, by XXH3\n"                                     \
+  "priority   1, 0 or -1: the order among transfers that wait for a path\n"                        \
+  "cpu_time   measure the CPU time for the report\n"                                               \
+  "more       more transfers follow at once: it may be batched with them\n"                        \
+  "notify     a buffer of at most MESSAGE_MAX bytes: a message that the peer receives when "       \
+  "all\n"                                                                                          \
+  "           bytes are in place, and never if the transfer fails; None: no message\n"             \
+  "tag        of that message, from 0 to 2^64 - 1\n"                                               \
+  "after      a torch.cuda.Event, or the handle of an event of the region's GPU: the local "       \
+  "memory\n"                                                                                       \
+  "           is accessed once it has completed. Do not record it again before the end, nor "      \
+  "drop\n"                                                                                         \
+  "           the Transfer, which keeps it\n"                                                      \
+  "\n"                                                                                             \
+  "Returns a Transfer. Does not wait; small ones over map have ended on return. Until its "        \
+  "end\n"
+#define MOVE_RAISES                                                                                \
+  "Raises OutOfRange, AccessDenied, NoPath (the hint has each path's reason), Stale, "             \
+  "PeerGone,\n"                                                                                    \
+  "LimitReached, Invalid; ValueError for a tag without a message; later, from "                    \
+  "Transfer.wait,\n"                                                                               \
+  "also TimedOut, Canceled, ChecksumMismatch, PathBroke."
+
 static PyMethodDef remote_methods[] = {
     {"write", METHOD_WITH_KEYWORDS(transfer_write),
      DOC("write($self, region, pieces=None, *, timeout=None, only=None, zero_copy=False, "
          "checksum=False, priority=0, cpu_time=False, more=False, notify=None, tag=0, after=None)",
          "Start a write: local bytes to the remote.\n"
-         "\n"
-         "region     a Region of the same node, or a contiguous Tensor: then local offsets count "
-         "from\n"
-         "           its first byte\n"
-         "pieces     (local offset, remote offset, length) in bytes each; None: all of the region, "
-         "at\n"
-         "           the remote's start\n"
-         "timeout    in seconds, until the transfer ends with TimedOut; None: the node's\n"
-         "only       use only this path: \"map\", \"rdma\", \"tcp\"\n"
-         "zero_copy  require one movement from source to destination\n"
-         "checksum   verify each slice at the destination, by XXH3\n"
-         "priority   1, 0 or -1: the order among transfers that wait for a path\n"
-         "cpu_time   measure the CPU time for the report\n"
-         "more       more transfers follow at once: it may be batched with them\n"
-         "notify     a buffer of at most MESSAGE_MAX bytes: a message that the peer receives when "
-         "all\n"
-         "           bytes are in place, and never if the transfer fails; None: no message\n"
-         "tag        of that message, from 0 to 2^64 - 1\n"
-         "after      a torch.cuda.Event, or the handle of an event of the region's GPU: the local "
-         "memory\n"
-         "           is accessed once it has completed. Do not record it again before the end, nor "
-         "drop\n"
-         "           the Transfer, which keeps it\n"
-         "\n"
-         "Returns a Transfer. Does not wait; small ones over map have ended on return. Until its "
-         "end\n"
-         "the local bytes must not change.\n"
-         "Raises OutOfRange, AccessDenied, NoPath (the hint has each path's reason), Stale, "
-         "PeerGone,\n"
-         "LimitReached, Invalid; ValueError for a tag without a message; later, from "
-         "Transfer.wait,\n"
-         "also TimedOut, Canceled, ChecksumMismatch, PathBroke.")},
+         "\n" MOVE_ARGUMENTS "the local bytes must not change.\n" MOVE_RAISES)},
     {"read", METHOD_WITH_KEYWORDS(transfer_read),
      DOC("read($self, region, pieces=None, *, timeout=None, only=None, zero_copy=False, "
          "checksum=False, priority=0, cpu_time=False, more=False, notify=None, tag=0, after=None)",
          "Start a read: bytes of the remote to local memory.\n"
-         "\n"
-         "region     a Region of the same node, or a contiguous Tensor: then local offsets count "
-         "from\n"
-         "           its first byte\n"
-         "pieces     (local offset, remote offset, length) in bytes each; None: all of the region, "
-         "at\n"
-         "           the remote's start\n"
-         "timeout    in seconds, until the transfer ends with TimedOut; None: the node's\n"
-         "only       use only this path: \"map\", \"rdma\", \"tcp\"\n"
-         "zero_copy  require one movement from source to destination\n"
-         "checksum   verify each slice at the destination, by XXH3\n"
-         "priority   1, 0 or -1: the order among transfers that wait for a path\n"
-         "cpu_time   measure the CPU time for the report\n"
-         "more       more transfers follow at once: it may be batched with them\n"
-         "notify     a buffer of at most MESSAGE_MAX bytes: a message that the peer receives when "
-         "all\n"
-         "           bytes are in place, and never if the transfer fails; None: no message\n"
-         "tag        of that message, from 0 to 2^64 - 1\n"
-         "after      a torch.cuda.Event, or the handle of an event of the region's GPU: the local "
-         "memory\n"
-         "           is accessed once it has completed. Do not record it again before the end, nor "
-         "drop\n"
-         "           the Transfer, which keeps it\n"
-         "\n"
-         "Returns a Transfer. Does not wait; small ones over map have ended on return. Until its "
-         "end\n"
-         "the local bytes are undefined.\n"
-         "Raises OutOfRange, AccessDenied, NoPath (the hint has each path's reason), Stale, "
-         "PeerGone,\n"
-         "LimitReached, Invalid; ValueError for a tag without a message; later, from "
-         "Transfer.wait,\n"
-         "also TimedOut, Canceled, ChecksumMismatch, PathBroke.")},
+         "\n" MOVE_ARGUMENTS "the local bytes are undefined.\n" MOVE_RAISES)},
     {"fetch_add", METHOD_WITH_KEYWORDS(transfer_fetch_add),
      DOC("fetch_add($self, result, offset, value, *, result_offset=0, timeout=None, only=None, "
          "notify=None, tag=0)",
