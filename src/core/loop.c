@@ -17,12 +17,13 @@
 #include "core/sys.h"
 
 #define EVENTS_A_ROUND   32
-#define URGENT_NS        20000 /* longest sleep while a poller is urgent */
-#define ROUNDS_PER_EPOLL 16    /* rounds of pollers between two epoll calls while spinning */
-#define ASSIST_EVERY_NS  2000  /* between two rounds of a caller that polls */
-#define ASSIST_TIGHT_NS  5000  /* between two polls of such a caller, at most */
-#define ASSIST_LASTS_NS  50000 /* the thread leaves the descriptors to such a caller this long */
-#define NAP_NS           100000
+#define URGENT_NS        20000  /* longest sleep while a poller is urgent */
+#define ROUNDS_PER_EPOLL 16     /* rounds of pollers between two epoll calls while spinning */
+#define ASSIST_EVERY_NS  2000   /* between two rounds of a caller that polls */
+#define ASSIST_TIGHT_NS  5000   /* between two polls of such a caller, at most */
+#define ASSIST_LASTS_NS  50000  /* the thread leaves the descriptors to such a caller this long */
+#define NAP_NS           100000 /* then the thread checks that the caller still polls */
+#define NAP_MOST_NS      1000000
 #define POLLERS_MAX      16384 /* that can rest */
 #define POLLER_WORDS     (POLLERS_MAX / 64)
 
@@ -385,13 +386,21 @@ static bool has_notification(const struct loop *loop, const uint32_t *seen) {
  * it for nothing. */
 static bool is_assisted(struct loop *loop, int64_t now) {
   return loop->own_thread &&
-         now - atomic_load_explicit(&loop->assisted_at, memory_order_relaxed) < ASSIST_LASTS_NS;
+         (atomic_load(&loop->assisting) ||
+          now - atomic_load_explicit(&loop->assisted_at, memory_order_relaxed) < ASSIST_LASTS_NS);
 }
 
-/* Sleeps until loop_wake, or for NAP_NS. */
+/* Sleeps until loop_wake or `until`, or until no caller polls: a wake-up takes the CPU from the
+ * caller or its peer. If the caller stops, work waits for 1 ms at most, and no longer than it
+ * polled. */
 static void nap(struct loop *loop, int64_t now, int64_t until) {
   atomic_store(&loop->sleeping, IN_NAP); /* Dekker, as in poll_descriptors */
-  futex_wait(&loop->woken, 0, until - now < NAP_NS ? until : now + NAP_NS);
+  int64_t span = NAP_NS;
+  do {
+    futex_wait(&loop->woken, 0, until - now < span ? until : now + span);
+    now = clock_now();
+    span = 2 * span < NAP_MOST_NS ? 2 * span : NAP_MOST_NS;
+  } while (now < until && is_assisted(loop, now) && !atomic_load(&loop->woken));
   atomic_store(&loop->sleeping, AWAKE);
 }
 

@@ -384,7 +384,7 @@ static size_t rx_share(const struct tcp_rail *rail) {
   const struct tcp_rail *express = rail->endpoint->rails[TCP_EXPRESS];
   bool calm = !express || (express != rail && rail->rx.moved - express->rx.moved > TCP_CALM_NS);
   size_t share = shrinkable(TCP_RECEIVES, 512);
-  return calm ? TCP_CALM * share : share;
+  return calm ? TCP_CALM_RECEIVES * share : share;
 }
 
 /* One read: payload to its destination, trailer and next head to the inbox. */

@@ -312,7 +312,7 @@ static void set_share(struct tcp_rail *rail) {
   bool calm = is_calm(rail);
   size_t share = shrinkable(TCP_SENDS, 512);
   int unsent = calm ? 0 : TCP_UNSENT;
-  rail->tx.share = calm ? TCP_CALM * share : share;
+  rail->tx.share = calm ? TCP_CALM_SENDS * share : share;
   const struct link *link = rail->endpoint->base.link;
   if (calm != rail->tx.calm && link->loopback && !link->local)
     setsockopt(rail->stream.fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);

@@ -33,14 +33,15 @@
 /* Most bytes of one system call, and most bytes that a rail sends before it releases the lock and
  * serves the express rail. Sends are a page shorter than loopback's segments of 64 KiB, so that a
  * call does not end with a few bytes of a further segment. TCP_UNSENT: most bytes that a socket of
- * loopback holds unsent. While no urgent work has passed for TCP_CALM_NS calls are TCP_CALM times
- * as large, and the socket holds all that the system lets it: this saves a quarter of the
+ * loopback holds unsent. While no urgent work has passed for TCP_CALM_NS calls are TCP_CALM_…
+ * times as large, and the socket holds all that the system lets it: this saves a quarter of the
  * processors' time (docs/measured.md), and delays the first urgent work by one such call. */
-#define TCP_SENDS    61440u
-#define TCP_RECEIVES 65536u
-#define TCP_UNSENT   32768
-#define TCP_CALM     8u
-#define TCP_CALM_NS  INT64_C(100000000)
+#define TCP_SENDS         61440u
+#define TCP_RECEIVES      65536u
+#define TCP_UNSENT        32768
+#define TCP_CALM_SENDS    16u
+#define TCP_CALM_RECEIVES 8u
+#define TCP_CALM_NS       INT64_C(100000000)
 
 /* A batch is sent at this number of works, or of bytes: 16 works of 4 KiB, or 64 KiB, make calls
  * that cost more than their bytes (docs/measured.md). */
