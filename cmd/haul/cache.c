@@ -10,8 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <haul/cache.h>
-
 #include "common/fail.h"
 #include "common/outfile.h"
 #include "common/output.h"
@@ -399,14 +397,19 @@ static int run_stat(struct client *client) {
 
 /* ---- Actions ---- */
 
-enum action { PUT, GET, LS, RM, PIN, STAT };
+enum action { PUT, GET, LS, RM, PIN, STAT, CHECK, REPAIR };
 
 static const struct {
   const char *name;
   int least, most; /* operands after the nodes */
-} actions[] = {
-    {"put", 2, 2}, {"get", 2, 2}, {"ls", 0, 0}, {"rm", 1, LIST_MAX - 2}, {"pin", 1, LIST_MAX - 2},
-    {"stat", 0, 0}};
+} actions[] = {{"put", 2, 2},
+               {"get", 2, 2},
+               {"ls", 0, 0},
+               {"rm", 1, LIST_MAX - 2},
+               {"pin", 1, LIST_MAX - 2},
+               {"stat", 0, 0},
+               {"check", 0, 0},
+               {"repair", 0, 0}};
 
 static int run_action(enum action action, struct client *client, char **operands, int priority) {
   switch (action) {
@@ -418,6 +421,9 @@ static int run_action(enum action action, struct client *client, char **operands
     return run_ls(client);
   case STAT:
     return run_stat(client);
+  case CHECK:
+  case REPAIR:
+    return cache_repair(client->cache, &given, client->until, action == CHECK);
   default:
     return run_keys(client, operands, action == PIN);
   }
@@ -454,14 +460,17 @@ static int run_cache(const struct command *self, char **operands) {
   for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
     if (strcmp(operands[0], actions[i].name) == 0)
       return start_action(self, (enum action)i, operands + 1);
-  return options_wrong(self, "invalid action '%s': expected serve, put, get, ls, rm, pin or stat",
+  return options_wrong(self,
+                       "invalid action '%s': expected serve, put, get, ls, rm, pin, stat, "
+                       "check or repair",
                        operands[0]);
 }
 
 const struct command cache_command = {
     .name = "cache",
     .summary = "Keep blocks by key in the memories of several nodes",
-    .usage = "serve FILE | put|get NODES KEY FILE | rm|pin NODES KEY... | ls|stat NODES [OPTIONS]",
+    .usage = "serve FILE | put|get NODES KEY FILE | rm|pin NODES KEY... | "
+             "ls|stat|check|repair NODES [OPTIONS]",
     .about = "`serve` keeps blocks in FILE, which is memory in /dev/shm, until SIGINT, SIGTERM or "
              "SIGHUP;\n"
              "started again, it has them again. The other actions name all nodes of the cache, as "
@@ -469,7 +478,9 @@ const struct command cache_command = {
              "each key has its place on them. `put` and `get` copy a file ('-': standard input, "
              "standard "
              "output),\n"
-             "`pin` keeps blocks from eviction for --lease seconds, or ends that.",
+             "`pin` keeps blocks from eviction for --lease seconds, or ends that. `check` lists "
+             "blocks with fewer\n"
+             "than --replicas replicas, and `repair` copies them.",
     .options = options,
     .examples = "  haul cache serve /dev/shm/cache --capacity 8G --listen tcp://127.0.0.1:7500\n"
                 "  haul cache put 127.0.0.1:7500 prompt-1 kv.bin --if-absent\n"

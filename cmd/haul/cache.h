@@ -3,7 +3,10 @@
 #ifndef HAUL_COMMAND_CACHE_H
 #define HAUL_COMMAND_CACHE_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#include <haul/cache.h>
 
 #include "command.h"
 #include "common/log.h"
@@ -21,5 +24,9 @@ struct cache_values {
 
 /* Runs a store until a signal. Returns an exit status. */
 int cache_serve(const struct command *command, const struct cache_values *given, const char *file);
+
+/* Prints blocks with too few replicas, and copies them unless `dry`. Returns an exit status. */
+int cache_repair(haul_cache *cache, const struct cache_values *given, haul_deadline until,
+                 bool dry);
 
 #endif

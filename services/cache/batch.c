@@ -163,6 +163,12 @@ void want_fail_absent(struct batch *batch, struct want *want) {
             member->address, reason);
 }
 
+void batch_expire(struct batch *batch) {
+  for (unsigned i = 0; i < batch->count; i++)
+    if (batch->wants[i].stage != DONE)
+      want_fail(batch, &batch->wants[i], HAUL_ETIMEDOUT, "allow more time", "the deadline passed");
+}
+
 /* ---- Batches ---- */
 
 static struct batch *batch_new(struct haul_cache *cache) {

@@ -134,7 +134,7 @@ void location_used(struct haul_cache *cache, struct link *link, struct location 
 
 /* ---- batch.c ---- */
 
-enum stage { FIND, READ, VERIFY, ASK, DONE };
+enum stage { FIND, READ, VERIFY, ASK, IDLE, DONE }; /* IDLE: no step works on the key */
 
 /* A key of a batch. */
 struct want {
@@ -152,6 +152,7 @@ struct want {
   bool cached; /* the location is an old one */
   bool busy;   /* a slot that may be the key's was changing in each read */
   uint64_t version;
+  int priority;
   uint64_t staged; /* place of a small block in the scratch memory */
   struct location location;
 };
@@ -195,8 +196,54 @@ void want_fail_absent(struct batch *batch, struct want *want);
  * They connect again, or use the next store. */
 void batch_lost(struct batch *batch, unsigned member, int code);
 void want_lost(struct batch *batch, struct want *want, int code);
+/* Fails all keys that are not done with HAUL_ETIMEDOUT. */
+void batch_expire(struct batch *batch);
 /* The deadline for one store, which leaves time for others. */
 haul_deadline batch_share(const struct batch *batch);
 const char *batch_address(const struct batch *batch, unsigned member);
+
+/* ---- get.c ---- */
+
+enum look {
+  LOOK_NONE, /* the key was not in stage FIND, or its store could not be read (want_lost) */
+  LOOK_ABSENT,
+  LOOK_CHANGING, /* a slot that may be the key's was changing */
+  LOOK_FOUND     /* want->location is set */
+};
+
+/* Looks up the keys in stage FIND, each at want->member, to which the batch has a link. */
+void batch_look(struct batch *batch, enum look looks[BATCH_KEYS]);
+/* Reads the blocks of the keys in stage READ into the region, and then their sequence numbers. */
+void batch_read(struct batch *batch, haul_region *to);
+/* Whether batch_read has read the block of the key whole. */
+bool batch_has_read(const struct batch *batch, unsigned number);
+
+/* ---- put.c ---- */
+
+/* A request that is the same for all its keys. */
+struct ask {
+  enum request_kind kind;
+  uint32_t flags;
+  uint64_t source; /* put */
+  bool unanswered; /* put: by a store */
+  int priority;
+  unsigned seconds; /* pin */
+};
+
+/* What the response to a key means for it. */
+typedef void answer_handler(struct batch *batch, struct want *want, int code, uint64_t version);
+
+/* Asks for all keys in stage ASK, each at want->member, at the same time. `handle` is called for
+ * keys whose store responded; for the others after want_lost. */
+void batch_ask(struct batch *batch, const struct ask *ask, answer_handler *handle);
+
+/* ---- list.c ---- */
+
+/* Calls `each` with the whole and sound slots of a store, and their numbers. */
+typedef int slot_visitor(void *context, const struct link *link, const struct slot *slot,
+                         uint64_t number);
+int slots_visit(struct haul_cache *cache, unsigned member, haul_deadline until, slot_visitor *each,
+                void *context);
+void entry_of_slot(const struct slot *slot, struct haul_cache_entry *entry);
 
 #endif

@@ -105,9 +105,11 @@ enum request_kind {
   REQUEST_USED = 4 /* struct used follow; no response */
 };
 
+#define REQUEST_SPARE 0x100u /* put: evict nothing */
+
 struct request {
   uint32_t kind, count;
-  uint32_t flags;        /* put: HAUL_CACHE_IF_ABSENT, for keys with version 0 */
+  uint32_t flags;        /* put: HAUL_CACHE_IF_ABSENT, for keys with version 0; REQUEST_SPARE */
   uint32_t milliseconds; /* put: the client waits this long */
   uint64_t source;       /* put: names the region to read */
 };

@@ -218,21 +218,31 @@ static void find_next(struct batch *batch, struct want *want, bool torn) {
     want_fail_absent(batch, want);
 }
 
+void batch_look(struct batch *batch, enum look looks[BATCH_KEYS]) {
+  read_stage(batch, FIND, batch->scratch, pieces_to_find);
+  for (unsigned i = 0; i < batch->count; i++) {
+    bool torn = false;
+    looks[i] = LOOK_NONE;
+    if (!was_read(&batch->wants[i]))
+      continue;
+    if (find_slot(batch, i, &batch->wants[i].location, &torn))
+      looks[i] = LOOK_FOUND;
+    else
+      looks[i] = torn ? LOOK_CHANGING : LOOK_ABSENT;
+  }
+}
+
 static void find_stage(struct batch *batch, const struct get *get) {
+  enum look looks[BATCH_KEYS];
   for (unsigned i = 0; i < batch->count; i++)
     if (batch->wants[i].stage == FIND && !batch_choose(batch, &batch->wants[i]))
       want_fail_absent(batch, &batch->wants[i]);
-  read_stage(batch, FIND, batch->scratch, pieces_to_find);
-  for (unsigned i = 0; i < batch->count; i++) {
-    struct want *want = &batch->wants[i];
-    bool torn = false;
-    if (!was_read(want))
-      continue;
-    if (find_slot(batch, i, &want->location, &torn))
-      found(batch, want, get);
-    else
-      find_next(batch, want, torn);
-  }
+  batch_look(batch, looks);
+  for (unsigned i = 0; i < batch->count; i++)
+    if (looks[i] == LOOK_FOUND)
+      found(batch, &batch->wants[i], get);
+    else if (looks[i] != LOOK_NONE)
+      find_next(batch, &batch->wants[i], looks[i] == LOOK_CHANGING);
 }
 
 static bool is_present(const struct batch *batch, unsigned number) {
@@ -240,6 +250,10 @@ static bool is_present(const struct batch *batch, unsigned number) {
   memcpy(&sequence, scratch_at(batch, sequence_place(number)), sizeof sequence);
   return sequence ==
          atomic_load_explicit(&batch->wants[number].location.slot.sequence, memory_order_relaxed);
+}
+
+bool batch_has_read(const struct batch *batch, unsigned number) {
+  return was_read(&batch->wants[number]) && is_present(batch, number);
 }
 
 /* Copies a small block to its place, if it is whole. */
@@ -258,7 +272,7 @@ static void check_blocks(struct batch *batch, const struct get *get) {
     struct want *want = &batch->wants[i];
     if (!was_read(want))
       continue;
-    if (is_present(batch, i) && (!get->small || take_small(batch, want, get))) {
+    if (batch_has_read(batch, i) && (!get->small || take_small(batch, want, get))) {
       location_used(batch->cache, batch->links[want->member], &want->location);
       location_store(batch->cache, &want->location);
       succeed(want);
@@ -305,14 +319,8 @@ static bool is_writable(const struct batch *batch, haul_region *to) {
   return haul_region_place(to).kind == HAUL_HOST && haul_region_rights(to) & HAUL_WRITE;
 }
 
-static void read_blocks(struct batch *batch, struct get *get) {
-  get->small = is_writable(batch, get->to) && stage_small(batch);
-  if (get->small) {
-    read_stage(batch, READ, batch->scratch, pieces_of_small);
-    check_blocks(batch, get);
-    return;
-  }
-  read_stage(batch, READ, get->to, pieces_to_read);
+void batch_read(struct batch *batch, haul_region *to) {
+  read_stage(batch, READ, to, pieces_to_read);
   for (unsigned i = 0; i < batch->count; i++)
     if (was_read(&batch->wants[i]))
       batch->wants[i].stage = VERIFY;
@@ -320,6 +328,14 @@ static void read_blocks(struct batch *batch, struct get *get) {
    * the fence orders the copies of both reads where this processor makes them. */
   full_fence();
   read_stage(batch, VERIFY, batch->scratch, pieces_to_verify);
+}
+
+static void read_blocks(struct batch *batch, struct get *get) {
+  get->small = is_writable(batch, get->to) && stage_small(batch);
+  if (get->small)
+    read_stage(batch, READ, batch->scratch, pieces_of_small);
+  else
+    batch_read(batch, get->to);
   check_blocks(batch, get);
 }
 
@@ -351,17 +367,11 @@ static bool are_done(const struct batch *batch) {
   return true;
 }
 
-static void expire(struct batch *batch) {
-  for (unsigned i = 0; i < batch->count; i++)
-    if (batch->wants[i].stage != DONE)
-      want_fail(batch, &batch->wants[i], HAUL_ETIMEDOUT, "allow more time", "the deadline passed");
-}
-
 static void run(struct batch *batch, void *context) {
   struct get *get = context;
   for (bool first = true; !are_done(batch); first = false) {
     if (haul_deadline_in(0) >= batch->until) {
-      expire(batch);
+      batch_expire(batch);
       return;
     }
     if (first && get->to)

@@ -135,8 +135,8 @@ static void free_units(struct index *index, uint64_t offset, uint64_t length) {
                         memory_order_relaxed);
 }
 
-void index_cancel(struct index *index, uint64_t offset, uint64_t length) {
-  free_units(index, offset, length);
+void index_cancel(struct index *index, const struct block *block) {
+  free_units(index, block->offset, block->length);
 }
 
 static void slot_clear(struct slot *slot) {
@@ -198,8 +198,9 @@ static uint32_t slot_for(struct index *index, const struct block *block, int64_t
     }
   if (count[0] + count[1] > 0)
     return count[1] > count[0] ? empty[1] : empty[0];
-  if (victim != NO_SLOT)
-    evict(index, victim);
+  if (victim == NO_SLOT || block->spare)
+    return NO_SLOT;
+  evict(index, victim);
   return victim;
 }
 
@@ -255,13 +256,13 @@ static void replace(struct index *index, uint32_t number, const struct block *bl
 
 int index_commit(struct index *index, struct block *block, bool if_absent, int64_t now) {
   if (block->version > wall_clock() + AHEAD_MAX) {
-    index_cancel(index, block->offset, block->length);
+    index_cancel(index, block);
     return HAUL_EINVAL;
   }
   uint32_t slot = index_find(index, block->key, block->key_length);
   if (slot != NO_SLOT &&
       (if_absent || (block->version != 0 && index->slots[slot].version >= block->version))) {
-    index_cancel(index, block->offset, block->length);
+    index_cancel(index, block);
     return if_absent ? HAUL_EEXIST : 0;
   }
   if (block->version == 0)
@@ -275,7 +276,7 @@ int index_commit(struct index *index, struct block *block, bool if_absent, int64
   }
   slot = slot_for(index, block, now);
   if (slot == NO_SLOT) {
-    index_cancel(index, block->offset, block->length);
+    index_cancel(index, block);
     return HAUL_ELIMIT;
   }
   insert(index, slot, block);
@@ -367,17 +368,17 @@ static uint64_t evict_from(struct index *index, int priority, uint64_t count, in
   return index->units;
 }
 
-int index_reserve(struct index *index, uint64_t length, int64_t now, uint64_t *offset) {
-  if (length == 0 || length > index->units * UNIT)
+int index_reserve(struct index *index, struct block *block, int64_t now) {
+  if (block->length == 0 || block->length > index->units * UNIT)
     return HAUL_ELIMIT;
-  uint64_t count = units_of(length), first = find_run(index, count);
-  for (int priority = HAUL_PRIORITY_LOW; first == index->units && priority <= HAUL_PRIORITY_HIGH;
-       priority++)
+  uint64_t count = units_of(block->length), first = find_run(index, count);
+  for (int priority = HAUL_PRIORITY_LOW;
+       first == index->units && priority <= HAUL_PRIORITY_HIGH && !block->spare; priority++)
     first = evict_from(index, priority, count, now);
   if (first == index->units)
     return HAUL_ELIMIT;
-  *offset = index->header->data + first * UNIT;
-  hold_units(index, *offset, length, BUSY);
+  block->offset = index->header->data + first * UNIT;
+  hold_units(index, block->offset, block->length, BUSY);
   index->free_units -= count;
   atomic_store_explicit(&index->header->used, index->units - index->free_units,
                         memory_order_relaxed);

@@ -47,11 +47,6 @@ void index_close(struct index *index);
 
 uint32_t index_find(const struct index *index, const void *key, size_t length);
 
-/* Room for a block, by evicting others if necessary; the offset in the region. No reader finds it
- * before the commit. HAUL_ELIMIT. */
-int index_reserve(struct index *index, uint64_t length, int64_t now, uint64_t *offset);
-void index_cancel(struct index *index, uint64_t offset, uint64_t length);
-
 struct block {
   const void *key;
   size_t key_length;
@@ -59,11 +54,18 @@ struct block {
   uint64_t checksum;
   uint64_t version; /* 0: set to a new one */
   int priority;
+  bool spare; /* evicts nothing */
 };
 
+/* Room for block->length bytes, by evicting others if necessary; sets block->offset. No reader
+ * finds it before the commit. HAUL_ELIMIT. */
+int index_reserve(struct index *index, struct block *block, int64_t now);
+void index_cancel(struct index *index, const struct block *block);
+
 /* Makes the block that of its key, whose bytes are in its room. An older version than the key has
- * is dropped. The room is freed on failure. HAUL_EEXIST (with `if_absent`), HAUL_ELIMIT (all slots
- * are pinned), HAUL_EINVAL (the version is more than a day ahead of the clock). */
+ * is dropped. The room is freed on failure. HAUL_EEXIST (with `if_absent`), HAUL_ELIMIT (no
+ * slot is free or may be freed), HAUL_EINVAL (the version is more than a day ahead of the clock).
+ */
 int index_commit(struct index *index, struct block *block, bool if_absent, int64_t now);
 
 void index_remove(struct index *index, uint32_t slot);

@@ -28,33 +28,37 @@ static int read_at(const struct listing *listing, uint64_t offset, uint64_t leng
   return haul_read(listing->region, listing->link->remote, &piece, 1, &listing->options, NULL);
 }
 
-static void tell(const struct slot *slot,
-                 void (*each)(void *user, const struct haul_cache_entry *entry), void *user) {
-  struct haul_cache_entry entry = {.key_length = slot->key_length,
-                                   .length = slot->length,
-                                   .checksum = slot->checksum,
-                                   .version = slot->version,
-                                   .priority = slot->priority};
-  memcpy(entry.key, slot->key, slot->key_length);
-  if (each) /* haul_cache_list has checked it */
-    each(user, &entry);
-}
-
-static int list_all(const struct listing *listing,
-                    void (*each)(void *user, const struct haul_cache_entry *entry), void *user) {
+static int visit_all(const struct listing *listing, slot_visitor *each, void *context) {
   const struct header *header = &listing->link->header;
   const struct slot *slots = haul_region_address(listing->region);
   uint64_t total = header->buckets * BUCKET_SLOTS;
-  for (uint64_t at = 0; at < total; at += CHUNK_SLOTS) {
+  int code = 0;
+  for (uint64_t at = 0; at < total && code == 0; at += CHUNK_SLOTS) {
     uint64_t count = total - at < CHUNK_SLOTS ? total - at : CHUNK_SLOTS;
-    int code = read_at(listing, bucket_offset(0) + at * sizeof *slots, count * sizeof *slots);
-    if (code)
-      return code;
-    for (uint64_t i = 0; i < count; i++)
+    code = read_at(listing, bucket_offset(0) + at * sizeof *slots, count * sizeof *slots);
+    for (uint64_t i = 0; i < count && code == 0; i++)
       if (slot_is_whole(&slots[i]) && slot_is_sound(&slots[i], header))
-        tell(&slots[i], each, user);
+        code = each(context, listing->link, &slots[i], at + i);
   }
-  return 0;
+  return code;
+}
+
+int slots_visit(struct haul_cache *cache, unsigned member, haul_deadline until, slot_visitor *each,
+                void *context) {
+  struct link *link;
+  struct listing listing;
+  int code = link_get(cache, member, until, &link);
+  if (code)
+    return code;
+  code = begin(cache, link, until, &listing);
+  if (code == 0) {
+    code = visit_all(&listing, each, context);
+    haul_region_release(listing.region);
+  }
+  if (code && is_link_failure(code))
+    link_failed(cache, member, link, code);
+  link_put(cache, link);
+  return code;
 }
 
 static int check(haul_cache *cache, const char *call, unsigned member, const void *out) {
@@ -76,24 +80,37 @@ static int name_member(haul_cache *cache, const char *call, unsigned member, int
               *error.text ? error.text : haul_error_text(code));
 }
 
+struct teller {
+  void (*each)(void *user, const struct haul_cache_entry *entry);
+  void *user;
+};
+
+void entry_of_slot(const struct slot *slot, struct haul_cache_entry *entry) {
+  *entry = (struct haul_cache_entry){.key_length = slot->key_length,
+                                     .length = slot->length,
+                                     .checksum = slot->checksum,
+                                     .version = slot->version,
+                                     .priority = slot->priority};
+  memcpy(entry->key, slot->key, slot->key_length);
+}
+
+static int tell(void *context, const struct link *link, const struct slot *slot, uint64_t number) {
+  const struct teller *teller = context;
+  struct haul_cache_entry entry;
+  (void)link;
+  (void)number;
+  entry_of_slot(slot, &entry);
+  teller->each(teller->user, &entry);
+  return 0;
+}
+
 int haul_cache_list(haul_cache *cache, unsigned member, haul_deadline until,
                     void (*each)(void *user, const struct haul_cache_entry *entry), void *user) {
-  struct link *link;
-  struct listing listing;
+  struct teller teller = {each, user};
   int code = check(cache, "haul_cache_list", member, each ? cache : NULL);
   if (code)
     return code;
-  code = link_get(cache, member, until, &link);
-  if (code)
-    return name_member(cache, "haul_cache_list", member, code);
-  code = begin(cache, link, until, &listing);
-  if (code == 0) {
-    code = list_all(&listing, each, user);
-    haul_region_release(listing.region);
-  }
-  if (code && is_link_failure(code))
-    link_failed(cache, member, link, code);
-  link_put(cache, link);
+  code = slots_visit(cache, member, until, tell, &teller);
   return name_member(cache, "haul_cache_list", member, code);
 }
 

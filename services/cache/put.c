@@ -5,15 +5,6 @@
 #include "cache/client.h"
 #include "common/fail.h"
 
-struct ask {
-  enum request_kind kind;
-  uint32_t flags;
-  uint64_t source; /* put */
-  bool unanswered; /* put: by a store */
-  int priority;
-  unsigned seconds; /* pin */
-};
-
 /* A request with all keys of the batch at one store. */
 struct parcel {
   struct request request;
@@ -26,7 +17,7 @@ static void fill_key(const struct ask *ask, const struct want *want, struct requ
                               .length = item->length,
                               .version = want->version,
                               .seconds = ask->seconds,
-                              .priority = (int16_t)ask->priority,
+                              .priority = (int16_t)want->priority,
                               .key_length = (uint16_t)item->key_length};
   memcpy(key->key, item->key, item->key_length);
 }
@@ -67,9 +58,6 @@ static void send_group(struct batch *batch, const struct ask *ask, unsigned firs
                             sizeof parcel.request + count * sizeof *parcel.keys, until);
 }
 
-/* What the response to a key means for it. */
-typedef void answer_handler(struct batch *batch, struct want *want, int code, uint64_t version);
-
 static void end_group(struct batch *batch, unsigned number, struct inquiry *inquiry,
                       haul_deadline until, answer_handler *handle) {
   const struct response_key *response = inquiry->call.responses;
@@ -94,8 +82,7 @@ static void end_group(struct batch *batch, unsigned number, struct inquiry *inqu
   }
 }
 
-/* Asks for all keys at their present stores, at the same time. */
-static void ask_all(struct batch *batch, const struct ask *ask, answer_handler *handle) {
+void batch_ask(struct batch *batch, const struct ask *ask, answer_handler *handle) {
   struct inquiry inquiries[BATCH_KEYS];
   struct response_key responses[BATCH_KEYS];
   haul_deadline until = batch_share(batch);
@@ -204,15 +191,17 @@ static void run_rounds(struct batch *batch, const struct ask *ask, answer_handle
     if (batch->wants[i].stage != DONE)
       location_forget(batch->cache, batch->wants[i].item->key, batch->wants[i].item->key_length);
   while (choose_all(batch, ask, end))
-    ask_all(batch, ask, handle);
+    batch_ask(batch, ask, handle);
 }
 
 static void run_put(struct batch *batch, void *context) {
   struct ask *ask = context;
-  for (unsigned i = 0; i < batch->count; i++)
+  for (unsigned i = 0; i < batch->count; i++) {
+    batch->wants[i].priority = ask->priority;
     if (batch->wants[i].stage != DONE && batch->wants[i].item->length == 0)
       want_fail(batch, &batch->wants[i], HAUL_EINVAL, "put at least one byte",
                 "the block is empty");
+  }
   run_rounds(batch, ask, handle_put, end_placed);
   ask->unanswered |= batch->unanswered;
   for (unsigned i = 0; i < batch->count; i++)

@@ -86,12 +86,13 @@ static void reserve(struct haul_cache_store *store, struct put *put) {
                             .key_length = key->key_length,
                             .length = key->length,
                             .version = key->version,
-                            .priority = key->priority};
+                            .priority = key->priority,
+                            .spare = put->request->flags & REQUEST_SPARE};
     int code = 0;
     if (is_if_absent(put, i) && index_find(&store->index, key->key, key->key_length) != NO_SLOT)
       code = HAUL_EEXIST;
     if (code == 0)
-      code = index_reserve(&store->index, key->length, now, &block->offset);
+      code = index_reserve(&store->index, block, now);
     put->responses[i].code = code;
   }
   pthread_mutex_unlock(&store->lock);
@@ -132,7 +133,7 @@ static void pull(struct session *session, struct put *put) {
   pthread_mutex_lock(&session->store->lock);
   for (uint32_t i = 0; i < put->request->count; i++)
     if (put->responses[i].code == 0) {
-      index_cancel(&session->store->index, put->blocks[i].offset, put->blocks[i].length);
+      index_cancel(&session->store->index, &put->blocks[i]);
       put->responses[i].code = code;
     }
   pthread_mutex_unlock(&session->store->lock);

@@ -117,6 +117,26 @@ for node in "$a" "$address"; do
   holds "the bytes are the same" cmp "$work/block" "$work/copy"
 done
 
+section "repair"
+"$HAUL" cache put "$a" alone "$work/other" >/dev/null
+expect 1 "check of a block with one replica" "$HAUL" cache check "$a,$address" --replicas 2
+says "^alone  *68.36 KiB  *1  *0$"
+says "^2 blocks, 0 copied (0 B), 1 replicas missing, 0 nodes away$"
+complains "haul cache repair"
+expect 0 "repair" "$HAUL" cache repair "$a,$address" --replicas 2 --json
+is_json
+holds_json "it copied the block" \
+  'it["copied"] == 1 and it["missing"] == 0 and it["short"] == [{"key": "alone", "bytes": 70000, "replicas": 1, "copied": 1}]'
+expect 0 "check" "$HAUL" cache check "$a,$address" --replicas 2
+expect 0 "get from the other node" "$HAUL" cache get "$address" alone "$work/copy"
+holds "the bytes are the same" cmp "$work/other" "$work/copy"
+expect 1 "repair with a node that is away" "$HAUL" cache repair "$a,$address,unix://$work/absent" --replicas 3
+complains "too few nodes"
+says "2 replicas missing, 1 nodes away"
+expect 1 "repair without nodes" "$HAUL" cache repair "unix://$work/absent"
+complains_briefly
+expect 2 "an operand too many" "$HAUL" cache repair "$a" alone
+
 section "idle"
 ticks() { awk '{ print $14 + $15 }' "/proc/$server/stat"; }
 is_idle() {

@@ -607,6 +607,185 @@ static void a_hanging_store_is_bypassed(void **state) {
   }
 }
 
+/* ---- Repair ---- */
+
+static void spread_name(uint64_t i, char key[16]) {
+  snprintf(key, 16, "spread%d", (int)i);
+}
+
+static void check_spread(struct cache_client *client) {
+  char key[16];
+  for (uint64_t i = 0; i < SPREAD; i++) {
+    spread_name(i, key);
+    check_pattern(client, key, 10000 + i, i);
+  }
+}
+
+/* Whether store `member` alone has all blocks of put_spread. */
+static void check_spread_at(unsigned member) {
+  struct cache_client one;
+  cache_client_begin(&one, &t.stores[member], 1, 1, t.only, REGION);
+  check_spread(&one);
+  cache_client_end(&one);
+}
+
+/* A store ends with its file; one without blocks takes its place. */
+static void lose_store(unsigned member) {
+  char address[160];
+  snprintf(address, sizeof address, "%s", t.stores[member].address);
+  cache_store_kill(&t.stores[member]);
+  cache_store_forget(&t.stores[member]);
+  cache_store_begin(&t.stores[member], address, 4 * MIB);
+}
+
+struct told {
+  unsigned blocks, short_ones, copies;
+};
+
+static void count_told(void *user, const struct haul_cache_entry *entry, unsigned stores,
+                       unsigned copies) {
+  struct told *told = user;
+  assert_int_equal(strncmp(entry->key, "spread", 6), 0);
+  assert_true(entry->length >= 10000);
+  told->blocks++;
+  told->short_ones += stores < 2;
+  told->copies += copies;
+}
+
+static struct haul_cache_repair repair(unsigned flags, struct told *told) {
+  struct haul_cache_repair result;
+  *told = (struct told){0};
+  assert_works(haul_cache_repair(t.client.cache, flags, haul_deadline_in(60 * S), count_told, told,
+                                 &result));
+  assert_int_equal(result.copies, told->copies);
+  return result;
+}
+
+static void a_repair_copies_what_a_lost_store_had(void **state) {
+  (void)state;
+  struct told told;
+  start(3, 2, 4 * MIB);
+  put_spread();
+  assert_int_equal(repair(0, &told).copies, 0);
+  uint64_t lost = stats_of(1).blocks;
+  assert_true(lost > 0);
+  cache_store_kill(&t.stores[1]);
+  struct haul_cache_repair before = repair(HAUL_CACHE_DRY_RUN, &told);
+  assert_int_equal(before.blocks, SPREAD);
+  assert_int_equal(before.missing, lost);
+  assert_int_equal(before.copies, 0);
+  assert_int_equal(before.away, 1);
+  assert_int_equal(told.short_ones, lost);
+  struct haul_cache_repair after = repair(0, &told);
+  assert_int_equal(after.copies, lost);
+  assert_int_equal(after.missing, 0);
+  assert_true(after.bytes >= lost * 10000);
+  check_spread_at(0);
+  check_spread_at(2);
+  assert_int_equal(repair(0, &told).copies, 0);
+}
+
+/* It becomes the first store of keys that the others have. */
+static void a_repair_fills_an_empty_store(void **state) {
+  (void)state;
+  struct told told;
+  start(2, 1, 4 * MIB);
+  put_spread();
+  uint64_t kept = stats_of(1).blocks;
+  assert_true(kept > 0 && kept < SPREAD);
+  cache_client_end(&t.client);
+  cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
+  struct haul_cache_repair first = repair(0, &told);
+  assert_int_equal(first.copies, SPREAD);
+  assert_int_equal(first.blocks, SPREAD);
+  lose_store(0);
+  await_store(0);
+  struct haul_cache_repair second = repair(0, &told);
+  assert_int_equal(second.copies, SPREAD);
+  assert_int_equal(second.blocks, SPREAD);
+  check_spread_at(0);
+  check_spread_at(1);
+}
+
+static void a_repair_spreads_the_newest_block(void **state) {
+  (void)state;
+  struct told told;
+  start(2, 2, 4 * MIB);
+  pattern_fill(t.client.bytes, 20000, 99);
+  for (uint64_t i = 0; i < SPREAD; i++) {
+    char key[16];
+    spread_name(i, key);
+    assert_works(cache_put(&t.client, key, 0, 20000, 0));
+  }
+  cache_store_kill(&t.stores[0]);
+  put_spread();
+  cache_store_again(&t.stores[0]);
+  await_store(0);
+  struct haul_cache_repair result = repair(0, &told);
+  assert_int_equal(result.copies, SPREAD);
+  assert_int_equal(result.blocks, SPREAD);
+  assert_int_equal(result.missing, 0);
+  check_spread_at(0);
+  check_spread_at(1);
+}
+
+static void a_repair_evicts_nothing(void **state) {
+  (void)state;
+  struct haul_cache_repair result;
+  uint64_t evictions = 0;
+  start(2, 1, 256 * KIB);
+  for (int i = 0; i < 300; i++) { /* more than both can keep */
+    char key[16];
+    snprintf(key, sizeof key, "full%d", i);
+    put_pattern(key, 4096, (uint64_t)i);
+  }
+  for (unsigned m = 0; m < 2; m++) {
+    assert_int_equal(stats_of(m).blocks, 64);
+    evictions += stats_of(m).evictions;
+  }
+  cache_client_end(&t.client);
+  cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
+  assert_works(haul_cache_repair(t.client.cache, 0, haul_deadline_in(60 * S), NULL, NULL, &result));
+  assert_int_equal(result.missing, 2 * 64);
+  assert_int_equal(result.code, HAUL_ELIMIT);
+  assert_int_equal(result.copies, 0);
+  assert_int_equal(stats_of(0).evictions + stats_of(1).evictions, evictions);
+  assert_int_equal(stats_of(0).blocks + stats_of(1).blocks, 2 * 64);
+}
+
+/* Its bytes do not match the checksum that its store computed. */
+static void a_repair_copies_no_damaged_block(void **state) {
+  (void)state;
+  struct told told;
+  struct slot slot;
+  start(2, 1, 4 * MIB);
+  put_spread();
+  struct haul_cache_item item = {.key = "spread7", .key_length = 7};
+  assert_works(haul_cache_exists(t.client.cache, &item, 1, haul_deadline_in(20 * S)));
+  unsigned at = item.member;
+  slot_in_file(t.stores[at].path, "spread7", &slot);
+  damage(t.stores[at].path, slot.offset + 5000);
+  cache_client_end(&t.client);
+  cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
+  struct haul_cache_repair result = repair(0, &told);
+  assert_int_equal(result.copies, SPREAD - 1);
+  assert_int_equal(result.missing, 1);
+  assert_int_equal(result.code, HAUL_ECHECKSUM);
+}
+
+static void a_repair_without_stores_fails(void **state) {
+  (void)state;
+  struct haul_cache_repair result;
+  start(1, 1, 4 * MIB);
+  assert_fails(HAUL_EINVAL,
+               haul_cache_repair(t.client.cache, 2, HAUL_FOREVER, NULL, NULL, &result));
+  cache_store_kill(&t.stores[0]);
+  assert_true(haul_cache_repair(t.client.cache, 0, haul_deadline_in(20 * S), NULL, NULL, &result) <
+              0);
+  assert_int_equal(result.away, 1);
+  assert_non_null(strstr(haul_error_last()->text, "no store can be reached"));
+}
+
 /* ---- A store that executes a put late ---- */
 
 static void *put_patiently(void *code) {
@@ -937,6 +1116,12 @@ int main(int argc, char **argv) {
       BOTH(a_dead_store_loses_what_it_alone_had),
       BOTH(a_replicated_block_outlives_a_store),
       TCP(a_hanging_store_is_bypassed),
+      BOTH(a_repair_copies_what_a_lost_store_had),
+      BOTH(a_repair_fills_an_empty_store),
+      BOTH(a_repair_spreads_the_newest_block),
+      BOTH(a_repair_evicts_nothing),
+      BOTH(a_repair_copies_no_damaged_block),
+      BOTH(a_repair_without_stores_fails),
       BOTH(readers_see_one_put_or_another),
       BOTH(threads_share_a_client),
       BOTH(a_malformed_client_harms_nobody),

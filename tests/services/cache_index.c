@@ -44,7 +44,7 @@ static int put_at(const char *key, uint64_t units, int priority, int64_t now, bo
                         .length = units * UNIT - 5,
                         .priority = priority,
                         .version = version};
-  int code = index_reserve(&t.index, block.length, now, &block.offset);
+  int code = index_reserve(&t.index, &block, now);
   if (code)
     return code;
   pattern_fill(t.index.base + block.offset, block.length, key_hash(key, strlen(key)));
@@ -108,6 +108,40 @@ static void the_least_recently_used_block_is_evicted(void **state) {
   assert_int_equal(put("f", 1), 0);
   assert_false(has("c"));
   check_index();
+}
+
+static void a_spare_block_evicts_nothing(void **state) {
+  (void)state;
+  begin(2, 64);
+  assert_int_equal(put("a", 1), 0);
+  struct block spare = {.key = "s", .key_length = 1, .length = 2 * UNIT, .spare = true};
+  assert_int_equal(index_reserve(&t.index, &spare, 1), HAUL_ELIMIT);
+  spare.length = UNIT;
+  assert_int_equal(index_reserve(&t.index, &spare, 1), 0);
+  spare.checksum = XXH3_64bits(t.index.base + spare.offset, spare.length);
+  assert_int_equal(index_commit(&t.index, &spare, false, 1), 0);
+  assert_true(has("a") && has("s"));
+  assert_int_equal(atomic_load(&t.index.header->evictions), 0);
+}
+
+/* All slots of a key are taken, while units are free. */
+static void a_spare_block_takes_no_slot(void **state) {
+  (void)state;
+  char key[16];
+  int code = 0;
+  unsigned kept = 0;
+  begin(100, 1); /* 4 buckets: 16 slots */
+  for (int i = 0; i < 100 && code == 0; i++) {
+    struct block spare = {.key = key, .length = UNIT, .spare = true};
+    spare.key_length = (size_t)snprintf(key, sizeof key, "spare%d", i);
+    assert_int_equal(index_reserve(&t.index, &spare, 1), 0);
+    code = index_commit(&t.index, &spare, false, 1);
+    kept += code == 0;
+  }
+  assert_int_equal(code, HAUL_ELIMIT);
+  assert_int_equal(atomic_load(&t.index.header->blocks), kept);
+  assert_int_equal(t.index.units - t.index.free_units, kept);
+  assert_int_equal(atomic_load(&t.index.header->evictions), 0);
 }
 
 static void lower_priorities_are_evicted_first(void **state) {
@@ -246,8 +280,9 @@ static void a_restart_finds_all_blocks(void **state) {
   begin(8, 64);
   assert_int_equal(put_at("a", 2, HAUL_PRIORITY_HIGH, 1, false, 0), 0);
   assert_int_equal(put("b", 1), 0);
-  uint64_t offset, version = t.index.last_version;
-  assert_int_equal(index_reserve(&t.index, 3 * UNIT, 1, &offset), 0); /* ends with the process */
+  uint64_t version = t.index.last_version;
+  struct block unfinished = {.length = 3 * UNIT}; /* ends with the process */
+  assert_int_equal(index_reserve(&t.index, &unfinished, 1), 0);
   assert_int_equal(t.index.free_units, 2);
   restart();
   assert_true(has("a") && has("b"));
@@ -336,6 +371,8 @@ static void random_calls_keep_it_consistent(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(the_least_recently_used_block_is_evicted),
+      TEST(a_spare_block_evicts_nothing),
+      TEST(a_spare_block_takes_no_slot),
       TEST(lower_priorities_are_evicted_first),
       TEST(room_is_made_of_neighbours),
       TEST(pinned_blocks_stay_until_the_lease_ends),
