@@ -68,7 +68,7 @@ struct haul_cache_config {
   const char *const *members;
   size_t member_count;
   const char *directory; /* or, without members, the nodes with stores in etcd://HOST/PREFIX
-                            (directory.h), placed by their names */
+                            (directory.h), placed by their names. Copied. */
   unsigned replicas;     /* stores that get each block; 0: 1 */
   int64_t connect_ns; /* longest time to connect to a store; one that cannot be reached is skipped
                       for ten times as long as that took; 0: 1 s */
@@ -79,15 +79,19 @@ struct haul_cache_config {
 
 /* Opens a client, which connects at first use. From now on it receives the messages of the node,
  * and the caller must not. The node has no store. All regions given to it belong to the
- * node; memory of another node is wrapped again. Blocks for the directory alone, which is read
- * once: open another client to see new stores. Release with haul_cache_close, before the node.
+ * node; memory of another node is wrapped again. Blocks for the directory alone, which a thread
+ * follows from then on: stores that come are members once the directory has them, and those that
+ * left are used as long as they are connected, up to 256 different names. Release with
+ * haul_cache_close, before the node.
  * HAUL_EADDRESS: no member, too many, or the same one twice. HAUL_ENAME: the directory has none.
  * Others as of haul_directory_next. */
 HAUL_API int haul_cache_open(haul_node *node, const struct haul_cache_config *config,
                              haul_deadline until, haul_cache **cache);
+/* With a directory it may block, but no longer than the client was open, and at most a second. */
 HAUL_API void haul_cache_close(haul_cache *cache);
 
-/* The address of a member by its number, as configured; NULL: there is none. */
+/* The address of a member by its number, as configured; NULL: there is none. Members keep their
+ * numbers, also when they leave the directory and return. */
 HAUL_API const char *haul_cache_member(haul_cache *cache, unsigned member);
 
 /* Lets stores read the region, as put needs it, until it is detached, before its release. It is

@@ -29,7 +29,7 @@ unsigned batch_member(const struct batch *batch, const struct want *want, unsign
   for (unsigned r = 0; r <= rank; r++) {
     uint64_t best_weight = 0;
     unsigned best = NO_MEMBER;
-    for (unsigned m = 0; m < cache->member_count; m++) {
+    for (unsigned m = 0; m < batch->members; m++) {
       uint64_t here = weight(want, &cache->members[m]);
       if ((last == NO_MEMBER || comes_before(last_weight, last, here, m)) &&
           (best == NO_MEMBER || comes_before(here, m, best_weight, best))) {
@@ -49,7 +49,7 @@ const char *batch_address(const struct batch *batch, unsigned member) {
 
 haul_deadline batch_share(const struct batch *batch) {
   int64_t now = haul_deadline_in(0), left = batch->until - now;
-  if (batch->cache->member_count > 1)
+  if (batch->members > 1)
     left /= 2;
   return now + (left < PATIENCE_NS ? left : PATIENCE_NS);
 }
@@ -62,7 +62,7 @@ static void note_away(struct want *want, unsigned member, int code, unsigned rep
 }
 
 bool batch_choose(struct batch *batch, struct want *want) {
-  for (; want->rank < batch->cache->member_count; want->rank++) {
+  for (; want->rank < batch->members; want->rank++) {
     unsigned member = batch_member(batch, want, want->rank);
     int code = HAUL_EPEER;
     want->member = member;
@@ -238,6 +238,7 @@ int batch_run(struct haul_cache *cache, const char *call, struct haul_cache_item
   struct batch *batch = batch_new(cache);
   if (!batch)
     return fail_memory(call);
+  batch->members = cache->member_count;
   for (size_t at = 0; at < count; at += batch->count) {
     size_t rest = count - at;
     batch_begin(batch, call, items + at, rest < BATCH_KEYS ? rest : BATCH_KEYS, until);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "common/cond.h"
 #include "common/fail.h"
 
 #define OPEN       "haul_cache_open"
@@ -17,11 +18,19 @@ static int fail_members(const char *object, const char *text) {
   return fail(HAUL_EADDRESS, OPEN, object, "name 1 to 256 different nodes with stores", "%s", text);
 }
 
-static bool is_known(const struct haul_cache *cache, const char *address) {
+/* For the thread that adds members. NULL: there is none with this address. */
+static struct member *find_member(const struct haul_cache *cache, const char *address) {
   for (unsigned i = 0; i < cache->member_count; i++)
     if (strcmp(cache->members[i].address, address) == 0)
-      return true;
-  return false;
+      return &cache->members[i];
+  return NULL;
+}
+
+static void add_member(struct haul_cache *cache, const char *address) {
+  struct member *member = &cache->members[cache->member_count];
+  snprintf(member->address, sizeof member->address, "%s", address);
+  member->hash = key_hash(address, strlen(address));
+  cache->member_count++; /* from now on others see it */
 }
 
 static int add_members(struct haul_cache *cache, const struct haul_cache_config *config) {
@@ -29,20 +38,48 @@ static int add_members(struct haul_cache *cache, const struct haul_cache_config 
     const char *address = config->members[i];
     if (!address || !*address || strlen(address) >= ADDRESS_MAX)
       return fail_members(address, "an address is empty or too long");
-    if (is_known(cache, address))
+    if (find_member(cache, address))
       return fail_members(address, "the address occurs twice");
-    struct member *member = &cache->members[cache->member_count++];
-    snprintf(member->address, sizeof member->address, "%s", address);
-    member->hash = key_hash(address, strlen(address));
+    add_member(cache, address);
   }
   return 0;
+}
+
+void member_join(struct haul_cache *cache, const char *address) {
+  struct member *known = find_member(cache, address);
+  if (!known) {
+    if (cache->member_count < cache->member_room)
+      add_member(cache, address);
+    return;
+  }
+  pthread_mutex_lock(&cache->lock);
+  known->left = false;
+  known->retry_at = 0;
+  pthread_mutex_unlock(&cache->lock);
+}
+
+void member_leave(struct haul_cache *cache, const char *address) {
+  struct member *known = find_member(cache, address);
+  pthread_mutex_lock(&cache->lock);
+  if (known)
+    known->left = true;
+  pthread_mutex_unlock(&cache->lock);
+}
+
+void members_leave(struct haul_cache *cache) {
+  pthread_mutex_lock(&cache->lock);
+  for (unsigned i = 0; i < cache->member_count; i++)
+    cache->members[i].left = true;
+  pthread_mutex_unlock(&cache->lock);
 }
 
 static struct haul_cache *allocate(const struct haul_cache_config *config) {
   struct haul_cache *cache = calloc(1, sizeof *cache);
   if (!cache)
     return NULL;
-  cache->members = calloc(config->member_count ? config->member_count : 1, sizeof *cache->members);
+  cache->member_room =
+      config->member_count ? (unsigned)config->member_count : HAUL_CACHE_MEMBERS_MAX;
+  cache->members = calloc(cache->member_room, sizeof *cache->members);
   cache->locations = calloc(LOCATIONS, sizeof *cache->locations);
   cache->only = config->only ? strdup(config->only) : NULL;
   if (cache->members && cache->locations && (cache->only || !config->only))
@@ -63,8 +100,8 @@ static void free_all(struct haul_cache *cache) {
   free(cache);
 }
 
-static int open_cache(haul_node *node, const struct haul_cache_config *config, haul_cache **out) {
-  pthread_condattr_t attributes;
+static int open_cache(haul_node *node, const struct haul_cache_config *config, haul_deadline until,
+                      haul_cache **out) {
   struct haul_cache *cache = allocate(config);
   if (!cache)
     return fail_memory(OPEN);
@@ -72,11 +109,9 @@ static int open_cache(haul_node *node, const struct haul_cache_config *config, h
   cache->replicas = config->replicas ? config->replicas : 1;
   cache->connect_ns = config->connect_ns > 0 ? config->connect_ns : CONNECT_NS;
   pthread_mutex_init(&cache->lock, NULL);
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init(&cache->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
-  int code = add_members(cache, config);
+  monotonic_cond(&cache->changed);
+  int code = config->member_count ? add_members(cache, config)
+                                  : watch_begin(cache, config->directory, until);
   if (code) {
     free_all(cache);
     return code;
@@ -85,36 +120,16 @@ static int open_cache(haul_node *node, const struct haul_cache_config *config, h
   return 0;
 }
 
-/* The same configuration with the members of the directory. */
-static int open_directory(haul_node *node, const struct haul_cache_config *config,
-                          haul_deadline until, haul_cache **out) {
-  struct haul_cache_config found = *config;
-  const char *members[HAUL_CACHE_MEMBERS_MAX];
-  struct member_list *list = calloc(1, sizeof *list);
-  if (!list)
-    return fail_memory(OPEN);
-  int code = members_find(node, config->directory, until, list);
-  for (size_t i = 0; i < list->count; i++)
-    members[i] = list->addresses[i];
-  found.members = members;
-  found.member_count = list->count;
-  if (code == 0)
-    code = open_cache(node, &found, out);
-  free(list);
-  return code;
-}
-
 int haul_cache_open(haul_node *node, const struct haul_cache_config *config, haul_deadline until,
                     haul_cache **out) {
   if (!node || !config || config->size != sizeof *config || !out ||
       (!config->members && config->member_count > 0))
     return fail(HAUL_EINVAL, OPEN, NULL, "start from HAUL_CACHE_INIT",
                 "node, config, its members or cache is NULL, or its size is wrong");
-  if (config->member_count == 0 && config->directory)
-    return open_directory(node, config, until, out);
-  if (config->member_count == 0 || config->member_count > HAUL_CACHE_MEMBERS_MAX)
+  if ((config->member_count == 0 && !config->directory) ||
+      config->member_count > HAUL_CACHE_MEMBERS_MAX)
     return fail_members(NULL, "there are no members, or too many");
-  return open_cache(node, config, out);
+  return open_cache(node, config, until, out);
 }
 
 static void release_batches(struct haul_cache *cache) {
@@ -129,6 +144,7 @@ static void release_batches(struct haul_cache *cache) {
 void haul_cache_close(haul_cache *cache) {
   if (!cache)
     return;
+  watch_end(cache);
   while (cache->sources)
     haul_cache_detach(cache, cache->sources->region);
   release_batches(cache);

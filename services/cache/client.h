@@ -38,7 +38,8 @@ struct member {
   struct link *link;
   bool connecting;
   int64_t retry_at;
-  int code; /* of the last failure to connect */
+  bool left; /* the directory: it is used as long as it is connected */
+  int code;  /* of the last failure to connect */
   char reason[192];
 };
 
@@ -77,7 +78,9 @@ struct haul_cache {
   int64_t connect_ns;
   char *only;
   struct member *members;
-  unsigned member_count;
+  unsigned member_room;
+  _Atomic unsigned member_count; /* grows only: members keep their numbers */
+  struct watch *watch;           /* NULL: no directory */
 
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -97,14 +100,17 @@ int source_take(struct haul_cache *cache, haul_region *region, uint64_t *number)
  * memory becomes; blocks as haul_region_unpublish. */
 void source_return(struct haul_cache *cache, uint64_t number, bool withdraw);
 
+/* A directory told of a store. For one thread at a time. */
+void member_join(struct haul_cache *cache, const char *address);
+void member_leave(struct haul_cache *cache, const char *address);
+void members_leave(struct haul_cache *cache); /* all; members that are there join again */
+
 /* ---- directory.c ---- */
 
-struct member_list {
-  size_t count;
-  char addresses[HAUL_CACHE_MEMBERS_MAX][ADDRESS_MAX];
-};
-int members_find(haul_node *node, const char *directory, haul_deadline until,
-                 struct member_list *list);
+/* Adds the members in the directory, and follows its changes. HAUL_ENAME: there is none. */
+int watch_begin(struct haul_cache *cache, const char *directory, haul_deadline until);
+/* Blocks as long as the client has been open, at most a second. */
+void watch_end(struct haul_cache *cache);
 
 /* ---- link.c ---- */
 
@@ -163,7 +169,7 @@ struct batch {
   const char *call;
   haul_deadline until;
   haul_region *scratch; /* 2 * BUCKET_BYTES for each key */
-  unsigned count;
+  unsigned count, members;
   struct want wants[BATCH_KEYS];
   struct link *links[HAUL_CACHE_MEMBERS_MAX];
   unsigned failures[HAUL_CACHE_MEMBERS_MAX];
@@ -179,7 +185,7 @@ typedef void batch_work(struct batch *batch, void *context);
 int batch_run(struct haul_cache *cache, const char *call, struct haul_cache_item *items,
               size_t count, haul_deadline until, batch_work *work, void *context);
 
-/* The stores of a key, best first (rendezvous hashing); `rank` below member_count. */
+/* The stores of a key, best first (rendezvous hashing); `rank` below batch->members. */
 unsigned batch_member(const struct batch *batch, const struct want *want, unsigned rank);
 /* Sets want->member to the first store from its rank on that is connected; false: there is none. */
 bool batch_choose(struct batch *batch, struct want *want);

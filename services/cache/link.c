@@ -137,6 +137,15 @@ static void drop(struct member *member, struct link **unused) {
   member->link = NULL;
 }
 
+/* Holds the lock. The reason not to connect now. */
+static int refuse(struct member *member) {
+  if (member->left) {
+    member->code = HAUL_EPEER;
+    snprintf(member->reason, sizeof member->reason, "it is no longer in the directory");
+  }
+  return fail(member->code, "haul_cache", member->address, "start the store", "%s", member->reason);
+}
+
 int link_get(struct haul_cache *cache, unsigned number, haul_deadline until, struct link **link) {
   struct member *member = &cache->members[number];
   struct link *unused = NULL;
@@ -147,8 +156,8 @@ int link_get(struct haul_cache *cache, unsigned number, haul_deadline until, str
   if (code == 0 && member->link) {
     *link = member->link;
     member->link->users++;
-  } else if (code == 0 && haul_deadline_in(0) < member->retry_at) {
-    code = member->code;
+  } else if (code == 0 && (member->left || haul_deadline_in(0) < member->retry_at)) {
+    code = refuse(member);
   } else if (code == 0) {
     code = connect_member(cache, member, until, link);
   }

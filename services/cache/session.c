@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "cache/store.h"
+#include "common/cond.h"
 
 #define QUEUE_MAX  16
 #define REMOTES    16                          /* regions of a client that are known at a time */
@@ -234,14 +235,10 @@ static struct session *find(struct haul_cache_store *store, const haul_peer *pee
 static struct session *begin(struct haul_cache_store *store, haul_peer *peer) {
   struct session *session = calloc(1, sizeof *session);
   pthread_attr_t detached;
-  pthread_condattr_t attributes;
   pthread_t thread;
   if (!session)
     return NULL;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init(&session->submitted, &attributes);
-  pthread_condattr_destroy(&attributes);
+  monotonic_cond(&session->submitted);
   session->store = store;
   session->peer = haul_peer_retain(peer);
   pthread_attr_init(&detached);

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/cond.h"
 #include "common/fail.h"
 
 #define OPEN  "haul_cache_store_open"
@@ -249,14 +250,6 @@ static int start(struct haul_cache_store *store) {
   close(store->wake);
   return fail(HAUL_ELIMIT, OPEN, NULL, "raise the limit of threads (ulimit -u)",
               "cannot start a thread: %s", strerror(error));
-}
-
-static void monotonic_cond(pthread_cond_t *cond) {
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init(cond, &attributes);
-  pthread_condattr_destroy(&attributes);
 }
 
 int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config *config,

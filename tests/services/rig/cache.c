@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <haul/directory.h>
+
 #include "support/check.h"
 #include "support/child.h"
 #include "support/owner.h"
@@ -15,7 +17,7 @@
 #define BOUND (30 * S)
 
 struct brief {
-  char address[160], path[128];
+  char address[160], path[128], directory[96], name[16];
   uint64_t capacity;
 };
 
@@ -57,18 +59,23 @@ int cache_store_main(void) {
   struct brief brief;
   struct haul_node_config config = patient_config();
   struct haul_cache_store_config how = HAUL_CACHE_STORE_INIT;
+  struct haul_register_options registration = HAUL_REGISTER_OPTIONS_INIT;
   haul_node *node;
   haul_cache_store *store;
   char byte;
   child_receive(3, &brief, sizeof brief);
+  registration.lease_seconds = 2;
   how.path = brief.path;
   how.capacity = brief.capacity;
   how.blocks = brief.capacity / 4096;
+  config.name = *brief.name ? brief.name : NULL;
   must(haul_node_open(&config, &node));
   must(haul_cache_store_open(node, &how, &store));
   expect_races(brief.path);
   must(haul_node_listen(node, brief.address));
   must(haul_node_address(node, 0, brief.address, sizeof brief.address));
+  if (*brief.directory)
+    must(haul_node_register(node, brief.directory, &registration, haul_deadline_in(BOUND)));
   child_send(3, &brief, sizeof brief, -1);
   if (read(3, &byte, 1) != 0) /* its end is the end of the test */
     return 1;
@@ -81,6 +88,8 @@ static void launch(struct cache_store *store, uint64_t capacity) {
   struct brief brief = {.capacity = capacity};
   snprintf(brief.address, sizeof brief.address, "%s", store->address);
   snprintf(brief.path, sizeof brief.path, "%s", store->path);
+  snprintf(brief.directory, sizeof brief.directory, "%s", store->directory);
+  snprintf(brief.name, sizeof brief.name, "%s", store->name);
   store->pid = child_start(CACHE_STORE_MODE, &store->socket);
   child_send(store->socket, &brief, sizeof brief, -1);
   child_receive(store->socket, &brief, sizeof brief);
@@ -102,6 +111,15 @@ void cache_store_begin(struct cache_store *store, const char *address, uint64_t 
   else
     snprintf(store->address, sizeof store->address, "unix://@haul-test-cache-%d-%u", getpid(),
              number++);
+  launch(store, capacity);
+}
+
+void cache_store_begin_named(struct cache_store *store, const char *directory, const char *name,
+                             uint64_t capacity) {
+  *store = (struct cache_store){.address = "tcp://127.0.0.1:0"};
+  cache_path(store->path);
+  snprintf(store->directory, sizeof store->directory, "%s", directory);
+  snprintf(store->name, sizeof store->name, "%s", name);
   launch(store, capacity);
 }
 
@@ -134,12 +152,13 @@ void cache_client_begin(struct cache_client *client, const struct cache_store *s
   for (size_t i = 0; i < count; i++)
     members[i] = stores[i].address;
   config.members = members;
-  config.member_count = count;
+  config.member_count = *stores->directory ? 0 : count;
+  config.directory = stores->directory;
   config.replicas = replicas;
   config.only = only;
   config.connect_ns = 10 * S;
   assert_works(haul_node_open(&node, &client->node));
-  assert_works(haul_cache_open(client->node, &config, HAUL_NO_WAIT, &client->cache));
+  assert_works(haul_cache_open(client->node, &config, haul_deadline_in(BOUND), &client->cache));
   assert_works(haul_region_alloc(client->node, host, length, 0, &client->region));
   assert_works(haul_cache_attach(client->cache, client->region));
   client->bytes = haul_region_address(client->region);

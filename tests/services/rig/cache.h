@@ -14,6 +14,7 @@ struct cache_store {
   pid_t pid;
   int socket;
   char address[160], path[128];
+  char directory[96], name[16]; /* "": none */
 };
 
 int cache_store_main(void);
@@ -21,6 +22,9 @@ int cache_store_main(void);
 /* Starts a store with a new file, or again with that of `store`. `address` NULL: an abstract
  * socket. */
 void cache_store_begin(struct cache_store *store, const char *address, uint64_t capacity);
+/* Registered under this name, with a lease of 2 s. */
+void cache_store_begin_named(struct cache_store *store, const char *directory, const char *name,
+                             uint64_t capacity);
 void cache_store_again(struct cache_store *store);
 int cache_store_end(struct cache_store *store); /* its exit status; the file stays */
 void cache_store_kill(struct cache_store *store);
@@ -41,7 +45,8 @@ struct cache_client {
   uint8_t *bytes;
 };
 
-/* `only` is the path that it uses, or NULL. */
+/* `only` is the path that it uses, or NULL. Its members are the stores, or, if the first one is
+ * registered, those in the directory. */
 void cache_client_begin(struct cache_client *client, const struct cache_store *stores, size_t count,
                         unsigned replicas, const char *only, size_t length);
 void cache_client_end(struct cache_client *client);
