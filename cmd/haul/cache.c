@@ -27,6 +27,10 @@ static const struct option_spec options[] = {
      "serve: keep this many bytes of blocks; needed for a new file"},
     {"blocks", OPTION_COUNT, offsetof(struct cache_values, blocks), "N",
      "serve: plan a new file for N blocks (default: one for each 64 KiB)"},
+    {"file-tier", OPTION_TEXT, offsetof(struct cache_values, file_tier), "FILE",
+     "serve: keep evicted blocks in this second file, for example on an NVMe drive"},
+    {"file-capacity", OPTION_LENGTH, offsetof(struct cache_values, file_capacity), "SIZE",
+     "serve: keep this many bytes of blocks there; needed for a new file"},
     {"listen", OPTION_LIST, offsetof(struct cache_values, listen), "ADDRESS",
      "serve: listen on this address; repeatable (default: tcp://127.0.0.1:" DEFAULT_PORT ")"},
     {"name", OPTION_TEXT, offsetof(struct cache_values, name), "NAME",
@@ -241,6 +245,10 @@ static int get_region(struct client *client, struct haul_cache_item *item, haul_
   return fail_library("cannot get %s", (const char *)item->key);
 }
 
+static const char *tier_text(unsigned tier) {
+  return tier == HAUL_CACHE_FILE ? "file" : "memory";
+}
+
 static void print_get(const struct client *client, const struct haul_cache_item *item,
                       const char *file) {
   const char *node = haul_cache_member(client->cache, item->member);
@@ -249,6 +257,7 @@ static void print_get(const struct client *client, const struct haul_cache_item 
     json_text(&json, "key", item->key);
     json_number(&json, "bytes", item->length);
     json_text(&json, "node", node);
+    json_text(&json, "tier", tier_text(item->tier));
     json_text(&json, "file", file);
     json_end_object(&json);
     return;
@@ -312,6 +321,7 @@ static void print_entry(void *user, const struct haul_cache_entry *entry) {
   json_number(listing->json, "bytes", entry->length);
   json_text(listing->json, "priority", priority_text(entry->priority));
   json_text(listing->json, "checksum", checksum);
+  json_text(listing->json, "tier", tier_text(entry->tier));
   json_text(listing->json, "node", listing->node);
   json_end_object(listing->json);
 }
@@ -356,6 +366,15 @@ static void stats_json(struct json *json, const char *node, const struct haul_ca
   json_number(json, "evictions", stats->evictions);
   json_number(json, "restored", stats->restored);
   json_number(json, "dropped", stats->dropped);
+  json_object(json, "file");
+  json_number(json, "capacity", stats->file_capacity);
+  json_number(json, "used", stats->file_used);
+  json_number(json, "blocks", stats->file_blocks);
+  json_number(json, "puts", stats->file_puts);
+  json_number(json, "evictions", stats->file_evictions);
+  json_number(json, "restored", stats->file_restored);
+  json_number(json, "dropped", stats->file_dropped);
+  json_end_object(json);
   json_end_object(json);
 }
 
@@ -364,6 +383,12 @@ static void stats_row(struct table *table, const char *node, const struct haul_c
             size_text(stats->pinned).text, number_text((long)stats->blocks).text,
             number_text((long)stats->puts).text, number_text((long)stats->evictions).text,
             number_text((long)stats->dropped).text);
+  if (stats->file_capacity > 0)
+    table_row(table, "  file tier", size_text(stats->file_capacity).text,
+              size_text(stats->file_used).text, "-", number_text((long)stats->file_blocks).text,
+              number_text((long)stats->file_puts).text,
+              number_text((long)stats->file_evictions).text,
+              number_text((long)stats->file_dropped).text);
 }
 
 static int run_stat(struct client *client) {

@@ -14,8 +14,8 @@
 
 struct cache_values {
   struct text_list listen;
-  const char *name, *directory, *priority, *only;
-  uint64_t capacity;
+  const char *name, *directory, *priority, *only, *file_tier;
+  uint64_t capacity, file_capacity;
   int64_t lease, timeout;
   unsigned blocks, replicas, ready_fd;
   int insecure, if_absent, json;

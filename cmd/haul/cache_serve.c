@@ -34,6 +34,8 @@ static int open_store(struct server *server) {
   store.path = server->file;
   store.capacity = server->given->capacity;
   store.blocks = server->given->blocks;
+  store.file_path = server->given->file_tier;
+  store.file_capacity = server->given->file_capacity;
   if (haul_node_open(&config, &server->node))
     return fail_library("cannot open a node");
   if (haul_cache_store_open(server->node, &store, &server->store))
@@ -46,8 +48,9 @@ static int announce(const struct server *server) {
   if (haul_cache_store_stats(server->store, &stats))
     return fail_library("cannot examine the store");
   printf("%llu blocks restored, %llu damaged ones dropped, capacity %s\n",
-         (unsigned long long)stats.restored, (unsigned long long)stats.dropped,
-         size_text(stats.capacity).text);
+         (unsigned long long)(stats.restored + stats.file_restored),
+         (unsigned long long)(stats.dropped + stats.file_dropped),
+         size_text(stats.capacity + stats.file_capacity).text);
   return announce_node(server->node, server->given->ready_fd);
 }
 

@@ -26,17 +26,24 @@ struct haul_cache_store_config {
   const char *path;  /* the file that holds the blocks, for example in /dev/shm */
   uint64_t capacity; /* bytes for blocks, each rounded up to 4096; 0: that of the existing file */
   uint64_t blocks;   /* about the number of blocks that fit; 0: one for each 64 KiB */
+  /* NULL, or the file tier: a second file, for example on an NVMe drive, to which evicted blocks
+   * move. */
+  const char *file_path;
+  uint64_t file_capacity, file_blocks;
 };
 #define HAUL_CACHE_STORE_INIT                                                                      \
-  { sizeof(struct haul_cache_store_config), NULL, 0, 0 }
+  { sizeof(struct haul_cache_store_config), NULL, 0, 0, NULL, 0, 0 }
 
 struct haul_cache_stats {
   uint64_t capacity, used, pinned; /* bytes */
   uint64_t blocks;
-  uint64_t room;     /* entries of the index */
-  uint64_t restored; /* blocks found in the file at the start */
-  uint64_t dropped;  /* of these, damaged ones */
-  uint64_t puts, evictions;
+  uint64_t room;            /* entries of the index */
+  uint64_t restored;        /* blocks found in the file at the start */
+  uint64_t dropped;         /* of these, damaged ones */
+  uint64_t puts, evictions; /* with a file tier, evicted blocks have moved there */
+  /* Of the file tier; file_puts: blocks that moved there, file_evictions: those that were lost. */
+  uint64_t file_capacity, file_used, file_blocks, file_puts, file_evictions;
+  uint64_t file_restored, file_dropped;
 };
 
 /* Opens a store: maps its file, creating it if it does not exist, drops damaged blocks, and
@@ -102,6 +109,9 @@ HAUL_API int haul_cache_detach(haul_cache *cache, haul_region *region);
 
 #define HAUL_CACHE_NO_MEMBER UINT32_MAX
 
+/* Where a store has a block. */
+enum haul_cache_tier { HAUL_CACHE_MEMORY, HAUL_CACHE_FILE };
+
 /* One key of a call. */
 struct haul_cache_item {
   const void *key;
@@ -112,6 +122,7 @@ struct haul_cache_item {
   int code;          /* set: the result of this key */
   unsigned member;   /* set: the number of the store that has it, or HAUL_CACHE_NO_MEMBER */
   unsigned replicas; /* put: set: the number of stores that have it */
+  unsigned tier;     /* get, exists: set: enum haul_cache_tier */
 };
 
 /* All calls below take several keys, set `code` of each, and return 0, or the code of the first key
@@ -161,6 +172,7 @@ struct haul_cache_entry {
   uint64_t checksum; /* XXH3, 64 bits */
   uint64_t version;  /* increases with each put; about nanoseconds since 1970 */
   int priority;      /* enum haul_priority */
+  unsigned tier;     /* enum haul_cache_tier */
 };
 
 /* Calls `each`, within the call, for the blocks of a member. Blocks that come or leave meanwhile

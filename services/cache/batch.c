@@ -91,6 +91,7 @@ void batch_lost(struct batch *batch, unsigned member, int code) {
 }
 
 void want_lost(struct batch *batch, struct want *want, int code) {
+  want->step = 0;
   if (batch->failures[want->member] < ATTEMPTS)
     return;
   note_away(want, want->member, code, batch->cache->replicas);

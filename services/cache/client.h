@@ -23,10 +23,11 @@ struct link {
   unsigned users;  /* cache->lock; the member is one */
   uint64_t number; /* unique in the client */
   haul_peer *peer;
-  haul_remote *remote;
-  double look_ns;             /* estimated time of a small read */
-  struct header header;       /* its numbers, checked */
-  struct used used[USED_MAX]; /* not reported yet; cache->lock */
+  double look_ns; /* estimated time of a small read */
+  unsigned tiers;
+  haul_remote *remotes[TIERS];
+  struct header headers[TIERS]; /* their numbers, checked */
+  struct used used[USED_MAX];   /* not reported yet; cache->lock */
   unsigned used_count;
   int64_t used_since;
 };
@@ -47,7 +48,7 @@ struct member {
 struct location {
   struct slot slot; /* key_length 0: none */
   uint64_t slot_number, link;
-  unsigned member;
+  unsigned member, tier;
   int64_t reported;
 };
 
@@ -149,6 +150,8 @@ struct want {
   enum stage stage;
   unsigned rank;    /* of the store to use next, in the order of this key */
   unsigned member;  /* that store */
+  unsigned step;    /* FIND: a store with a file tier is looked at three times */
+  uint64_t seen;    /* FIND: of the first of these */
   unsigned lacking; /* stores that do not have the key */
   unsigned placed;  /* stores that did as requested */
   unsigned tries;
@@ -211,7 +214,8 @@ const char *batch_address(const struct batch *batch, unsigned member);
 /* ---- get.c ---- */
 
 enum look {
-  LOOK_NONE, /* the key was not in stage FIND, or its store could not be read (want_lost) */
+  LOOK_NONE, /* the key was not in stage FIND, its store could not be read (want_lost), or has to be
+                looked at again */
   LOOK_ABSENT,
   LOOK_CHANGING, /* a slot that may be the key's was changing */
   LOOK_FOUND     /* want->location is set */
@@ -245,11 +249,10 @@ void batch_ask(struct batch *batch, const struct ask *ask, answer_handler *handl
 
 /* ---- list.c ---- */
 
-/* Calls `each` with the whole and sound slots of a store, and their numbers. */
-typedef int slot_visitor(void *context, const struct link *link, const struct slot *slot,
-                         uint64_t number);
+/* Calls `each` with the locations of all whole and sound slots of a store. */
+typedef int slot_visitor(void *context, const struct location *location);
 int slots_visit(struct haul_cache *cache, unsigned member, haul_deadline until, slot_visitor *each,
                 void *context);
-void entry_of_slot(const struct slot *slot, struct haul_cache_entry *entry);
+void entry_of(const struct location *location, struct haul_cache_entry *entry);
 
 #endif

@@ -68,6 +68,16 @@ void header_stats(const struct header *header, struct haul_cache_stats *stats) {
                                      .evictions = counter(&header->evictions)};
 }
 
+void header_file_stats(const struct header *header, struct haul_cache_stats *stats) {
+  stats->file_capacity = header->units * UNIT;
+  stats->file_used = counter(&header->used) * UNIT;
+  stats->file_blocks = counter(&header->blocks);
+  stats->file_puts = counter(&header->puts);
+  stats->file_evictions = counter(&header->evictions);
+  stats->file_restored = counter(&header->restored);
+  stats->file_dropped = counter(&header->dropped);
+}
+
 void source_name(uint64_t source, char name[SOURCE_NAME_MAX]) {
   snprintf(name, SOURCE_NAME_MAX, "haul-cache-%016" PRIx64, source);
 }

@@ -21,6 +21,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "region and messages are little-endian");
 
 #define REGION_NAME      "haul-cache"
+#define FILE_REGION_NAME "haul-cache-file"
 #define STORE_MAGIC      UINT64_C(0x31656863616c7561) /* "aulache1" */
 #define STORE_BEING_MADE UINT64_C(0x30656863616c7561) /* "aulache0": the file is not complete */
 #define HEADER_BYTES     4096
@@ -48,6 +49,7 @@ struct header {
   uint64_t check;
   _Atomic uint64_t used, pinned; /* units */
   _Atomic uint64_t blocks, restored, dropped, puts, evictions;
+  _Atomic uint64_t tiers; /* of the store, in the header of its memory tier */
 };
 _Static_assert(sizeof(struct header) <= HEADER_BYTES, "the header is a page");
 
@@ -82,6 +84,15 @@ bool slot_has_key(const struct slot *copy, const void *key, size_t length);
 /* Whether the numbers of a whole slot make sense in this region. */
 bool slot_is_sound(const struct slot *copy, const struct header *header);
 
+/* The tiers of a store, each a region of this layout. A key is in one of them: a block that leaves
+ * the memory is put into the file before it is removed, and the first put of a key removes it from
+ * the file afterwards. */
+enum { MEMORY_TIER = HAUL_CACHE_MEMORY, FILE_TIER = HAUL_CACHE_FILE, TIERS };
+
+static inline const char *tier_region(unsigned tier) {
+  return tier == MEMORY_TIER ? REGION_NAME : FILE_REGION_NAME;
+}
+
 /* Offsets in the region. */
 static inline uint64_t bucket_offset(uint64_t bucket) {
   return HEADER_BYTES + bucket * BUCKET_BYTES;
@@ -90,6 +101,8 @@ static inline uint64_t bucket_offset(uint64_t bucket) {
 uint64_t header_check(const struct header *header);
 bool header_is_sound(const struct header *header, uint64_t length);
 void header_stats(const struct header *header, struct haul_cache_stats *stats);
+/* Adds the numbers of the file tier. */
+void header_file_stats(const struct header *header, struct haul_cache_stats *stats);
 
 /* ---- Messages: the upper 16 bits of the tag mark them, the others are the request's number ----
  */
@@ -122,7 +135,8 @@ struct request_key {
   uint8_t key[HAUL_CACHE_KEY_MAX];
 };
 struct used {
-  uint64_t slot, sequence;
+  uint32_t slot, tier;
+  uint64_t sequence;
 };
 struct response_key {
   int32_t code;

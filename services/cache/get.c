@@ -30,6 +30,13 @@ struct group {
   int code;
 };
 
+/* The tier that the key's stage reads. FIND looks at the memory, the file, and the memory again. */
+static unsigned tier_of(const struct want *want) {
+  if (want->stage == FIND)
+    return want->step == 1 ? FILE_TIER : MEMORY_TIER;
+  return want->location.tier;
+}
+
 static uint64_t scratch_of(unsigned number) {
   return number * 2 * BUCKET_BYTES;
 }
@@ -42,7 +49,7 @@ static unsigned pieces_to_find(const struct batch *batch, unsigned number,
                                struct haul_piece *pieces) {
   const struct want *want = &batch->wants[number];
   uint64_t buckets[2];
-  key_buckets(want->hash, batch->links[want->member]->header.buckets, buckets);
+  key_buckets(want->hash, batch->links[want->member]->headers[tier_of(want)].buckets, buckets);
   for (unsigned i = 0; i < 2; i++)
     pieces[i] = (struct haul_piece){scratch_of(number) + i * BUCKET_BYTES,
                                     bucket_offset(buckets[i]), BUCKET_BYTES};
@@ -77,14 +84,15 @@ static unsigned pieces_of_small(const struct batch *batch, unsigned number,
   return 1 + pieces_to_verify(batch, number, pieces + 1);
 }
 
-/* Starts the reads of all keys in this stage at the store of `wants[first]`. */
+/* Starts the reads of all keys in this stage at the store and tier of `wants[first]`. */
 static void start_group(struct batch *batch, enum stage stage, unsigned first, unsigned number,
                         haul_region *to, piece_maker *make, struct group *group) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece pieces[2 * BATCH_KEYS];
-  unsigned count = 0, member = batch->wants[first].member;
+  unsigned count = 0, member = batch->wants[first].member, tier = tier_of(&batch->wants[first]);
   for (unsigned i = first; i < batch->count; i++)
-    if (batch->wants[i].stage == stage && batch->wants[i].member == member) {
+    if (batch->wants[i].stage == stage && batch->wants[i].member == member &&
+        tier_of(&batch->wants[i]) == tier) {
       batch->wants[i].group = number;
       count += make(batch, i, pieces + count);
     }
@@ -92,7 +100,7 @@ static void start_group(struct batch *batch, enum stage stage, unsigned first, u
   options.only = batch->cache->only;
   *group = (struct group){.member = member};
   group->code =
-      haul_read(to, batch->links[member]->remote, pieces, count, &options, &group->transfer);
+      haul_read(to, batch->links[member]->remotes[tier], pieces, count, &options, &group->transfer);
 }
 
 /* The numbers of a location mean nothing to another store, which may have taken the place of the
@@ -160,10 +168,10 @@ static bool was_read(const struct want *want) {
 }
 
 /* Looks for the key in its buckets. Sets *torn if a slot was changing. */
-static bool find_slot(const struct batch *batch, unsigned number, struct location *location,
-                      bool *torn) {
-  const struct want *want = &batch->wants[number];
-  const struct header *header = &batch->links[want->member]->header;
+static bool find_slot(struct batch *batch, unsigned number, struct location *location, bool *torn) {
+  struct want *want = &batch->wants[number];
+  unsigned tier = tier_of(want);
+  const struct header *header = &batch->links[want->member]->headers[tier];
   const struct slot *slots = scratch_at(batch, scratch_of(number));
   uint64_t buckets[2];
   key_buckets(want->hash, header->buckets, buckets);
@@ -176,7 +184,9 @@ static bool find_slot(const struct batch *batch, unsigned number, struct locatio
       location->slot_number = buckets[i / BUCKET_SLOTS] * BUCKET_SLOTS + i % BUCKET_SLOTS;
       location->link = batch->links[want->member]->number;
       location->member = want->member;
+      location->tier = tier;
       location->reported = 0;
+      want->step = 0;
       return true;
     }
   }
@@ -186,6 +196,7 @@ static bool find_slot(const struct batch *batch, unsigned number, struct locatio
 static void succeed(struct want *want) {
   want->item->length = want->location.slot.length;
   want->item->member = want->location.member;
+  want->item->tier = want->location.tier;
   want_done(want, 0);
 }
 
@@ -214,11 +225,41 @@ static void find_next(struct batch *batch, struct want *want, bool torn) {
   want->busy |= torn;
   want->lacking++;
   want->rank++;
+  want->step = 0;
   if (want->lacking > batch->cache->replicas)
     want_fail_absent(batch, want);
 }
 
+/* Of the slots' sequence numbers. */
+static uint64_t sum_slots(const struct batch *batch, unsigned number) {
+  const struct slot *slots = scratch_at(batch, scratch_of(number));
+  uint64_t numbers[2 * BUCKET_SLOTS];
+  for (unsigned i = 0; i < 2 * BUCKET_SLOTS; i++)
+    numbers[i] = atomic_load_explicit(&slots[i].sequence, memory_order_relaxed);
+  return XXH3_64bits(numbers, sizeof numbers);
+}
+
+/* The key was in none of the slots read. It may have moved from the file to the memory before the
+ * look at the file, which the third look finds, or which shows that it has moved on: then the slots
+ * in memory have changed. */
+static enum look next_tier(struct batch *batch, unsigned number) {
+  struct want *want = &batch->wants[number];
+  if (batch->links[want->member]->tiers == 1)
+    return LOOK_ABSENT;
+  uint64_t seen = sum_slots(batch, number);
+  unsigned step = want->step;
+  want->step = step < 2 ? step + 1 : 0;
+  if (step == 0)
+    want->seen = seen;
+  if (step < 2)
+    return LOOK_NONE;
+  return seen == want->seen ? LOOK_ABSENT : LOOK_CHANGING;
+}
+
 void batch_look(struct batch *batch, enum look looks[BATCH_KEYS]) {
+  for (unsigned i = 0; i < batch->count; i++) /* another store may have taken the place of one */
+    if (batch->wants[i].stage == FIND && batch->links[batch->wants[i].member]->tiers == 1)
+      batch->wants[i].step = 0;
   read_stage(batch, FIND, batch->scratch, pieces_to_find);
   for (unsigned i = 0; i < batch->count; i++) {
     bool torn = false;
@@ -228,7 +269,7 @@ void batch_look(struct batch *batch, enum look looks[BATCH_KEYS]) {
     if (find_slot(batch, i, &batch->wants[i].location, &torn))
       looks[i] = LOOK_FOUND;
     else
-      looks[i] = torn ? LOOK_CHANGING : LOOK_ABSENT;
+      looks[i] = torn ? LOOK_CHANGING : next_tier(batch, i);
   }
 }
 

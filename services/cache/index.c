@@ -158,11 +158,6 @@ void index_remove(struct index *index, uint32_t number) {
   counter_add(&index->header->blocks, (uint64_t)-1);
 }
 
-static void evict(struct index *index, uint32_t slot) {
-  index_remove(index, slot);
-  counter_add(&index->header->evictions, 1);
-}
-
 uint32_t index_find(const struct index *index, const void *key, size_t length) {
   uint64_t buckets[2];
   key_buckets(key_hash(key, length), index->header->buckets, buckets);
@@ -171,6 +166,41 @@ uint32_t index_find(const struct index *index, const void *key, size_t length) {
       if (slot_has_key(&index->slots[j], key, length))
         return (uint32_t)j;
   return NO_SLOT;
+}
+
+bool index_has(const struct index *index, const void *key, size_t length) {
+  return index_find(index, key, length) != NO_SLOT ||
+         (index->below && index_find(index->below, key, length) != NO_SLOT);
+}
+
+/* The version that the index or the one below has; 0: none. */
+static uint64_t known_version(const struct index *index, const struct block *block) {
+  uint32_t slot = index_find(index, block->key, block->key_length);
+  if (slot != NO_SLOT)
+    return index->slots[slot].version;
+  return index->below ? known_version(index->below, block) : 0;
+}
+
+/* Copies a block to the tier below, where it replaces others. A reader that does not find it there
+ * yet finds it here. */
+static void move_down(struct index *index, const struct slot *slot, int64_t now) {
+  struct block block = {.key = slot->key,
+                        .key_length = slot->key_length,
+                        .length = slot->length,
+                        .checksum = slot->checksum,
+                        .version = slot->version,
+                        .priority = slot->priority};
+  if (index_reserve(index->below, &block, now))
+    return;
+  memcpy(index->below->base + block.offset, index->base + slot->offset, slot->length);
+  index_commit(index->below, &block, false, now);
+}
+
+static void evict(struct index *index, uint32_t slot, int64_t now) {
+  if (index->below)
+    move_down(index, &index->slots[slot], now);
+  index_remove(index, slot);
+  counter_add(&index->header->evictions, 1);
 }
 
 /* Whether to evict `slot` rather than `other`, which may be NO_SLOT: its priority is lower. Within
@@ -200,7 +230,7 @@ static uint32_t slot_for(struct index *index, const struct block *block, int64_t
     return count[1] > count[0] ? empty[1] : empty[0];
   if (victim == NO_SLOT || block->spare)
     return NO_SLOT;
-  evict(index, victim);
+  evict(index, victim, now);
   return victim;
 }
 
@@ -254,14 +284,19 @@ static void replace(struct index *index, uint32_t number, const struct block *bl
     index_pin(index, number, pinned_until, now);
 }
 
+static void remove_key(struct index *index, const void *key, size_t length) {
+  uint32_t slot = index_find(index, key, length);
+  if (slot != NO_SLOT)
+    index_remove(index, slot);
+}
+
 int index_commit(struct index *index, struct block *block, bool if_absent, int64_t now) {
   if (block->version > wall_clock() + AHEAD_MAX) {
     index_cancel(index, block);
     return HAUL_EINVAL;
   }
-  uint32_t slot = index_find(index, block->key, block->key_length);
-  if (slot != NO_SLOT &&
-      (if_absent || (block->version != 0 && index->slots[slot].version >= block->version))) {
+  uint64_t known = known_version(index, block);
+  if (known != 0 && (if_absent || (block->version != 0 && known >= block->version))) {
     index_cancel(index, block);
     return if_absent ? HAUL_EEXIST : 0;
   }
@@ -270,6 +305,7 @@ int index_commit(struct index *index, struct block *block, bool if_absent, int64
   else if (block->version > index->last_version)
     index->last_version = block->version;
   counter_add(&index->header->puts, 1);
+  uint32_t slot = index_find(index, block->key, block->key_length);
   if (slot != NO_SLOT) {
     replace(index, slot, block, now);
     return 0;
@@ -280,6 +316,8 @@ int index_commit(struct index *index, struct block *block, bool if_absent, int64
     return HAUL_ELIMIT;
   }
   insert(index, slot, block);
+  if (index->below)
+    remove_key(index->below, block->key, block->key_length);
   return 0;
 }
 
@@ -341,12 +379,12 @@ static bool grow_window(const struct index *index, uint64_t count, int priority,
 }
 
 /* Evicts all blocks of the window; its first unit. */
-static uint64_t clear_window(struct index *index, uint64_t first, uint64_t end) {
+static uint64_t clear_window(struct index *index, uint64_t first, uint64_t end, int64_t now) {
   for (uint64_t at = first; at < end;) {
     uint32_t holder = index->holders[at];
     at += step_at(index, at);
     if (holder != FREE)
-      evict(index, SLOT(holder));
+      evict(index, SLOT(holder), now);
   }
   return first;
 }
@@ -362,7 +400,7 @@ static uint64_t evict_from(struct index *index, int priority, uint64_t count, in
     if (is_pinned(index, slot, now)) /* out of the way of the next search */
       list_touch(index, slot);
     else if (grow_window(index, count, priority, now, &first, &end))
-      return clear_window(index, first, end);
+      return clear_window(index, first, end, now);
     slot = newer;
   }
   return index->units;
@@ -424,6 +462,8 @@ static int index_open(struct index *index, void *memory) {
 void index_close(struct index *index) {
   free(index->holders);
   free(index->tracks);
+  index->holders = NULL;
+  index->tracks = NULL;
 }
 
 int index_create(struct index *index, void *memory, uint64_t capacity, uint64_t blocks) {
@@ -504,4 +544,18 @@ int index_restore(struct index *index, void *memory, uint64_t length) {
   atomic_store(&header->puts, 0);
   atomic_store(&header->evictions, 0);
   return 0;
+}
+
+void index_put_below(struct index *index, struct index *below) {
+  for (uint32_t i = 0; i < below->slot_count; i++) {
+    const struct slot *slot = &below->slots[i];
+    uint32_t above = is_empty(slot) ? NO_SLOT : index_find(index, slot->key, slot->key_length);
+    if (above != NO_SLOT && index->slots[above].version < slot->version)
+      index_remove(index, above);
+    else if (above != NO_SLOT)
+      index_remove(below, i);
+  }
+  if (below->last_version > index->last_version)
+    index->last_version = below->last_version;
+  index->below = below;
 }

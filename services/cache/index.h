@@ -24,7 +24,8 @@ struct track {
 };
 
 struct index {
-  uint8_t *base; /* of the region */
+  struct index *below; /* tier that keeps evicted blocks; NULL: they are lost */
+  uint8_t *base;       /* of the region */
   struct header *header;
   struct slot *slots;
   uint64_t slot_count, units;
@@ -44,8 +45,12 @@ int index_create(struct index *index, void *memory, uint64_t capacity, uint64_t 
  * has none. HAUL_ENOMEM. */
 int index_restore(struct index *index, void *memory, uint64_t length);
 void index_close(struct index *index);
+/* From now on evicted blocks move to `below`. Of a key that both have, the newer block stays. */
+void index_put_below(struct index *index, struct index *below);
 
 uint32_t index_find(const struct index *index, const void *key, size_t length);
+/* Whether the index or the one below has the key. */
+bool index_has(const struct index *index, const void *key, size_t length);
 
 struct block {
   const void *key;
@@ -62,9 +67,10 @@ struct block {
 int index_reserve(struct index *index, struct block *block, int64_t now);
 void index_cancel(struct index *index, const struct block *block);
 
-/* Makes the block that of its key, whose bytes are in its room. An older version than the key has
- * is dropped. The room is freed on failure. HAUL_EEXIST (with `if_absent`), HAUL_ELIMIT (no
- * slot is free or may be freed), HAUL_EINVAL (the version is more than a day ahead of the clock).
+/* Makes the block that of its key, whose bytes are in its room, also below. An older version than
+ * the key has is dropped. The room is freed on failure. HAUL_EEXIST (with `if_absent`), HAUL_ELIMIT
+ * (no slot is free or may be freed), HAUL_EINVAL (the version is more than a day ahead of the
+ * clock).
  */
 int index_commit(struct index *index, struct block *block, bool if_absent, int64_t now);
 

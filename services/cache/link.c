@@ -26,7 +26,8 @@ bool is_link_failure(int code) {
 }
 
 static void link_free(struct link *link) {
-  haul_remote_release(link->remote);
+  for (unsigned i = 0; i < TIERS; i++)
+    haul_remote_release(link->remotes[i]);
   haul_peer_close(link->peer);
   free(link);
 }
@@ -55,26 +56,39 @@ static double estimate_look(haul_region *region, haul_remote *remote,
              : 0;
 }
 
-/* Reads and checks the numbers of the store. */
-static int read_header(struct haul_cache *cache, struct link *link, haul_deadline until) {
+/* Reads and checks the numbers of a tier. */
+static int read_header(struct haul_cache *cache, struct link *link, unsigned tier,
+                       haul_deadline until) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   const struct haul_place host = {HAUL_HOST, 0};
-  const struct haul_piece piece = {0, 0, sizeof link->header};
+  const struct haul_piece piece = {0, 0, sizeof(struct header)};
+  haul_remote *remote = link->remotes[tier];
+  struct header *header = &link->headers[tier];
   haul_region *region;
-  if (haul_remote_length(link->remote) < HEADER_BYTES)
+  if (haul_remote_length(remote) < HEADER_BYTES)
     return fail_no_store();
   int code = haul_region_alloc(cache->node, host, HEADER_BYTES, HAUL_REGION_PRIVATE, &region);
   if (code)
     return code;
   options.deadline = until;
   options.only = cache->only;
-  code = haul_read(region, link->remote, &piece, 1, &options, NULL);
+  code = haul_read(region, remote, &piece, 1, &options, NULL);
   if (code == 0)
-    memcpy(&link->header, haul_region_address(region), sizeof link->header);
-  link->look_ns = estimate_look(region, link->remote, &options);
+    memcpy(header, haul_region_address(region), sizeof *header);
+  if (tier == MEMORY_TIER)
+    link->look_ns = estimate_look(region, remote, &options);
   haul_region_release(region);
-  if (code == 0 && !header_is_sound(&link->header, haul_remote_length(link->remote)))
+  if (code == 0 && !header_is_sound(header, haul_remote_length(remote)))
     return fail_no_store();
+  return code;
+}
+
+static int find_tier(struct haul_cache *cache, struct link *link, haul_deadline until) {
+  unsigned tier = link->tiers;
+  int code = haul_peer_lookup(link->peer, tier_region(tier), until, &link->remotes[tier]);
+  if (code == 0)
+    code = read_header(cache, link, tier, until);
+  link->tiers += code == 0;
   return code;
 }
 
@@ -85,9 +99,9 @@ static int connect_link(struct haul_cache *cache, const char *address, haul_dead
     return fail_memory("haul_cache");
   int code = haul_peer_connect(cache->node, address, until, &link->peer);
   if (code == 0)
-    code = haul_peer_lookup(link->peer, REGION_NAME, until, &link->remote);
-  if (code == 0)
-    code = read_header(cache, link, until);
+    code = find_tier(cache, link, until);
+  if (code == 0 && atomic_load(&link->headers[MEMORY_TIER].tiers) > FILE_TIER)
+    code = find_tier(cache, link, until);
   if (code) {
     link_free(link);
     return code;

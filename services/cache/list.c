@@ -9,14 +9,16 @@
 
 struct listing {
   const struct link *link;
+  unsigned member, tier;
   haul_region *region; /* CHUNK_SLOTS slots */
   struct haul_transfer_options options;
 };
 
-static int begin(struct haul_cache *cache, struct link *link, haul_deadline until,
+static int begin(struct haul_cache *cache, struct link *link, unsigned member, haul_deadline until,
                  struct listing *listing) {
   const struct haul_place host = {HAUL_HOST, 0};
-  *listing = (struct listing){.link = link, .options = HAUL_TRANSFER_OPTIONS_INIT};
+  *listing =
+      (struct listing){.link = link, .member = member, .options = HAUL_TRANSFER_OPTIONS_INIT};
   listing->options.deadline = until;
   listing->options.only = cache->only;
   return haul_region_alloc(cache->node, host, CHUNK_SLOTS * sizeof(struct slot),
@@ -25,20 +27,37 @@ static int begin(struct haul_cache *cache, struct link *link, haul_deadline unti
 
 static int read_at(const struct listing *listing, uint64_t offset, uint64_t length) {
   const struct haul_piece piece = {0, offset, length};
-  return haul_read(listing->region, listing->link->remote, &piece, 1, &listing->options, NULL);
+  return haul_read(listing->region, listing->link->remotes[listing->tier], &piece, 1,
+                   &listing->options, NULL);
 }
 
-static int visit_all(const struct listing *listing, slot_visitor *each, void *context) {
-  const struct header *header = &listing->link->header;
+/* The slots that the region holds, from number `first` on. */
+static int visit_chunk(const struct listing *listing, uint64_t first, uint64_t count,
+                       slot_visitor *each, void *context) {
   const struct slot *slots = haul_region_address(listing->region);
-  uint64_t total = header->buckets * BUCKET_SLOTS;
+  struct location location = {
+      .link = listing->link->number, .member = listing->member, .tier = listing->tier};
+  int code = 0;
+  for (uint64_t i = 0; i < count && code == 0; i++) {
+    if (!slot_is_whole(&slots[i]) ||
+        !slot_is_sound(&slots[i], &listing->link->headers[listing->tier]))
+      continue;
+    memcpy(&location.slot, &slots[i], sizeof location.slot);
+    location.slot_number = first + i;
+    code = each(context, &location);
+  }
+  return code;
+}
+
+static int visit_tier(const struct listing *listing, slot_visitor *each, void *context) {
+  uint64_t total = listing->link->headers[listing->tier].buckets * BUCKET_SLOTS;
   int code = 0;
   for (uint64_t at = 0; at < total && code == 0; at += CHUNK_SLOTS) {
     uint64_t count = total - at < CHUNK_SLOTS ? total - at : CHUNK_SLOTS;
-    code = read_at(listing, bucket_offset(0) + at * sizeof *slots, count * sizeof *slots);
-    for (uint64_t i = 0; i < count && code == 0; i++)
-      if (slot_is_whole(&slots[i]) && slot_is_sound(&slots[i], header))
-        code = each(context, listing->link, &slots[i], at + i);
+    code =
+        read_at(listing, bucket_offset(0) + at * sizeof(struct slot), count * sizeof(struct slot));
+    if (code == 0)
+      code = visit_chunk(listing, at, count, each, context);
   }
   return code;
 }
@@ -50,9 +69,10 @@ int slots_visit(struct haul_cache *cache, unsigned member, haul_deadline until, 
   int code = link_get(cache, member, until, &link);
   if (code)
     return code;
-  code = begin(cache, link, until, &listing);
+  code = begin(cache, link, member, until, &listing);
   if (code == 0) {
-    code = visit_all(&listing, each, context);
+    for (; listing.tier < link->tiers && code == 0; listing.tier++)
+      code = visit_tier(&listing, each, context);
     haul_region_release(listing.region);
   }
   if (code && is_link_failure(code))
@@ -85,21 +105,21 @@ struct teller {
   void *user;
 };
 
-void entry_of_slot(const struct slot *slot, struct haul_cache_entry *entry) {
+void entry_of(const struct location *location, struct haul_cache_entry *entry) {
+  const struct slot *slot = &location->slot;
   *entry = (struct haul_cache_entry){.key_length = slot->key_length,
                                      .length = slot->length,
                                      .checksum = slot->checksum,
                                      .version = slot->version,
-                                     .priority = slot->priority};
+                                     .priority = slot->priority,
+                                     .tier = location->tier};
   memcpy(entry->key, slot->key, slot->key_length);
 }
 
-static int tell(void *context, const struct link *link, const struct slot *slot, uint64_t number) {
+static int tell(void *context, const struct location *location) {
   const struct teller *teller = context;
   struct haul_cache_entry entry;
-  (void)link;
-  (void)number;
-  entry_of_slot(slot, &entry);
+  entry_of(location, &entry);
   teller->each(teller->user, &entry);
   return 0;
 }
@@ -124,11 +144,16 @@ int haul_cache_stat(haul_cache *cache, unsigned member, haul_deadline until,
   code = link_get(cache, member, until, &link);
   if (code)
     return name_member(cache, "haul_cache_stat", member, code);
-  code = begin(cache, link, until, &listing);
+  code = begin(cache, link, member, until, &listing);
   if (code == 0) {
-    code = read_at(&listing, 0, sizeof link->header);
+    code = read_at(&listing, 0, sizeof(struct header));
     if (code == 0)
       header_stats(haul_region_address(listing.region), stats);
+    listing.tier = FILE_TIER;
+    if (code == 0 && link->tiers > FILE_TIER)
+      code = read_at(&listing, 0, sizeof(struct header));
+    if (code == 0 && link->tiers > FILE_TIER)
+      header_file_stats(haul_region_address(listing.region), stats);
     haul_region_release(listing.region);
   }
   if (code && is_link_failure(code))

@@ -61,7 +61,7 @@ void location_used(struct haul_cache *cache, struct link *link, struct location 
     if (link->used_count == 0)
       link->used_since = now;
     link->used[link->used_count++] =
-        (struct used){location->slot_number,
+        (struct used){(uint32_t)location->slot_number, location->tier,
                       atomic_load_explicit(&location->slot.sequence, memory_order_relaxed)};
     location->reported = now;
   }

@@ -261,7 +261,7 @@ static void sum_up(struct repair *repair, struct want *want, const struct examin
   }
   if (!repair->each || (key->stores >= replicas && want->placed == 0))
     return;
-  entry_of_slot(&key->source.slot, &entry);
+  entry_of(&key->source, &entry);
   repair->each(repair->user, &entry, key->stores, want->placed);
 }
 
@@ -294,14 +294,11 @@ static int flush(struct repair *repair) {
   return batch_run(repair->cache, REPAIR, items, count, repair->until, work, repair);
 }
 
-static int add(void *context, const struct link *link, const struct slot *slot, uint64_t number) {
+static int add(void *context, const struct location *location) {
   struct repair *repair = context;
   struct examined *key = &repair->keys[repair->count++];
   *key = (struct examined){.stores = 1};
-  memcpy(&key->source.slot, slot, sizeof *slot);
-  key->source.slot_number = number;
-  key->source.link = link->number;
-  key->source.member = repair->provider;
+  memcpy(&key->source, location, sizeof *location);
   return repair->count == BATCH_KEYS ? flush(repair) : 0;
 }
 

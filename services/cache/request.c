@@ -42,29 +42,31 @@ static int execute_key(struct index *index, uint32_t kind, const struct request_
                        int64_t now) {
   uint32_t slot = index_find(index, key->key, key->key_length);
   if (slot == NO_SLOT)
-    return HAUL_ENAME;
+    return index->below ? execute_key(index->below, kind, key, now) : HAUL_ENAME;
   if (kind == REQUEST_PIN)
     return index_pin(index, slot, key->seconds ? now + key->seconds * HAUL_SECOND : 0, now);
   index_remove(index, slot);
   return 0;
 }
 
-static void execute_used(struct index *index, const struct request *request) {
+static void execute_used(struct haul_cache_store *store, const struct request *request) {
   const struct used *used = (const struct used *)(request + 1);
   for (uint32_t i = 0; i < request->count; i++)
-    index_use(index, used[i].slot, used[i].sequence);
+    if (used[i].tier < store->tier_count)
+      index_use(&store->tiers[used[i].tier].index, used[i].slot, used[i].sequence);
 }
 
 void request_execute(struct haul_cache_store *store, const struct haul_message *message) {
   const struct request *request = message->bytes;
+  struct index *memory = &store->tiers[MEMORY_TIER].index;
   struct response_key responses[REQUEST_KEYS_MAX] = {{0}};
   int64_t now = cache_now();
   pthread_mutex_lock(&store->lock);
   if (request->kind == REQUEST_USED)
-    execute_used(&store->index, request);
+    execute_used(store, request);
   else
     for (uint32_t i = 0; i < request->count; i++)
-      responses[i].code = execute_key(&store->index, request->kind, &keys_of(request)[i], now);
+      responses[i].code = execute_key(memory, request->kind, &keys_of(request)[i], now);
   pthread_mutex_unlock(&store->lock);
   if (request->kind != REQUEST_USED)
     request_respond(message, responses, HAUL_NO_WAIT);

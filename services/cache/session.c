@@ -78,6 +78,7 @@ static bool is_if_absent(const struct put *put, uint32_t i) {
 
 /* Reserves room for the blocks that may be stored. */
 static void reserve(struct haul_cache_store *store, struct put *put) {
+  struct index *memory = &store->tiers[MEMORY_TIER].index;
   int64_t now = cache_now();
   pthread_mutex_lock(&store->lock);
   for (uint32_t i = 0; i < put->request->count; i++) {
@@ -90,10 +91,10 @@ static void reserve(struct haul_cache_store *store, struct put *put) {
                             .priority = key->priority,
                             .spare = put->request->flags & REQUEST_SPARE};
     int code = 0;
-    if (is_if_absent(put, i) && index_find(&store->index, key->key, key->key_length) != NO_SLOT)
+    if (is_if_absent(put, i) && index_has(memory, key->key, key->key_length))
       code = HAUL_EEXIST;
     if (code == 0)
-      code = index_reserve(&store->index, block, now);
+      code = index_reserve(memory, block, now);
     put->responses[i].code = code;
   }
   pthread_mutex_unlock(&store->lock);
@@ -116,7 +117,8 @@ static int pull_once(struct session *session, const struct put *put,
   if (code)
     return code;
   options.deadline = put->until;
-  code = haul_read(session->store->region, source->remote, pieces, count, &options, NULL);
+  code = haul_read(session->store->tiers[MEMORY_TIER].region, source->remote, pieces, count,
+                   &options, NULL);
   if (code)
     forget(source);
   return code;
@@ -134,23 +136,23 @@ static void pull(struct session *session, struct put *put) {
   pthread_mutex_lock(&session->store->lock);
   for (uint32_t i = 0; i < put->request->count; i++)
     if (put->responses[i].code == 0) {
-      index_cancel(&session->store->index, &put->blocks[i]);
+      index_cancel(&session->store->tiers[MEMORY_TIER].index, &put->blocks[i]);
       put->responses[i].code = code;
     }
   pthread_mutex_unlock(&session->store->lock);
 }
 
 static void commit(struct haul_cache_store *store, struct put *put) {
-  const uint8_t *base = store->memory;
+  struct index *memory = &store->tiers[MEMORY_TIER].index;
   int64_t now = cache_now();
   for (uint32_t i = 0; i < put->request->count; i++)
     if (put->responses[i].code == 0)
-      put->blocks[i].checksum = XXH3_64bits(base + put->blocks[i].offset, put->blocks[i].length);
+      put->blocks[i].checksum =
+          XXH3_64bits(memory->base + put->blocks[i].offset, put->blocks[i].length);
   pthread_mutex_lock(&store->lock);
   for (uint32_t i = 0; i < put->request->count; i++)
     if (put->responses[i].code == 0) {
-      put->responses[i].code =
-          index_commit(&store->index, &put->blocks[i], is_if_absent(put, i), now);
+      put->responses[i].code = index_commit(memory, &put->blocks[i], is_if_absent(put, i), now);
       put->responses[i].version = put->blocks[i].version;
     }
   pthread_mutex_unlock(&store->lock);

@@ -8,20 +8,17 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "cache/index.h"
+#include "cache/tier.h"
 
 struct session;
 
 struct haul_cache_store {
   haul_node *node;
-  haul_region *region;
-  void *memory;
-  uint64_t length;
-  int file;
   int wake; /* eventfd that ends the thread */
   pthread_t thread;
   pthread_mutex_t lock; /* protects all below */
-  struct index index;
+  struct tier tiers[TIERS];
+  unsigned tier_count;
   struct session *sessions;
   pthread_cond_t session_ended;
   bool closing;

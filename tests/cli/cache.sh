@@ -106,6 +106,26 @@ kill "$server"
 wait "$server"
 holds "SIGTERM ends it with status 0" test $? = 0
 
+section "a file tier"
+serve_cache tiers --capacity 4M --file-tier "$work/tiers.file" --file-capacity 16M
+"$HAUL" cache put "$address" first "$work/block" >/dev/null
+"$HAUL" cache put "$address" second "$work/block" >/dev/null
+expect 0 "get of a block that left the memory" "$HAUL" cache get "$address" first "$work/copy" --json
+holds_json "it was in the file" 'it["tier"] == "file"'
+holds "the bytes are the same" cmp "$work/block" "$work/copy"
+expect 0 "get of one in memory" "$HAUL" cache get "$address" second "$work/copy" --json
+holds_json "it was in memory" 'it["tier"] == "memory"'
+expect 0 "stat" "$HAUL" cache stat "$address" --json
+holds_json "it counts both" \
+  'it["stores"][0]["evictions"] == 1 and it["stores"][0]["file"]["blocks"] == 1 and it["stores"][0]["file"]["puts"] == 1'
+expect 0 "stat as a table" "$HAUL" cache stat "$address"
+says "^  file tier  *16.00 MiB"
+kill "$server"
+wait "$server"
+expect 1 "a file tier without a capacity" "$HAUL" cache serve "$work/tiers" --file-tier "$work/none"
+complains "capacity"
+holds "no file is left" test ! -e "$work/none"
+
 section "several stores"
 serve_cache a --capacity 16M
 a=$address

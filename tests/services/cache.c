@@ -26,6 +26,7 @@ static struct {
   const char *only; /* the variant */
   struct cache_store stores[STORES];
   struct cache_client client;
+  uint64_t churn_words; /* of 8 bytes in a block, at most */
 } t;
 
 static void start_stores(size_t count, uint64_t capacity) {
@@ -97,8 +98,9 @@ static void an_absent_key_is_named(void **state) {
 
 static void a_block_is_read_as_it_was_put(void **state) {
   (void)state;
-  static const uint64_t lengths[] = {1, 7, 4096, 4097, 100000, 3 * MIB};
-  start(1, 1, 8 * MIB);
+  static const uint64_t lengths[] = {1,      7,   4096,    4097,        100000,
+                                     131072, MIB, 2 * MIB, 2 * MIB + 1, 3 * MIB};
+  start(1, 1, 16 * MIB);
   for (size_t i = 0; i < COUNT(lengths); i++) {
     char key[16];
     snprintf(key, sizeof key, "key%zu", i);
@@ -822,7 +824,6 @@ static void a_put_that_timed_out_stores_no_later_bytes(void **state) {
 /* ---- Replace while others read ---- */
 
 enum { CHURN_KEYS = 3, CHURN_THREADS = 4 };
-#define CHURN_WORDS  ((uint64_t)6000)
 #define CHURN_ROUNDS (SANITIZED ? 150 : 600)
 
 struct churner {
@@ -832,10 +833,10 @@ struct churner {
 };
 static atomic_uint churn_writers; /* that have not ended */
 
-/* Blocks have 1 to CHURN_WORDS words with one value, which tells key and length. */
+/* Blocks have 1 to `churn_words` words with one value, which tells key and length. */
 static void churn_write(struct churner *churner, uint64_t key, const char *name) {
   uint64_t *words = (uint64_t *)churner->client.bytes;
-  uint64_t count = 1 + next_random(&churner->random) % CHURN_WORDS;
+  uint64_t count = 1 + next_random(&churner->random) % t.churn_words;
   uint64_t value = next_random(&churner->random) << 16 << 8 | count << 8 | key;
   for (uint64_t i = 0; i < count; i++)
     words[i] = value;
@@ -846,7 +847,7 @@ static void churn_write(struct churner *churner, uint64_t key, const char *name)
 
 static void churn_read(struct churner *churner, uint64_t key, const char *name) {
   const uint64_t *words = (const uint64_t *)(churner->client.bytes + REGION / 2);
-  uint64_t length = CHURN_WORDS * 8;
+  uint64_t length = t.churn_words * 8;
   int code = cache_get(&churner->client, name, REGION / 2, &length);
   if (code == HAUL_ENAME || code == HAUL_EBUSY)
     return;
@@ -883,12 +884,12 @@ static void *churn_reads(void *argument) {
   return NULL;
 }
 
-static void readers_see_one_put_or_another(void **state) {
-  (void)state;
+static void churn(uint64_t words, uint64_t capacity) {
   struct churner churners[CHURN_THREADS] = {0};
   pthread_t threads[CHURN_THREADS];
   unsigned hits = 0;
-  start(1, 1, 256 * KIB); /* so little room that blocks take each other's place */
+  t.churn_words = words;
+  start(1, 1, capacity); /* so little room that blocks take each other's place */
   atomic_store(&churn_writers, CHURN_THREADS / 2);
   for (uint64_t i = 0; i < CHURN_THREADS; i++) {
     churners[i].random = test_seed() + i + 1;
@@ -902,6 +903,16 @@ static void readers_see_one_put_or_another(void **state) {
   }
   assert_true(hits > 0);
   print_message("%u reads of %d puts\n", hits, CHURN_ROUNDS * CHURN_THREADS / 2);
+}
+
+static void readers_see_one_put_or_another(void **state) {
+  (void)state;
+  churn(6000, 256 * KIB);
+}
+
+static void readers_of_large_blocks_see_one_put_or_another(void **state) {
+  (void)state;
+  churn(60000, 2 * MIB);
 }
 
 /* The threads of one client share its connection: any of them receives the responses of all. */
@@ -933,6 +944,194 @@ static void threads_share_a_client(void **state) {
   }
   for (int i = 0; i < CHURN_THREADS; i++)
     pthread_join(threads[i], NULL);
+}
+
+/* ---- A file tier ---- */
+
+enum { TIER_KEYS = 100 };
+#define TIER_BLOCK (30 * KIB)
+
+/* Room for 32 blocks of TIER_BLOCK in memory, and for all in the file. */
+static void start_tiers(void) {
+  cache_store_begin_tiers(&t.stores[0], t.only ? "tcp://127.0.0.1:0" : NULL, MIB, 4 * MIB);
+  cache_client_begin(&t.client, t.stores, 1, 1, t.only, REGION);
+}
+
+static void put_tiers(uint64_t seed) {
+  char key[16];
+  for (uint64_t i = 0; i < TIER_KEYS; i++) {
+    snprintf(key, sizeof key, "tier%d", (int)i);
+    put_pattern(key, TIER_BLOCK + i, seed + i);
+  }
+}
+
+static void check_tiers(uint64_t seed) {
+  char key[16];
+  for (uint64_t i = 0; i < TIER_KEYS; i++) {
+    snprintf(key, sizeof key, "tier%d", (int)i);
+    check_pattern(&t.client, key, TIER_BLOCK + i, seed + i);
+  }
+}
+
+/* The tier of a key, and the code of its look-up. */
+static unsigned tier_of(const char *key) {
+  struct haul_cache_item item = {.key = key, .key_length = strlen(key)};
+  assert_works(haul_cache_exists(t.client.cache, &item, 1, haul_deadline_in(20 * S)));
+  return item.tier;
+}
+
+static void evicted_blocks_move_to_the_file(void **state) {
+  (void)state;
+  start_tiers();
+  put_tiers(1);
+  assert_int_equal(tier_of("tier0"), HAUL_CACHE_FILE);
+  assert_int_equal(tier_of("tier99"), HAUL_CACHE_MEMORY);
+  check_tiers(1);
+  check_tiers(1); /* by their locations */
+  struct haul_cache_stats stats = stats_of(0);
+  assert_int_equal(stats.blocks + stats.file_blocks, TIER_KEYS);
+  assert_int_equal(stats.evictions, stats.file_puts);
+  assert_int_equal(stats.file_blocks, stats.file_puts);
+  assert_int_equal(stats.file_evictions, 0);
+  assert_true(stats.file_used >= stats.file_blocks * TIER_BLOCK);
+  assert_fails(HAUL_ENAME, get_code("nothing"));
+}
+
+static void a_key_is_in_one_tier(void **state) {
+  (void)state;
+  start_tiers();
+  put_tiers(1);
+  put_tiers(1000); /* those in the file are put again */
+  check_tiers(1000);
+  struct haul_cache_stats stats = stats_of(0);
+  assert_int_equal(stats.blocks + stats.file_blocks, TIER_KEYS);
+  assert_int_equal(tier_of("tier5"), HAUL_CACHE_FILE);
+  assert_fails(HAUL_EEXIST, cache_put(&t.client, "tier5", 0, 10, HAUL_CACHE_IF_ABSENT));
+  assert_works(cache_pin(&t.client, "tier5", 10));
+  assert_works(cache_remove(&t.client, "tier5"));
+  assert_fails(HAUL_ENAME, get_code("tier5"));
+  assert_works(cache_put(&t.client, "tier5", 0, 10, HAUL_CACHE_IF_ABSENT));
+  assert_int_equal(tier_of("tier5"), HAUL_CACHE_MEMORY);
+}
+
+static void count_tiers(void *user, const struct haul_cache_entry *entry) {
+  ((unsigned *)user)[entry->tier]++;
+}
+
+static void a_restart_finds_both_tiers(void **state) {
+  (void)state;
+  unsigned counts[2] = {0, 0};
+  start_tiers();
+  put_tiers(1);
+  cache_store_kill(&t.stores[0]);
+  cache_store_again(&t.stores[0]);
+  check_tiers(1);
+  struct haul_cache_stats stats = stats_of(0);
+  assert_int_equal(stats.restored + stats.file_restored, TIER_KEYS);
+  assert_works(haul_cache_list(t.client.cache, 0, haul_deadline_in(20 * S), count_tiers, counts));
+  assert_int_equal(counts[HAUL_CACHE_MEMORY], stats.blocks);
+  assert_int_equal(counts[HAUL_CACHE_FILE], stats.file_blocks);
+}
+
+/* Memory is lost, as when the host starts again; the file is not. */
+static void a_file_tier_outlives_the_memory(void **state) {
+  (void)state;
+  start_tiers();
+  put_tiers(1);
+  uint64_t in_file = stats_of(0).file_blocks;
+  cache_store_kill(&t.stores[0]);
+  unlink(t.stores[0].path);
+  struct haul_node_config node_config = patient_config();
+  struct haul_cache_store_config config = HAUL_CACHE_STORE_INIT;
+  struct haul_cache_stats stats;
+  haul_node *node;
+  haul_cache_store *store;
+  char file[160];
+  snprintf(file, sizeof file, "%s.file", t.stores[0].path);
+  config.path = t.stores[0].path;
+  config.capacity = MIB;
+  config.file_path = file;
+  assert_works(haul_node_open(&node_config, &node));
+  assert_works(haul_cache_store_open(node, &config, &store));
+  assert_works(haul_cache_store_stats(store, &stats));
+  assert_int_equal(stats.blocks, 0);
+  assert_int_equal(stats.file_restored, in_file);
+  haul_cache_store_close(store);
+  config.file_path = "/nowhere/file";
+  assert_fails(HAUL_ESYSTEM, haul_cache_store_open(node, &config, &store));
+  config.file_path = config.path;
+  assert_fails(HAUL_EBUSY, haul_cache_store_open(node, &config, &store));
+  haul_node_close(node);
+}
+
+static void a_repair_copies_from_files(void **state) {
+  (void)state;
+  struct haul_cache_repair result;
+  start_tiers();
+  put_tiers(1);
+  cache_store_begin(&t.stores[1], t.only ? "tcp://127.0.0.1:0" : NULL, 8 * MIB);
+  cache_client_end(&t.client);
+  cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
+  assert_works(haul_cache_repair(t.client.cache, 0, haul_deadline_in(60 * S), NULL, NULL, &result));
+  assert_int_equal(result.blocks, TIER_KEYS);
+  assert_int_equal(result.copies, TIER_KEYS);
+  assert_int_equal(result.missing, 0);
+  cache_store_kill(&t.stores[0]);
+  check_tiers(1);
+}
+
+/* Blocks move between the tiers all the time, and no key is ever absent. */
+static void *churn_tiers(void *argument) {
+  struct churner *churner = argument;
+  char name[16];
+  for (int i = 0; i < CHURN_ROUNDS; i++) {
+    uint64_t key = next_random(&churner->random) % TIER_KEYS;
+    uint64_t length = TIER_BLOCK;
+    snprintf(name, sizeof name, "tier%d", (int)key);
+    if (churner->hits % 2) { /* a writer */
+      memset(churner->client.bytes, (int)key, TIER_BLOCK);
+      if (cache_put(&churner->client, name, 0, TIER_BLOCK, 0))
+        abort();
+      continue;
+    }
+    int code = cache_get(&churner->client, name, 0, &length);
+    if (code && code != HAUL_EBUSY)
+      fprintf(stderr, "%s: %s\n", name, haul_error_last()->text);
+    if (code == HAUL_EBUSY)
+      continue;
+    if (code || length != TIER_BLOCK || churner->client.bytes[0] != (uint8_t)key ||
+        churner->client.bytes[TIER_BLOCK - 1] != (uint8_t)key)
+      abort();
+  }
+  return NULL;
+}
+
+static void no_key_is_absent_while_blocks_move(void **state) {
+  (void)state;
+  struct churner churners[CHURN_THREADS] = {0};
+  pthread_t threads[CHURN_THREADS];
+  char key[16];
+  cache_store_begin_tiers(&t.stores[0], t.only ? "tcp://127.0.0.1:0" : NULL, 128 * KIB, 8 * MIB);
+  cache_client_begin(&t.client, t.stores, 1, 1, t.only, REGION);
+  for (int i = 0; i < TIER_KEYS; i++) {
+    snprintf(key, sizeof key, "tier%d", i);
+    memset(t.client.bytes, i, TIER_BLOCK);
+    assert_works(cache_put(&t.client, key, 0, TIER_BLOCK, 0));
+  }
+  for (unsigned i = 0; i < CHURN_THREADS; i++) {
+    churners[i].random = test_seed() + i + 1;
+    churners[i].hits = i;
+    cache_client_begin(&churners[i].client, t.stores, 1, 1, t.only, REGION);
+    pthread_create(&threads[i], NULL, churn_tiers, &churners[i]);
+  }
+  for (int i = 0; i < CHURN_THREADS; i++) {
+    pthread_join(threads[i], NULL);
+    cache_client_end(&churners[i].client);
+  }
+  struct haul_cache_stats stats = stats_of(0);
+  assert_int_equal(stats.blocks + stats.file_blocks, TIER_KEYS);
+  assert_int_equal(stats.file_evictions, 0);
+  assert_true(stats.file_puts > TIER_KEYS);
 }
 
 /* ---- A malformed client ---- */
@@ -1123,7 +1322,14 @@ int main(int argc, char **argv) {
       BOTH(a_repair_copies_no_damaged_block),
       BOTH(a_repair_without_stores_fails),
       BOTH(readers_see_one_put_or_another),
+      BOTH(readers_of_large_blocks_see_one_put_or_another),
       BOTH(threads_share_a_client),
+      BOTH(evicted_blocks_move_to_the_file),
+      BOTH(a_key_is_in_one_tier),
+      BOTH(a_restart_finds_both_tiers),
+      TCP(a_file_tier_outlives_the_memory),
+      BOTH(a_repair_copies_from_files),
+      BOTH(no_key_is_absent_while_blocks_move),
       BOTH(a_malformed_client_harms_nobody),
       BOTH(a_malformed_store_harms_no_client),
       BOTH(a_listing_has_all_keys),

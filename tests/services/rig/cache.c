@@ -18,8 +18,13 @@
 
 struct brief {
   char address[160], path[128], directory[96], name[16];
-  uint64_t capacity;
+  uint64_t capacity, file_capacity;
+  bool has_file;
 };
+
+static void file_path(const char *path, char file[160]) {
+  snprintf(file, 160, "%s.file", path);
+}
 
 static void must(int code) {
   if (code == 0)
@@ -62,12 +67,16 @@ int cache_store_main(void) {
   struct haul_register_options registration = HAUL_REGISTER_OPTIONS_INIT;
   haul_node *node;
   haul_cache_store *store;
-  char byte;
+  char byte, file[160];
   child_receive(3, &brief, sizeof brief);
   registration.lease_seconds = 2;
   how.path = brief.path;
   how.capacity = brief.capacity;
   how.blocks = brief.capacity / 4096;
+  file_path(brief.path, file);
+  how.file_path = brief.has_file ? file : NULL;
+  how.file_capacity = brief.file_capacity;
+  how.file_blocks = brief.file_capacity / 4096;
   config.name = *brief.name ? brief.name : NULL;
   must(haul_node_open(&config, &node));
   must(haul_cache_store_open(node, &how, &store));
@@ -84,8 +93,9 @@ int cache_store_main(void) {
   return 0;
 }
 
-static void launch(struct cache_store *store, uint64_t capacity) {
-  struct brief brief = {.capacity = capacity};
+static void launch(struct cache_store *store, uint64_t capacity, uint64_t file_capacity) {
+  struct brief brief = {
+      .capacity = capacity, .file_capacity = file_capacity, .has_file = store->has_file};
   snprintf(brief.address, sizeof brief.address, "%s", store->address);
   snprintf(brief.path, sizeof brief.path, "%s", store->path);
   snprintf(brief.directory, sizeof brief.directory, "%s", store->directory);
@@ -102,16 +112,26 @@ void cache_path(char path[128]) {
   snprintf(path, 128, "%s/haul-test-cache-%d-%u", folder, getpid(), number++);
 }
 
-void cache_store_begin(struct cache_store *store, const char *address, uint64_t capacity) {
+static void begin(struct cache_store *store, const char *address, uint64_t capacity,
+                  uint64_t file_capacity) {
   static unsigned number;
-  *store = (struct cache_store){0};
+  *store = (struct cache_store){.has_file = file_capacity > 0};
   cache_path(store->path);
   if (address)
     snprintf(store->address, sizeof store->address, "%s", address);
   else
     snprintf(store->address, sizeof store->address, "unix://@haul-test-cache-%d-%u", getpid(),
              number++);
-  launch(store, capacity);
+  launch(store, capacity, file_capacity);
+}
+
+void cache_store_begin(struct cache_store *store, const char *address, uint64_t capacity) {
+  begin(store, address, capacity, 0);
+}
+
+void cache_store_begin_tiers(struct cache_store *store, const char *address, uint64_t capacity,
+                             uint64_t file_capacity) {
+  begin(store, address, capacity, file_capacity);
 }
 
 void cache_store_begin_named(struct cache_store *store, const char *directory, const char *name,
@@ -120,11 +140,11 @@ void cache_store_begin_named(struct cache_store *store, const char *directory, c
   cache_path(store->path);
   snprintf(store->directory, sizeof store->directory, "%s", directory);
   snprintf(store->name, sizeof store->name, "%s", name);
-  launch(store, capacity);
+  launch(store, capacity, 0);
 }
 
 void cache_store_again(struct cache_store *store) {
-  launch(store, 0);
+  launch(store, 0, 0);
 }
 
 int cache_store_end(struct cache_store *store) {
@@ -140,7 +160,10 @@ void cache_store_kill(struct cache_store *store) {
 }
 
 void cache_store_forget(struct cache_store *store) {
+  char file[160];
+  file_path(store->path, file);
   unlink(store->path);
+  unlink(file);
 }
 
 void cache_client_begin(struct cache_client *client, const struct cache_store *stores, size_t count,

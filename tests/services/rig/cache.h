@@ -4,6 +4,7 @@
 #ifndef HAUL_TESTS_SERVICES_RIG_CACHE_H
 #define HAUL_TESTS_SERVICES_RIG_CACHE_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include <haul/cache.h>
@@ -15,6 +16,7 @@ struct cache_store {
   int socket;
   char address[160], path[128];
   char directory[96], name[16]; /* "": none */
+  bool has_file;                /* a file tier, in PATH.file */
 };
 
 int cache_store_main(void);
@@ -22,6 +24,9 @@ int cache_store_main(void);
 /* Starts a store with a new file, or again with that of `store`. `address` NULL: an abstract
  * socket. */
 void cache_store_begin(struct cache_store *store, const char *address, uint64_t capacity);
+/* With a file tier. */
+void cache_store_begin_tiers(struct cache_store *store, const char *address, uint64_t capacity,
+                             uint64_t file_capacity);
 /* Registered under this name, with a lease of 2 s. */
 void cache_store_begin_named(struct cache_store *store, const char *directory, const char *name,
                              uint64_t capacity);
