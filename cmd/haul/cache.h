@@ -25,6 +25,13 @@ struct cache_values {
 /* Runs a store until a signal. Returns an exit status. */
 int cache_serve(const struct command *command, const struct cache_values *given, const char *file);
 
+/* "memory", "file" */
+const char *cache_tier_text(unsigned tier);
+
+/* Print the blocks, or the numbers, of all nodes. Return an exit status. */
+int cache_ls(haul_cache *cache, const struct cache_values *given, haul_deadline until);
+int cache_stat(haul_cache *cache, const struct cache_values *given, haul_deadline until);
+
 /* Prints blocks with too few replicas, and copies them unless `dry`. Returns an exit status. */
 int cache_repair(haul_cache *cache, const struct cache_values *given, haul_deadline until,
                  bool dry);
