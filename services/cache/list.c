@@ -62,6 +62,11 @@ static int visit_tier(const struct listing *listing, slot_visitor *each, void *c
   return code;
 }
 
+/* The caller's deadline says nothing about the store. */
+static bool is_store_failure(int code, haul_deadline until) {
+  return is_link_failure(code) && (code != HAUL_ETIMEDOUT || haul_deadline_in(0) < until);
+}
+
 int slots_visit(struct haul_cache *cache, unsigned member, haul_deadline until, slot_visitor *each,
                 void *context) {
   struct link *link;
@@ -75,7 +80,7 @@ int slots_visit(struct haul_cache *cache, unsigned member, haul_deadline until, 
       code = visit_tier(&listing, each, context);
     haul_region_release(listing.region);
   }
-  if (code && is_link_failure(code))
+  if (is_store_failure(code, until))
     link_failed(cache, member, link, code);
   link_put(cache, link);
   return code;
@@ -156,7 +161,7 @@ int haul_cache_stat(haul_cache *cache, unsigned member, haul_deadline until,
       header_file_stats(haul_region_address(listing.region), stats);
     haul_region_release(listing.region);
   }
-  if (code && is_link_failure(code))
+  if (is_store_failure(code, until))
     link_failed(cache, member, link, code);
   link_put(cache, link);
   return name_member(cache, "haul_cache_stat", member, code);

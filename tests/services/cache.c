@@ -775,6 +775,16 @@ static void a_repair_copies_no_damaged_block(void **state) {
   assert_int_equal(result.code, HAUL_ECHECKSUM);
 }
 
+static void a_passed_deadline_blames_no_store(void **state) {
+  (void)state;
+  struct haul_cache_repair result;
+  start(1, 1, 4 * MIB);
+  put_pattern("key", 1000, 1);
+  assert_fails(HAUL_ETIMEDOUT,
+               haul_cache_repair(t.client.cache, 0, haul_deadline_in(1), NULL, NULL, &result));
+  assert_int_equal(stats_of(0).blocks, 1); /* over the connection that was there */
+}
+
 static void a_repair_without_stores_fails(void **state) {
   (void)state;
   struct haul_cache_repair result;
@@ -1320,6 +1330,7 @@ int main(int argc, char **argv) {
       BOTH(a_repair_spreads_the_newest_block),
       BOTH(a_repair_evicts_nothing),
       BOTH(a_repair_copies_no_damaged_block),
+      BOTH(a_passed_deadline_blames_no_store),
       BOTH(a_repair_without_stores_fails),
       BOTH(readers_see_one_put_or_another),
       BOTH(readers_of_large_blocks_see_one_put_or_another),
