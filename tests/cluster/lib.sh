@@ -8,8 +8,8 @@
 # HAUL_SEED gives the seed, which is printed; HAUL_LINKS=relay has links spoiled in user space also
 # where the kernel could.
 
-# shellcheck source=tests/cli/lib.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+# shellcheck source=tests/cluster/switch.sh
+. "$(dirname "${BASH_SOURCE[0]}")/switch.sh"
 
 : "${HAUL_CLUSTER:?HAUL_CLUSTER is to be the folder of cluster_wire and cluster_rank}"
 
@@ -20,24 +20,9 @@ seed=${HAUL_SEED:-$((RANDOM * 32768 + RANDOM))}
 RANDOM=$seed # from here on it is the same with the same seed
 echo "seed: HAUL_SEED=$seed"
 
-tag=haul-$$
-switch=$tag-switch
 servers=() # by number
 clients=() # what `begin` began
 
-# Ends all processes in the hosts first, also clients that are not in the lists.
-tear_down() {
-  local one
-  for one in "${networks[@]}"; do
-    # shellcheck disable=SC2046 # a word each
-    kill -KILL $(ip netns pids "$one") 2>/dev/null
-  done
-  clean_up 2>/dev/null
-}
-trap tear_down EXIT
-
-host() { echo "$tag-$1"; }
-address() { echo "10.88.0.$1"; }
 # on HOST COMMAND…: not with `&`, which would note a shell's process.
 on() { ip netns exec "$(host "$1")" "${@:2}"; }
 # within SECONDS HOST COMMAND…: exit status 124 when it has not ended by then.
@@ -45,42 +30,11 @@ within() { timeout "$1" ip netns exec "$(host "$2")" "${@:3}"; }
 # expect_on HOST STATUS WHAT COMMAND…
 expect_on() { expect "$2" "$3" ip netns exec "$(host "$1")" "${@:4}"; }
 
-make_namespace() {
-  ip netns add "$1" 2>"$work/err" || skip_all "a cluster: no network namespace: $(cat "$work/err")"
-  networks+=("$1")
-}
-
-# plug_in HOST: what both ends of its wire are and have. Its hardware address stays with the host, as
-# others remember it.
-plug_in() {
-  ip -n "$switch" link set "port$1" master switch
-  ip -n "$switch" link set "port$1" up
-  ip -n "$(host "$1")" link set wire address "$(printf '02:00:00:00:01:%02x' "$1")"
-  ip -n "$(host "$1")" address add "$(address "$1")/24" dev wire
-  ip -n "$(host "$1")" link set wire up
-}
-
-add_host() {
-  make_namespace "$(host "$1")"
-  ip -n "$(host "$1")" link set lo up
-  ip link add wire netns "$(host "$1")" type veth peer name "port$1" netns "$switch" 2>"$work/err" ||
-    skip_all "a cluster: no wire: $(cat "$work/err")"
-  plug_in "$1"
-}
-
 # cluster_up [HOST…]: the eight, and others beside them.
 cluster_up() {
   local one
-  [[ $(id -u) == 0 ]] || skip_all "a cluster: only root may make network namespaces"
-  command -v ip >/dev/null || skip_all "a cluster: there is no ip(8)"
-  mountpoint -q / || skip_all "a cluster: ip-netns(8) wants / to be a mount, and in this chroot it is none"
-  make_namespace "$switch"
-  # Two of them: a port that is moved to the other one is cut off without a signal to its host.
-  for one in switch aside; do
-    ip -n "$switch" link add name "$one" type bridge 2>"$work/err" ||
-      skip_all "a cluster: this kernel has no bridge: $(cat "$work/err")"
-    ip -n "$switch" link set "$one" up
-  done
+  # Two bridges: a port that is moved to the other one is cut off without a signal to its host.
+  make_switch switch aside
   for one in "${everybody[@]}" "$@"; do
     add_host "$one"
   done

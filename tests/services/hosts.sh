@@ -7,59 +7,23 @@
 # all hosts.
 #
 #   hosts.sh [COUNT [RATE [BYTES]]]
-here=$(dirname "$0")
-# shellcheck source=tests/cli/lib.sh
-. "$here/../cli/lib.sh"
+# shellcheck source=tests/cluster/switch.sh
+. "$(dirname "$0")/../cluster/switch.sh"
 
 count=${1:-16} rate=${2:-80mbit} bytes=${3:-16777216}
-tag=haul-$$
-switch=$tag-switch
 pulls=() # processes, by number
-
-# Ends what runs in the hosts first.
-tear_down() {
-  local one
-  for one in "${networks[@]}"; do
-    # shellcheck disable=SC2046 # a word each
-    kill -KILL $(ip netns pids "$one") 2>/dev/null
-  done
-  clean_up 2>/dev/null
-}
-trap tear_down EXIT
-
-[[ $(id -u) == 0 ]] || skip_all "a broadcast: only root may make network namespaces"
-command -v ip >/dev/null || skip_all "a broadcast: there is no ip(8)"
-mountpoint -q / || skip_all "a broadcast: ip-netns(8) wants / to be a mount, and in this chroot it is none"
-
-host() { echo "$tag-$1"; }
-address() { echo "10.89.0.$1"; }
-
-make_namespace() {
-  ip netns add "$1" 2>"$work/err" || skip_all "a broadcast: no network namespace: $(cat "$work/err")"
-  networks+=("$1")
-}
 
 limit() { # NAMESPACE INTERFACE
   ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$rate" burst 128k limit 512k 2>"$work/err" ||
     skip_all "a broadcast: no token bucket filter: $(cat "$work/err")"
 }
 
-add_host() {
-  make_namespace "$(host "$1")"
-  ip link add wire netns "$(host "$1")" type veth peer name "port$1" netns "$switch" 2>"$work/err" ||
-    skip_all "a broadcast: no wire: $(cat "$work/err")"
-  ip -n "$switch" link set "port$1" master switch up
-  ip -n "$(host "$1")" address add "$(address "$1")/24" dev wire
-  ip -n "$(host "$1")" link set wire up
-  limit "$(host "$1")" wire
-  limit "$switch" "port$1"
-}
-
-make_namespace "$switch"
-ip -n "$switch" link add name switch type bridge 2>"$work/err" ||
-  skip_all "a broadcast: no bridge: $(cat "$work/err")"
-ip -n "$switch" link set switch up
-for ((i = 1; i <= count + 1; i++)); do add_host "$i"; done # 1: the source
+make_switch switch
+for ((i = 1; i <= count + 1; i++)); do # 1: the source
+  add_host "$i"
+  limit "$(host "$i")" wire
+  limit "$switch" "port$i"
+done
 random_file "$work/source" "$bytes"
 
 # start_pull HOST: not by `on`, whose process would be a shell's.
