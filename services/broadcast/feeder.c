@@ -131,6 +131,16 @@ void feeder_block(struct feeder *feeder, const char *reason, ...) {
     feeder->hold *= 2;
 }
 
+bool feeder_is_late(const struct feeder *feeder) {
+  return now_ns() - feeder->progress_at >= feeder->patience;
+}
+
+void feeder_block_late(struct feeder *feeder) {
+  feeder_block(feeder, "no progress for %.1f s", (double)feeder->patience / 1e9);
+  if (feeder->patience < HAUL_SECOND * 60)
+    feeder->patience *= 2;
+}
+
 void feeder_retry_in(struct feeder *feeder, int64_t nanoseconds) {
   feeder->blocked_until = now_ns() + nanoseconds;
   feeder->hold = HOLD_NS;

@@ -57,6 +57,10 @@ bool feeder_polled(struct feeders *feeders, struct feeder *feeder);
 /* It is not used for a time that doubles. `reason` is for the report. */
 void feeder_block(struct feeder *feeder, const char *reason, ...)
     __attribute__((format(printf, 2, 3)));
+/* Whether it has had no progress for its `patience`. */
+bool feeder_is_late(const struct feeder *feeder);
+/* Blocks it for that, and doubles its patience. */
+void feeder_block_late(struct feeder *feeder);
 /* It is to be tried again in so many nanoseconds, as if it had not failed. */
 void feeder_retry_in(struct feeder *feeder, int64_t nanoseconds);
 /* A call or a transfer with it failed: closes its connection and blocks it. */

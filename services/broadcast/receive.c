@@ -1,109 +1,19 @@
 /* SPDX-License-Identifier: MIT
- * haul_broadcast_receive: reads the chunks of a version, several at a time, from the nearest feeder
- * that has some which are missing here.
- *
- * A feeder that has nothing new is waited for: in a chain that works, everyone has just a little
- * more than the next. It is passed over if its connection fails, if it has far fewer chunks than
- * this node, if it makes no progress for its `patience`, or if a chunk from the next feeder takes
- * less than half the time that one takes here. */
+ * haul_broadcast_receive: the checksums, the chunks that are here already, and then the others,
+ * until all are here or the call ends. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-#include "broadcast/feeder.h"
+#include "broadcast/receive.h"
 
 #define CALL "haul_broadcast_receive"
 
 #define IN_FLIGHT_BYTES (UINT64_C(4) << 20)
-#define BEGIN_NS        (1 * HAUL_SECOND) /* how long members may begin later */
-#define PROBE_NS        (1 * HAUL_SECOND) /* between looks for a faster feeder */
-#define SLOW_PROBES     3u
 #define HEAD_NS         (500 * HAUL_MILLISECOND) /* between looks for a newer version */
 #define CALL_NS         (100 * HAUL_MILLISECOND) /* between calls of `progress` */
-#define LOST_NS         (5 * HAUL_SECOND)    /* until a version without chunks anywhere is stale */
-#define FLIGHTS         (IN_FLIGHT_MOST + 1) /* one probe more */
-#define CONNECT_LATE    (20 * HAUL_MILLISECOND)
-#define POLL_LEAST      (500 * HAUL_MICROSECOND)
-#define POLL_MOST       (20 * HAUL_MILLISECOND)
-
-/* A chunk on its way. */
-struct flight {
-  haul_transfer *transfer; /* NULL: free */
-  struct feeder *feeder;
-  uint64_t chunk;
-  int64_t since;
-  bool probe; /* to compare the feeder with the present one */
-};
-
-struct receive {
-  haul_broadcast *broadcast;
-  struct join *join;
-  struct haul_broadcast_version version;
-  haul_region *region;
-  unsigned flags;
-  haul_deadline until;
-  struct haul_broadcast_report *report;
-
-  struct held *held;
-  uint64_t chunks, got, window;
-  uint64_t margin; /* a feeder that is behind by less catches up: it is waited for */
-  const uint64_t *sums;
-  uint64_t *have_bits, *taken; /* taken: here, or in flight */
-  struct feeders feeders;
-  struct feeder *current; /* that the latest chunk was requested from, or that is waited for */
-  struct flight flights[FLIGHTS];
-  uint64_t flying;
-  int64_t started, chunk_at; /* chunk_at: when the latest chunk came */
-  int64_t pace;              /* mean time between two chunks */
-  int64_t connect_at;        /* no member is connected to before */
-  int64_t probe_at, head_at, called_at;
-};
-
-/* ---- Bits ---- */
-
-static void bit_set(uint64_t *bits, uint64_t at) {
-  bits[at / 64] |= UINT64_C(1) << at % 64;
-}
-
-static void bit_clear(uint64_t *bits, uint64_t at) {
-  bits[at / 64] &= ~(UINT64_C(1) << at % 64);
-}
-
-/* The chunks of word `i` that the feeder has and that were not requested. */
-static uint64_t wanted_word(const struct receive *receive, const struct feeder *feeder, size_t i) {
-  uint64_t rest = receive->chunks - i * 64;
-  uint64_t all = rest < 64 ? (UINT64_C(1) << rest) - 1 : UINT64_MAX;
-  return (feeder->source ? all : feeder->bits[i]) & ~receive->taken[i] & all;
-}
-
-static bool first_wanted(const struct receive *receive, const struct feeder *feeder,
-                         uint64_t *chunk) {
-  for (size_t i = 0; i < bit_words(receive->chunks); i++) {
-    uint64_t word = wanted_word(receive, feeder, i);
-    if (word) {
-      *chunk = i * 64 + (uint64_t)__builtin_ctzll(word);
-      return true;
-    }
-  }
-  return false;
-}
-
-static uint64_t count_wanted(const struct receive *receive, const struct feeder *feeder) {
-  uint64_t count = 0;
-  for (size_t i = 0; i < bit_words(receive->chunks); i++)
-    count += (uint64_t)__builtin_popcountll(wanted_word(receive, feeder, i));
-  return count;
-}
-
-/* The chunk is here: others may read it. */
-static void chunk_here(struct receive *receive, uint64_t chunk) {
-  struct have *have = haul_region_address(receive->held->have);
-  uint64_t *word = &receive->have_bits[chunk / 64];
-  bit_set(receive->taken, chunk);
-  __atomic_store_n(word, *word | UINT64_C(1) << chunk % 64, __ATOMIC_RELEASE);
-  have->count = ++receive->got;
-}
+#define LOST_NS         (5 * HAUL_SECOND) /* until a version without chunks anywhere is stale */
 
 /* ---- Reports ---- */
 
@@ -213,20 +123,10 @@ static int make_have(struct receive *receive) {
   return 0;
 }
 
-/* Whether the bytes of a chunk in the region are right. */
-static int check_chunk(struct receive *receive, uint64_t chunk, bool *right) {
-  const struct haul_broadcast_version *version = &receive->version;
-  uint64_t sum = 0;
-  int code = range_sum(receive->broadcast, receive->region, chunk * version->chunk,
-                       chunk_length(version->length, version->chunk, chunk), receive->until, &sum);
-  *right = !code && sum == receive->sums[chunk];
-  return code;
-}
-
 static int keep_right_chunks(struct receive *receive) {
   for (uint64_t i = 0; i < receive->chunks; i++) {
     bool right;
-    int code = check_chunk(receive, i, &right);
+    int code = chunk_check(receive, i, &right);
     if (code)
       return code;
     if (right) {
@@ -284,283 +184,6 @@ static int begin(struct receive *receive) {
   return code;
 }
 
-/* ---- Choice of the feeder ---- */
-
-static bool is_blocked(const struct feeder *feeder) {
-  return now_ns() < feeder->blocked_until;
-}
-
-/* Whether to wait for a member that does not receive this version yet: all may just be starting. */
-static bool may_begin(const struct receive *receive, const struct feeder *feeder) {
-  return feeder->failed == HAUL_ENAME && !feeder->source && receive->got == 0 &&
-         now_ns() - receive->started < BEGIN_NS;
-}
-
-/* Opens a feeder. Attempts block, so those that fail late take a tenth of the time at most: the
- * chunks go on from the feeders that are open. */
-static bool open_feeder(struct receive *receive, struct feeder *feeder) {
-  int64_t began = now_ns();
-  if (feeder->open)
-    return true;
-  if (!feeder->source && began < receive->connect_at)
-    return false;
-  if (!feeder_connect(&receive->feeders, feeder))
-    return true;
-  int64_t now = now_ns();
-  if (now - began > CONNECT_LATE)
-    receive->connect_at = now + 10 * (now - began);
-  if (may_begin(receive, feeder))
-    feeder_retry_in(feeder, POLL_MOST);
-  return false;
-}
-
-static bool is_late(const struct feeder *feeder) {
-  return now_ns() - feeder->progress_at >= feeder->patience;
-}
-
-static void block_late(struct feeder *feeder) {
-  feeder_block(feeder, "no progress for %.1f s", (double)feeder->patience / 1e9);
-  if (feeder->patience < HAUL_SECOND * 60)
-    feeder->patience *= 2;
-}
-
-enum choice { CHOICE_NEXT, CHOICE_WAIT, CHOICE_READ };
-
-static enum choice consider(struct receive *receive, struct feeder *feeder, uint64_t *chunk) {
-  if (is_blocked(feeder) || !open_feeder(receive, feeder))
-    return may_begin(receive, feeder) ? CHOICE_WAIT : CHOICE_NEXT;
-  if (!feeder->source && !feeder->polled)
-    return CHOICE_WAIT; /* until its patience ends the first poll */
-  if (first_wanted(receive, feeder, chunk))
-    return CHOICE_READ;
-  if (feeder->source)
-    return CHOICE_WAIT; /* all is in flight */
-  if (feeder->count + receive->margin < receive->got)
-    return CHOICE_NEXT;
-  if (!is_late(feeder))
-    return CHOICE_WAIT;
-  block_late(feeder);
-  return CHOICE_NEXT;
-}
-
-/* The feeder of the next chunk, or NULL; `current` is then the one that is waited for. */
-static struct feeder *pick(struct receive *receive, uint64_t *chunk) {
-  if (receive->got + receive->flying >= receive->chunks)
-    return NULL;
-  for (size_t i = 0; i < receive->feeders.order_count; i++) {
-    struct feeder *feeder = receive->feeders.order[i];
-    enum choice choice = consider(receive, feeder, chunk);
-    if (choice == CHOICE_NEXT)
-      continue;
-    receive->current = feeder;
-    return choice == CHOICE_READ ? feeder : NULL;
-  }
-  receive->current = NULL;
-  return NULL;
-}
-
-/* ---- Flights ---- */
-
-static struct flight *free_flight(struct receive *receive) {
-  struct flight *flight = receive->flights;
-  while (flight->transfer)
-    flight++;
-  return flight;
-}
-
-static bool fly(struct receive *receive, struct feeder *feeder, uint64_t chunk, bool probe) {
-  const struct haul_broadcast_version *version = &receive->version;
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  uint64_t offset = chunk * version->chunk;
-  struct haul_piece piece = {offset, offset, chunk_length(version->length, version->chunk, chunk)};
-  struct flight *flight = free_flight(receive);
-  options.deadline = receive->until;
-  int code = haul_read(receive->region, feeder->data, &piece, 1, &options, &flight->transfer);
-  if (code) {
-    flight->transfer = NULL;
-    feeder_fail(&receive->feeders, feeder, code);
-    return false;
-  }
-  *flight = (struct flight){flight->transfer, feeder, chunk, now_ns(), probe};
-  bit_set(receive->taken, chunk);
-  if (feeder->flying++ == 0)
-    feeder->progress_at = flight->since;
-  receive->flying++;
-  return true;
-}
-
-static void fill_window(struct receive *receive) {
-  uint64_t chunk;
-  while (receive->flying < receive->window) {
-    struct feeder *feeder = pick(receive, &chunk);
-    if (!feeder)
-      return;
-    fly(receive, feeder, chunk, false);
-  }
-}
-
-static void note_path(struct flight *flight) {
-  struct haul_report report = HAUL_REPORT_INIT;
-  struct haul_broadcast_feeder *told = &flight->feeder->told;
-  if (haul_transfer_report(flight->transfer, &report) == 0 && report.path_count)
-    memcpy(told->path, report.paths[0].name, sizeof told->path);
-}
-
-/* The current feeder is blocked after SLOW_PROBES in a row that took less than half the time of a
- * chunk from it: one alone may just have found an idle moment. */
-static void judge(struct receive *receive, const struct flight *flight) {
-  int64_t took = now_ns() - flight->since, pace = receive->pace;
-  struct feeder *current = receive->current;
-  if (!current || current == flight->feeder || current->source)
-    return;
-  current->slow = took * 2 < pace ? current->slow + 1 : 0;
-  if (current->slow < SLOW_PROBES)
-    return;
-  current->slow = 0;
-  feeder_block(current, "slow: %.1f ms a chunk, and %.1f from %s", (double)pace / 1e6,
-               (double)took / 1e6, flight->feeder->told.name);
-}
-
-static void chunk_came(struct receive *receive, const struct flight *flight) {
-  struct feeder *feeder = flight->feeder;
-  int64_t now = now_ns();
-  chunk_here(receive, flight->chunk);
-  feeder->told.bytes +=
-      chunk_length(receive->version.length, receive->version.chunk, flight->chunk);
-  feeder->progress_at = now;
-  feeder->failed = 0;
-  feeder->lost = 0;
-  if (flight->probe) {
-    judge(receive, flight);
-    return;
-  }
-  receive->pace += (now - receive->chunk_at - receive->pace) / 8;
-  receive->chunk_at = now;
-}
-
-static void chunk_failed(struct receive *receive, const struct flight *flight, int code) {
-  struct feeder *feeder = flight->feeder;
-  bit_clear(receive->taken, flight->chunk);
-  receive->report->retries++;
-  feeder->told.retries++;
-  if (code == HAUL_ECHECKSUM) {
-    receive->report->corrupt++;
-    feeder->hold = feeder->source ? HAUL_SECOND : 60 * HAUL_SECOND;
-    feeder_block(feeder, "wrong bytes");
-  } else if (code != HAUL_ECANCELED && feeder->open) {
-    feeder_fail(&receive->feeders, feeder, code);
-  }
-}
-
-/* Takes a flight that has ended. Returns an error of this side only. */
-static int land(struct receive *receive, struct flight *flight) {
-  bool right = false;
-  int code = haul_transfer_test(flight->transfer), own = 0;
-  if (code == 1)
-    return 0;
-  if (!code) {
-    note_path(flight);
-    own = check_chunk(receive, flight->chunk, &right);
-    if (!own && !right)
-      code = HAUL_ECHECKSUM;
-  }
-  haul_transfer_release(flight->transfer);
-  flight->transfer = NULL;
-  flight->feeder->flying--;
-  receive->flying--;
-  if (!own && code)
-    chunk_failed(receive, flight, code);
-  else if (!own)
-    chunk_came(receive, flight);
-  return own;
-}
-
-static int land_all(struct receive *receive) {
-  int code = 0;
-  for (size_t i = 0; !code && i < FLIGHTS; i++)
-    if (receive->flights[i].transfer)
-      code = land(receive, &receive->flights[i]);
-  return code;
-}
-
-static void cancel_from(struct receive *receive, const struct feeder *feeder) {
-  for (size_t i = 0; i < FLIGHTS; i++)
-    if (receive->flights[i].transfer && (!feeder || receive->flights[i].feeder == feeder))
-      haul_transfer_cancel(receive->flights[i].transfer);
-}
-
-/* A feeder from which chunks are on their way, and none arrives: others are to send them. */
-static void give_up_late(struct receive *receive) {
-  for (size_t i = 0; i < receive->feeders.count; i++) {
-    struct feeder *feeder = receive->feeders.all[i];
-    if (feeder->flying && is_late(feeder)) {
-      cancel_from(receive, feeder);
-      block_late(feeder);
-      feeder->progress_at = now_ns();
-    }
-  }
-}
-
-/* ---- What the feeders have ---- */
-
-static int64_t poll_interval(const struct receive *receive, const struct feeder *feeder) {
-  int64_t interval = (now_ns() - feeder->progress_at) / 8;
-  if (interval < receive->pace / 2)
-    interval = receive->pace / 2;
-  return interval < POLL_LEAST ? POLL_LEAST : interval > POLL_MOST ? POLL_MOST : interval;
-}
-
-/* Asks the current feeder in time, before all that it is known to have is in flight. Returns when
- * to ask again. */
-static int64_t poll_current(struct receive *receive) {
-  struct feeder *feeder = receive->current;
-  int64_t now = now_ns();
-  for (size_t i = 0; i < receive->feeders.count; i++)
-    if (receive->feeders.all[i]->poll)
-      feeder_polled(&receive->feeders, receive->feeders.all[i]);
-  if (!feeder || !feeder->open)
-    return now + POLL_MOST;
-  if (feeder->source || feeder->poll || feeder->count == receive->chunks)
-    return now + POLL_MOST;
-  int64_t due = feeder->polled ? feeder->polled_at + poll_interval(receive, feeder) : now;
-  if (due > now)
-    return due;
-  if (!feeder->polled || count_wanted(receive, feeder) < receive->window)
-    feeder_poll(&receive->feeders, feeder);
-  return now + POLL_MOST;
-}
-
-/* The feeder that would be used instead of the current one. */
-static struct feeder *alternative(const struct receive *receive) {
-  bool behind = false;
-  for (size_t i = 0; i < receive->feeders.order_count; i++) {
-    struct feeder *feeder = receive->feeders.order[i];
-    if (behind && !is_blocked(feeder))
-      return feeder;
-    behind = behind || feeder == receive->current;
-  }
-  return NULL;
-}
-
-/* Reads a chunk from the alternative now and then, if that has many more chunks than this node. */
-static void probe(struct receive *receive) {
-  struct feeder *feeder = alternative(receive);
-  uint64_t chunk, much = 4 * receive->window;
-  if (now_ns() - receive->probe_at < PROBE_NS || !receive->current || receive->current->source)
-    return;
-  receive->probe_at = now_ns();
-  if (much < receive->chunks / 16)
-    much = receive->chunks / 16;
-  if (!feeder || !open_feeder(receive, feeder))
-    return;
-  if (!feeder->source)
-    feeder_poll(&receive->feeders, feeder); /* for the next time */
-  uint64_t there = feeder->source ? receive->chunks : feeder->count;
-  if ((feeder->source || feeder->polled) && feeder->open && there > receive->got + much &&
-      receive->flying <= receive->window && first_wanted(receive, feeder, &chunk))
-    fly(receive, feeder, chunk, true);
-}
-
 /* ---- The call ---- */
 
 static int check_newer(struct receive *receive) {
@@ -604,22 +227,6 @@ static int check_end(struct receive *receive) {
   return code ? code : check_newer(receive);
 }
 
-static void wait_for_events(struct receive *receive, int64_t wake) {
-  haul_transfer *transfers[FLIGHTS + 1];
-  size_t count = 0;
-  for (size_t i = 0; i < FLIGHTS; i++)
-    if (receive->flights[i].transfer)
-      transfers[count++] = receive->flights[i].transfer;
-  if (receive->current && receive->current->poll)
-    transfers[count++] = receive->current->poll;
-  if (wake > receive->until)
-    wake = receive->until;
-  if (count)
-    haul_transfer_wait_any(transfers, count, wake, NULL);
-  else
-    pause_until(receive->broadcast, wake);
-}
-
 static int run(struct receive *receive) {
   int code = 0;
   while (!code && receive->got < receive->chunks) {
@@ -628,30 +235,16 @@ static int run(struct receive *receive) {
       return code;
     if (!receive->current && !receive->flying)
       receive->connect_at = 0; /* there is nothing else to do */
-    fill_window(receive);
-    probe(receive);
-    int64_t wake = poll_current(receive);
+    flights_start(receive);
+    int64_t wake = poll_feeders(receive);
     tell(receive);
     join_poll(receive->join, receive->until);
-    wait_for_events(receive, wake);
-    code = land_all(receive);
-    give_up_late(receive);
+    flights_wait(receive, wake);
+    code = flights_land(receive);
     if (!code)
       code = receive->got < receive->chunks ? check_end(receive) : 0;
   }
   return code;
-}
-
-/* No chunk may arrive after the end of the call. */
-static void end_flights(struct receive *receive) {
-  haul_deadline until = haul_deadline_in(CONTROL_NS);
-  cancel_from(receive, NULL);
-  for (size_t i = 0; i < FLIGHTS; i++) {
-    haul_transfer *transfer = receive->flights[i].transfer;
-    if (transfer)
-      haul_transfer_wait(transfer, until);
-    haul_transfer_release(transfer);
-  }
 }
 
 /* Keeps what the caller may list. */
@@ -670,7 +263,7 @@ static void keep_feeders(struct receive *receive) {
 
 static void end(struct receive *receive, int code) {
   struct haul_error error = *haul_error_last();
-  end_flights(receive);
+  flights_end(receive);
   tell(receive);
   keep_feeders(receive);
   if (code) {
