@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * Which feeder sends the next chunk: the nearest that has some which are missing here.
  *
- * A feeder that has nothing new is waited for: in a chain that works, everyone has just a little
- * more than the next. It is passed over if its connection fails, if it has far fewer chunks than
- * this node, if it makes no progress for its `patience`, or if a chunk from the next feeder takes
- * less than half the time that one takes here. */
+ * A member before this one in the chain that has nothing new is waited for, also if it has fewer
+ * chunks: as it gains them from its own link, nobody is complete later, while two members that
+ * share a link would delay all that read from them. It is passed over if its connection fails, if
+ * it makes no progress for its `patience`, or if a chunk from the next feeder takes less than half
+ * the time that one takes here. A member behind this one is passed over if it has far fewer chunks,
+ * too. */
 #include "broadcast/receive.h"
 
 #define BEGIN_NS     (1 * HAUL_SECOND) /* how long members may begin later */
@@ -68,6 +70,10 @@ static bool open_feeder(struct receive *receive, struct feeder *feeder) {
   return false;
 }
 
+static bool is_far_behind(const struct receive *receive, const struct feeder *feeder) {
+  return !feeder->source && feeder->count + receive->margin < receive->got;
+}
+
 enum choice { CHOICE_NEXT, CHOICE_WAIT, CHOICE_READ };
 
 static enum choice consider(struct receive *receive, struct feeder *feeder, uint64_t *chunk) {
@@ -79,7 +85,7 @@ static enum choice consider(struct receive *receive, struct feeder *feeder, uint
     return CHOICE_READ;
   if (feeder->source)
     return CHOICE_WAIT; /* all is in flight */
-  if (feeder->count + receive->margin < receive->got)
+  if (is_far_behind(receive, feeder) && !feeder->before)
     return CHOICE_NEXT;
   if (!feeder_is_late(feeder))
     return CHOICE_WAIT;
@@ -103,7 +109,8 @@ struct feeder *choose_feeder(struct receive *receive, uint64_t *chunk) {
 }
 
 static int64_t poll_interval(const struct receive *receive, const struct feeder *feeder) {
-  int64_t interval = (now_ns() - feeder->progress_at) / 8;
+  int64_t interval =
+      is_far_behind(receive, feeder) ? POLL_MOST : (now_ns() - feeder->progress_at) / 8;
   if (interval < receive->pace / 2)
     interval = receive->pace / 2;
   return interval < POLL_LEAST ? POLL_LEAST : interval > POLL_MOST ? POLL_MOST : interval;
@@ -148,6 +155,8 @@ struct feeder *choose_probe(struct receive *receive, uint64_t *chunk) {
   receive->probe_at = now_ns();
   if (much < receive->chunks / 16)
     much = receive->chunks / 16;
+  if (is_far_behind(receive, receive->current))
+    much = 0; /* nothing comes meanwhile */
   if (!feeder || !open_feeder(receive, feeder))
     return NULL;
   if (!feeder->source)
@@ -163,10 +172,11 @@ struct feeder *choose_probe(struct receive *receive, uint64_t *chunk) {
 /* The current feeder is blocked after SLOW_PROBES in a row that took less than half the time of a
  * chunk from it: one alone may just have found an idle moment. */
 void judge_feeder(struct receive *receive, const struct flight *probe) {
-  int64_t took = now_ns() - probe->since, pace = receive->pace;
   struct feeder *current = receive->current;
   if (!current || current == probe->feeder || current->source)
     return;
+  int64_t took = now_ns() - probe->since;
+  int64_t pace = is_far_behind(receive, current) ? current->pace : receive->pace;
   current->slow = took * 2 < pace ? current->slow + 1 : 0;
   if (current->slow < SLOW_PROBES)
     return;

@@ -88,12 +88,13 @@ static uint64_t own_position(const struct join *join) {
   return at;
 }
 
-static int take(struct feeders *feeders, const struct card *card) {
+static int take(struct feeders *feeders, const struct card *card, bool before) {
   if (!card->address[0])
     return 0; /* it serves no one */
   struct feeder *feeder = feeder_find(feeders, card);
   if (!feeder)
     return fail_memory("haul_broadcast_receive");
+  feeder->before = before;
   feeders->order[feeders->order_count++] = feeder;
   return 0;
 }
@@ -111,10 +112,10 @@ int feeders_update(struct feeders *feeders) {
   uint64_t own = own_position(join);
   int code = 0;
   for (uint64_t i = own; !code && i > 0; i--)
-    code = take(feeders, &join->cards[join->order[i - 1]]);
+    code = take(feeders, &join->cards[join->order[i - 1]], true);
   feeders->order[feeders->order_count++] = feeders->all[0];
   for (uint64_t i = own + 1; !code && i < join->order_count; i++)
-    code = take(feeders, &join->cards[join->order[i]]);
+    code = take(feeders, &join->cards[join->order[i]], false);
   feeders->revision = join->revision;
   return code;
 }
@@ -257,10 +258,17 @@ static uint64_t take_bits(struct feeders *feeders, struct feeder *feeder) {
   return count;
 }
 
-bool feeder_polled(struct feeders *feeders, struct feeder *feeder) {
+static void note_gain(struct feeder *feeder, uint64_t chunks) {
+  int64_t now = now_ns(), pace = (now - feeder->gained_at) / (int64_t)chunks;
+  if (feeder->polled)
+    feeder->pace += feeder->pace ? (pace - feeder->pace) / 8 : pace;
+  feeder->progress_at = feeder->gained_at = now;
+}
+
+void feeder_polled(struct feeders *feeders, struct feeder *feeder) {
   int code = feeder->poll ? haul_transfer_test(feeder->poll) : 1;
   if (code == 1)
-    return false;
+    return;
   haul_transfer_release(feeder->poll);
   feeder->poll = NULL;
   const struct have *have = haul_region_address(feeder->copy);
@@ -268,13 +276,11 @@ bool feeder_polled(struct feeders *feeders, struct feeder *feeder) {
     code = HAUL_EPROTO;
   if (code) {
     feeder_fail(feeders, feeder, code);
-    return false;
+    return;
   }
   uint64_t count = take_bits(feeders, feeder);
-  bool more = count > feeder->count || !feeder->polled;
   if (count > feeder->count)
-    feeder->progress_at = now_ns();
+    note_gain(feeder, count - feeder->count);
   feeder->count = count;
   feeder->polled = true;
-  return more;
 }

@@ -8,6 +8,7 @@
 struct feeder {
   struct card card; /* of the source: all zero */
   bool source, open, polled;
+  bool before; /* this node in the chain, as the list was read last */
   haul_peer *peer;
   haul_remote *data, *have;
   haul_region *copy;   /* where `poll` reads its NAME.V.have to */
@@ -17,11 +18,12 @@ struct feeder {
   unsigned slow;       /* probes in a row that were faster elsewhere */
   unsigned flying;     /* chunks in flight from it */
   int64_t polled_at, progress_at;
-  int64_t patience;      /* it may be without progress so long */
-  int64_t blocked_until; /* it is not used before */
-  int64_t hold;          /* the next block lasts so long */
-  unsigned lost;         /* connections in a row that failed, or were not made in 1 s */
-  int failed;            /* code of the last failure, 0 after a success */
+  int64_t gained_at, pace; /* pace: mean time between two chunks that it gained, 0: unknown */
+  int64_t patience;        /* it may be without progress so long */
+  int64_t blocked_until;   /* it is not used before */
+  int64_t hold;            /* the next block lasts so long */
+  unsigned lost;           /* connections in a row that failed, or were not made in 1 s */
+  int failed;              /* code of the last failure, 0 after a success */
   struct haul_broadcast_feeder told;
 };
 
@@ -52,8 +54,8 @@ int feeders_update(struct feeders *feeders);
 int feeder_connect(struct feeders *feeders, struct feeder *feeder);
 /* Starts to read which chunks it has, unless that is under way. */
 void feeder_poll(struct feeders *feeders, struct feeder *feeder);
-/* Looks whether that has ended. Returns true if it has chunks that it had not before. */
-bool feeder_polled(struct feeders *feeders, struct feeder *feeder);
+/* Takes the response, if it is there. */
+void feeder_polled(struct feeders *feeders, struct feeder *feeder);
 /* It is not used for a time that doubles. `reason` is for the report. */
 void feeder_block(struct feeder *feeder, const char *reason, ...)
     __attribute__((format(printf, 2, 3)));

@@ -201,10 +201,12 @@ static int check_newer(struct receive *receive) {
               "version %" PRIu64 " follows %" PRIu64, head.version, receive->version.number);
 }
 
-/* No chunk has come for a while, and the source does not have the version any more. */
+/* No chunk has come for a while, nor to a feeder that is waited for, and the source does not have
+ * the version any more. */
 static bool is_nowhere(const struct receive *receive) {
   int failed = receive->feeders.all[0]->failed;
-  return (failed == HAUL_ENAME || failed == HAUL_ESTALE) && !receive->flying &&
+  bool gains = receive->current && now_ns() - receive->current->gained_at < LOST_NS;
+  return (failed == HAUL_ENAME || failed == HAUL_ESTALE) && !receive->flying && !gains &&
          now_ns() - receive->chunk_at > LOST_NS;
 }
 

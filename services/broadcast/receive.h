@@ -28,7 +28,7 @@ struct receive {
 
   struct held *held;
   uint64_t chunks, got, window;
-  uint64_t margin; /* a feeder that is behind by less catches up: it is waited for */
+  uint64_t margin; /* a feeder that lacks more chunks than this is far behind */
   const uint64_t *sums;
   uint64_t *have_bits, *taken; /* taken: here, or in flight */
   struct feeders feeders;

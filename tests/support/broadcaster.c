@@ -107,6 +107,13 @@ static int join(const struct task *task) {
                              &mine.broadcast);
 }
 
+static int next(const struct task *task, struct received *received) {
+  int code =
+      haul_broadcast_next(mine.broadcast, task->number, haul_deadline_in(BOUND), &mine.version);
+  received->version = mine.version;
+  return code;
+}
+
 static int receive_version(const struct task *task, struct received *received) {
   received->version = mine.version;
   received->report = (struct haul_broadcast_report)HAUL_BROADCAST_REPORT_INIT;
@@ -154,8 +161,7 @@ static int execute(const struct task *task, struct response *response) {
   case JOIN:
     return join(task);
   case NEXT:
-    return haul_broadcast_next(mine.broadcast, task->number, haul_deadline_in(BOUND),
-                               &mine.version);
+    return next(task, &response->received);
   case RECEIVE:
     return receive_version(task, &response->received);
   case HAS:
@@ -248,7 +254,9 @@ int receiver_join(struct broadcaster *one, const char *source, const char *name)
 }
 
 int receiver_next(struct broadcaster *one, uint64_t after) {
-  return call(one, &(struct task){.kind = NEXT, .number = after}).code;
+  struct response response = call(one, &(struct task){.kind = NEXT, .number = after});
+  one->version = response.received.version.number;
+  return response.code;
 }
 
 void receive_begin(struct broadcaster *one, unsigned slot, unsigned flags) {

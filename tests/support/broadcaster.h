@@ -17,6 +17,7 @@ struct broadcaster {
   pid_t pid;
   int socket;
   char address[160]; /* of its node */
+  uint64_t version;  /* that receiver_next found */
 };
 
 struct setup {
