@@ -34,7 +34,8 @@ struct haul_broadcast_options {
                        to 4 MiB, so that a chain of a hundred is filled in a tenth of the time */
   const char *address; /* receiver: where other members reach this node; NULL: the first address
                           that it listens on. A node that does not listen passes nothing on */
-  const char *member;  /* receiver: its name in lists, 1 to 63 bytes; NULL: HOST:PID */
+  const char *member;  /* receiver: its name in lists, 1 to 63 bytes; NULL: HOST:PID. It replaces an
+                          earlier receiver of that name on its host */
   unsigned in_flight;  /* receiver: chunks that are read at a time, at most 64; 0: 4 MiB, 4 to 16 */
   /* Receiver: called by haul_broadcast_receive, unless NULL, some ten times a second with the bytes
    * that are there. A result other than 0 ends that call with HAUL_ECANCELED. */

@@ -140,12 +140,18 @@ static int raise_used(struct join *join, uint64_t used, haul_deadline until) {
   return code;
 }
 
+/* Only at first a card with its name on its host: two members of one name would remove each other
+ * forever. */
 static bool is_own(const struct join *join, const struct card *card) {
-  return card_is_valid(card) && join->address[0] && strcmp(card->address, join->address) == 0;
+  if (!card_is_valid(card))
+    return false;
+  if (join->address[0] && strcmp(card->address, join->address) == 0)
+    return true;
+  return !join->listed && card->host == join->host && strcmp(card->name, join->name) == 0;
 }
 
-/* A process that was restarted finds the card of the one before, with its address. A card of this
- * one is invalid if another took its place while it was written. */
+/* A process that was restarted finds the card of the one before, with its address, or its name. A
+ * card of this one is invalid if another took its place while it was written. */
 static int remove_own_remains(struct join *join, haul_deadline until) {
   bool swapped;
   int code = 0;
@@ -213,7 +219,7 @@ static int enter(struct join *join, haul_deadline until) {
   exchange->progress = join->progress;
   code = put(join, progress_offset(join->capacity, join->place), LOCAL(progress),
              sizeof(struct progress), until);
-  exchange->card = (struct card){.owner = join->id, .host = host_number()};
+  exchange->card = (struct card){.owner = join->id, .host = join->host};
   memcpy(exchange->card.name, join->name, sizeof join->name);
   memcpy(exchange->card.address, join->address, sizeof join->address);
   exchange->card.hash = card_hash(&exchange->card);
@@ -227,6 +233,7 @@ static int enter(struct join *join, haul_deadline until) {
   if (!code)
     code = read_cards(join, until);
   join->entered = code == 0;
+  join->listed |= join->entered;
   return code;
 }
 
@@ -445,6 +452,7 @@ static int check_arguments(haul_node *node, const char *address, const char *nam
 static int join_open(struct join *join, const struct haul_broadcast_options *options) {
   struct haul_place host = {HAUL_HOST, 0};
   int code = own_address(join, options->address);
+  join->host = host_number();
   if (!code)
     code = own_name(join, options->member);
   if (!code)

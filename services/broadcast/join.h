@@ -28,7 +28,9 @@ struct join {
   haul_peer *peer; /* NULL: not connected */
   haul_remote *head, *board;
   uint64_t capacity, id, place, generation, source_host;
+  uint64_t host;      /* as in a card */
   bool entered;       /* the board has our card at `place` */
+  bool listed;        /* it had it before */
   bool renewed;       /* the connection is new: so may be the board, whatever its generation is */
   int64_t retry_at;   /* no attempt to connect before */
   int64_t retry_wait; /* doubles with each failure */
