@@ -82,7 +82,7 @@ static enum choice consider(struct receive *receive, struct feeder *feeder, uint
   if (!feeder->source && !feeder->polled)
     return CHOICE_WAIT; /* until its patience ends the first poll */
   if (first_wanted(receive, feeder, chunk))
-    return CHOICE_READ;
+    return feeder->flying < feeder->allowed ? CHOICE_READ : CHOICE_WAIT;
   if (feeder->source)
     return CHOICE_WAIT; /* all is in flight */
   if (is_far_behind(receive, feeder) && !feeder->before)

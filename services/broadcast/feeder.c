@@ -11,6 +11,9 @@
 #define HOLD_NS     (250 * HAUL_MILLISECOND)
 #define HOLD_MOST   (16 * HAUL_SECOND)
 
+#define FLYING_LEAST 2u
+#define QUEUE_NS     (20 * HAUL_MILLISECOND) /* so long chunks may queue in any case */
+
 /* ---- The list ---- */
 
 static void close_remotes(struct feeder *feeder, haul_deadline until) {
@@ -225,8 +228,18 @@ int feeder_connect(struct feeders *feeders, struct feeder *feeder) {
     return code;
   }
   feeder->open = true;
+  feeder->allowed = FLYING_LEAST;
   feeder->progress_at = now_ns();
   return 0;
+}
+
+void feeder_landed(struct feeder *feeder, int64_t took) {
+  if (!feeder->best || took < feeder->best)
+    feeder->best = took;
+  if (took < 2 * feeder->best || took < QUEUE_NS)
+    feeder->allowed += feeder->allowed < IN_FLIGHT_MOST;
+  else
+    feeder->allowed -= feeder->allowed > FLYING_LEAST;
 }
 
 void feeder_poll(struct feeders *feeders, struct feeder *feeder) {

@@ -17,6 +17,8 @@ struct feeder {
   uint64_t count;      /* of these bits */
   unsigned slow;       /* probes in a row that were faster elsewhere */
   unsigned flying;     /* chunks in flight from it */
+  unsigned allowed;    /* of these, at most: see feeder_landed */
+  int64_t best;        /* least time that a chunk took, 0: unknown */
   int64_t polled_at, progress_at;
   int64_t gained_at, pace; /* pace: mean time between two chunks that it gained, 0: unknown */
   int64_t patience;        /* it may be without progress so long */
@@ -56,6 +58,9 @@ int feeder_connect(struct feeders *feeders, struct feeder *feeder);
 void feeder_poll(struct feeders *feeders, struct feeder *feeder);
 /* Takes the response, if it is there. */
 void feeder_polled(struct feeders *feeders, struct feeder *feeder);
+/* A chunk came from it in so many nanoseconds. More are allowed in flight as long as none has to
+ * queue: chunks that share a link arrive late, and all together. */
+void feeder_landed(struct feeder *feeder, int64_t took);
 /* It is not used for a time that doubles. `reason` is for the report. */
 void feeder_block(struct feeder *feeder, const char *reason, ...)
     __attribute__((format(printf, 2, 3)));

@@ -82,6 +82,7 @@ static void chunk_came(struct receive *receive, const struct flight *flight) {
   feeder->progress_at = now;
   feeder->failed = 0;
   feeder->lost = 0;
+  feeder_landed(feeder, now - flight->since);
   if (flight->probe) {
     judge_feeder(receive, flight);
     return;
