@@ -50,10 +50,17 @@ static int swap(struct join *join, uint64_t offset, uint64_t expected, uint64_t 
   return code;
 }
 
-static int board_changed(struct join *join, haul_deadline until) {
+static int board_changed(struct join *join, uint64_t place, haul_deadline until) {
   struct haul_transfer_options options = control(until);
-  return haul_fetch_add(join->exchange, LOCAL(word), join->board,
-                        offsetof(struct board, generation), 1, &options, NULL);
+  uint64_t *word = &exchange_of(join)->word;
+  int code = haul_fetch_add(join->exchange, LOCAL(word), join->board,
+                            offsetof(struct board, generation), 1, &options, NULL);
+  if (code)
+    return code;
+  uint64_t generation = *word + 1;
+  *word = change_word(generation, place);
+  return put(join, offsetof(struct board, changes[generation % CHANGES_KEPT]), LOCAL(word),
+             sizeof *word, until);
 }
 
 int join_head(struct join *join, haul_deadline until, struct head *head) {
@@ -95,7 +102,51 @@ static void take_cards(struct join *join, struct card *cards, uint32_t *order, u
   join->revision++;
 }
 
-/* Reads all cards in use. */
+static int get_cards(struct join *join, struct card *cards, uint64_t from, uint64_t to,
+                     haul_deadline until) {
+  int code = 0;
+  for (uint64_t at = from; !code && at < to; at += CARDS_BATCH) {
+    uint64_t count = to - at < CARDS_BATCH ? to - at : CARDS_BATCH;
+    code = get(join, join->board, card_offset(at), LOCAL(cards), count * sizeof *cards, until);
+    if (!code)
+      memcpy(&cards[at], exchange_of(join)->cards, count * sizeof *cards);
+  }
+  return code;
+}
+
+/* The change that was made `back` changes before the last one. */
+static uint64_t change_of(const struct board *board, uint64_t back) {
+  return board->changes[(board->generation - back) % CHANGES_KEPT];
+}
+
+/* Whether the board names each change since the list was read. */
+static bool knows_changes(const struct join *join, const struct board *board, uint64_t used) {
+  uint64_t count = board->generation - join->generation;
+  if (join->renewed || !join->cards || count > CHANGES_KEPT)
+    return false;
+  for (uint64_t i = 0; i < count; i++) {
+    uint64_t word = change_of(board, i), place = (uint32_t)word;
+    if (word != change_word(board->generation - i, place) || place >= used)
+      return false;
+  }
+  return true;
+}
+
+/* Reads the cards that changed, or all: they are many bytes for the source's link. */
+static int get_changed(struct join *join, const struct board *board, struct card *cards,
+                       uint64_t used, haul_deadline until) {
+  int code = 0;
+  if (!knows_changes(join, board, used))
+    return get_cards(join, cards, 0, used, until);
+  memcpy(cards, join->cards, (join->card_count < used ? join->card_count : used) * sizeof *cards);
+  for (uint64_t i = 0; !code && i < board->generation - join->generation; i++) {
+    uint64_t place = (uint32_t)change_of(board, i);
+    code = get_cards(join, cards, place, place + 1, until);
+  }
+  return code;
+}
+
+/* Brings the list up to date. */
 static int read_cards(struct join *join, haul_deadline until) {
   int code = read_board(join, until);
   if (code)
@@ -104,25 +155,16 @@ static int read_cards(struct join *join, haul_deadline until) {
   uint64_t used = board.used < board.capacity ? board.used : board.capacity;
   struct card *cards = calloc(used ? used : 1, sizeof *cards);
   uint32_t *order = calloc(used ? used : 1, sizeof *order);
-  if (!cards || !order) {
-    free(cards);
-    free(order);
-    return fail_memory(JOIN);
-  }
-  join->capacity = board.capacity;
-  for (uint64_t at = 0; !code && at < used; at += CARDS_BATCH) {
-    uint64_t count = used - at < CARDS_BATCH ? used - at : CARDS_BATCH;
-    code = get(join, join->board, card_offset(at), LOCAL(cards), count * sizeof *cards, until);
-    if (!code)
-      memcpy(&cards[at], exchange_of(join)->cards, count * sizeof *cards);
-  }
+  code = cards && order ? get_changed(join, &board, cards, used, until) : fail_memory(JOIN);
   if (code) {
     free(cards);
     free(order);
     return code;
   }
   take_cards(join, cards, order, used);
+  join->capacity = board.capacity;
   join->generation = board.generation;
+  join->renewed = false;
   return 0;
 }
 
@@ -157,8 +199,11 @@ static int remove_own_remains(struct join *join, haul_deadline until) {
   int code = 0;
   for (uint64_t i = 0; !code && i < join->card_count; i++) {
     const struct card *card = &join->cards[i];
-    if (is_own(join, card) || card->owner == join->id)
-      code = swap(join, card_offset(i), card->owner, 0, until, &swapped);
+    if (!is_own(join, card) && card->owner != join->id)
+      continue;
+    code = swap(join, card_offset(i), card->owner, 0, until, &swapped);
+    if (!code && swapped)
+      code = board_changed(join, i, until);
   }
   return code;
 }
@@ -206,11 +251,10 @@ static int claim_place(struct join *join, haul_deadline until) {
               "all %" PRIu64 " places of the broadcast are taken", join->capacity);
 }
 
+/* The list was read just before. */
 static int enter(struct join *join, haul_deadline until) {
   struct exchange *exchange = exchange_of(join);
-  int code = read_cards(join, until);
-  if (!code)
-    code = remove_own_remains(join, until);
+  int code = remove_own_remains(join, until);
   if (!code)
     code = claim_place(join, until);
   if (code)
@@ -229,7 +273,7 @@ static int enter(struct join *join, haul_deadline until) {
   if (!code)
     code = raise_used(join, join->place + 1, until);
   if (!code)
-    code = board_changed(join, until);
+    code = board_changed(join, join->place, until);
   if (!code)
     code = read_cards(join, until);
   join->entered = code == 0;
@@ -251,8 +295,6 @@ int join_refresh(struct join *join, haul_deadline until) {
   code = read_cards(join, until);
   if (!code && !is_entered(join))
     code = enter(join, until);
-  if (!code)
-    join->renewed = false;
   return code;
 }
 
@@ -262,7 +304,7 @@ void join_remove(struct join *join, const struct card *card, haul_deadline until
   for (uint64_t i = 0; join->peer && i < join->card_count; i++)
     if (join->cards[i].owner == card->owner && card->owner != join->id)
       if (!swap(join, card_offset(i), card->owner, 0, until, &swapped) && swapped)
-        board_changed(join, until);
+        board_changed(join, i, until);
 }
 
 /* ---- The connection ---- */
@@ -506,7 +548,7 @@ static void leave(struct join *join) {
   join->progress.state = HAUL_BROADCAST_LEFT;
   join_report(join, until);
   if (!swap(join, card_offset(join->place), join->id, 0, until, &swapped) && swapped)
-    board_changed(join, until);
+    board_changed(join, join->place, until);
 }
 
 void join_close(struct join *join) {

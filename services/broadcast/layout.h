@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define HEAD_MAGIC  UINT64_C(0x6861756c68656164)
-#define BOARD_MAGIC UINT64_C(0x6861756c626f6172)
+#define BOARD_MAGIC UINT64_C(0x6861756c6c697374)
 #define HAVE_MAGIC  UINT64_C(0x6861756c68617665)
 
 #define CHUNK_LEAST  (UINT64_C(4) << 10)
@@ -16,6 +16,7 @@
 #define CHUNKS_MOST  (UINT64_C(1) << 20)
 #define MEMBERS_MOST 65536u
 #define NAME_MOST    200
+#define CHANGES_KEPT 16u
 
 /* NAME.head, read-only: the latest version. It is changed in place: `hash` tells a torn copy. */
 struct head {
@@ -32,9 +33,16 @@ struct head {
 struct board {
   uint64_t magic;
   uint64_t capacity;   /* places */
-  uint64_t generation; /* changes after each change of a card */
+  uint64_t generation; /* grows by one after each change of a card */
   uint64_t used;       /* no card from this place on */
+  /* For generation g at g modulo their number: its low 32 bits, then the place. Written after the
+   * generation, so that another number is there for a moment. */
+  uint64_t changes[CHANGES_KEPT];
 };
+
+static inline uint64_t change_word(uint64_t generation, uint64_t place) {
+  return generation << 32 | place;
+}
 
 /* A receiver. */
 struct card {

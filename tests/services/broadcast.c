@@ -4,6 +4,7 @@
  * with another. */
 #include "support/check.h"
 
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stddef.h>
@@ -210,6 +211,50 @@ static void a_member_comes_back(void **state) {
   end_all();
 }
 
+/* Waits until a member passes on the version that receiver_next found. */
+static void await_served(const struct broadcaster *one) {
+  struct haul_node_config config = patient_config();
+  haul_node *node;
+  haul_peer *peer;
+  haul_remote *remote;
+  char name[64];
+  int code = HAUL_ENAME;
+  snprintf(name, sizeof name, "weights.%" PRIu64 ".have", one->version);
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_peer_connect(node, one->address, haul_deadline_in(20 * S), &peer));
+  for (int i = 0; i < 2000 && code == HAUL_ENAME; i++) {
+    code = haul_peer_lookup(peer, name, haul_deadline_in(20 * S), &remote);
+    if (code == HAUL_ENAME)
+      usleep(10 * 1000);
+  }
+  assert_int_equal(code, 0);
+  haul_remote_release(remote);
+  haul_peer_close(peer);
+  haul_node_close(node);
+}
+
+/* `second` has half of the new version already, `first` begins with nothing: another link would be
+ * shared. */
+static void a_member_that_is_ahead_waits(void **state) {
+  (void)state;
+  struct received received;
+  source_start(&slow_tcp);
+  join(&first, &tcp, "first");
+  join(&second, &tcp, "second");
+  assert_int_equal(source_publish(&source, 0, 4 * MIB, 3, 0), 0);
+  whole(&second, 4 * MIB, 3);
+  assert_int_equal(source_publish(&source, 1, 4 * MIB, 3, 2 * MIB), 0);
+  assert_int_equal(receiver_next(&first, 0), 0);
+  receive_begin(&first, 0, 0);
+  await_served(&first);
+  assert_int_equal(receiver_next(&second, 0), 0);
+  assert_int_equal(receive(&second, 0, HAUL_BROADCAST_KEEP, &received), 0);
+  assert_int_equal(received.report.kept, 2 * MIB);
+  assert_true(bytes_from(&received, "first") > bytes_from(&received, NULL)); /* a few are probes */
+  assert_int_equal(receive_end(&first, &received), 0);
+  end_all();
+}
+
 static void members_go_on_without_the_source(void **state) {
   (void)state;
   struct received received;
@@ -291,6 +336,52 @@ static void a_version_that_nobody_has_is_stale(void **state) {
   assert_non_null(strstr(received.text, "neither the source nor a"));
   broadcaster_end(&first);
   broadcaster_end(&source);
+}
+
+static int cancel_call(void *user, uint64_t bytes) {
+  (void)bytes;
+  return ++*(int *)user;
+}
+
+/* Not once all chunks are checked. */
+static void a_check_of_kept_chunks_is_cancelled(void **state) {
+  (void)state;
+  haul_node *nodes[2];
+  haul_broadcast *broadcast, *member;
+  haul_region *regions[2];
+  struct haul_broadcast_version version;
+  struct haul_broadcast_report report = HAUL_BROADCAST_REPORT_INIT;
+  struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
+  struct haul_node_config config = patient_config();
+  struct haul_place host = {HAUL_HOST, 0};
+  char address[160];
+  int calls = 0;
+  for (int i = 0; i < 2; i++) {
+    assert_works(haul_node_open(&config, &nodes[i]));
+    assert_works(haul_region_alloc(nodes[i], host, MIB, 0, &regions[i]));
+    memset(haul_region_address(regions[i]), 7, MIB);
+  }
+  assert_works(haul_node_listen(nodes[0], "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(nodes[0], 0, address, sizeof address));
+  options.chunk = 4096;
+  assert_works(haul_broadcast_open(nodes[0], "kept", &options, &broadcast));
+  assert_works(haul_broadcast_publish(broadcast, regions[0], haul_deadline_in(20 * S), NULL));
+  options.progress = cancel_call;
+  options.user = &calls;
+  assert_works(
+      haul_broadcast_join(nodes[1], address, "kept", &options, haul_deadline_in(20 * S), &member));
+  assert_works(haul_broadcast_next(member, 0, haul_deadline_in(20 * S), &version));
+  assert_fails(HAUL_ECANCELED,
+               haul_broadcast_receive(member, &version, regions[1], HAUL_BROADCAST_KEEP,
+                                      haul_deadline_in(20 * S), &report));
+  assert_int_equal(calls, 1);
+  assert_int_equal(report.kept, 4096);
+  haul_broadcast_close(member);
+  haul_broadcast_close(broadcast);
+  for (int i = 0; i < 2; i++) {
+    haul_region_release(regions[i]);
+    haul_node_close(nodes[i]);
+  }
 }
 
 /* ---- Lists ---- */
@@ -546,6 +637,46 @@ static void a_restarted_source_is_entered_again(void **state) {
   writer_close(&writer);
 }
 
+/* Killed and started again on another port: its old card is in nobody's way. A member of the same
+ * name on another host stays, and one that lives enters again. */
+static void a_restarted_member_replaces_its_card(void **state) {
+  (void)state;
+  struct board_writer writer;
+  struct haul_node_config config = patient_config();
+  struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
+  struct haul_broadcast_member list[4];
+  struct haul_broadcast_version version;
+  struct card cards[2] = {card_of(1, host_number()), card_of(2, host_number() + 1)};
+  size_t count = COUNT(list);
+  haul_node *nodes[2];
+  haul_broadcast *members[2];
+  options.member = "name";
+  writer_open(&writer, "tcp://127.0.0.1:0", 8);
+  write_cards(&writer, cards, COUNT(cards));
+  for (int i = 0; i < 2; i++) {
+    assert_works(haul_node_open(&config, &nodes[i]));
+    assert_works(haul_node_listen(nodes[i], "tcp://127.0.0.1:0"));
+    assert_works(haul_broadcast_join(nodes[i], writer.address, "x", &options,
+                                     haul_deadline_in(20 * S), &members[i]));
+    assert_works(haul_broadcast_members(writer.broadcast, list, &count));
+    assert_int_equal(count, 2);
+    count = COUNT(list);
+  }
+  assert_works(haul_broadcast_publish(writer.broadcast, NULL, haul_deadline_in(20 * S), NULL));
+  for (int i = 0; i < 200 && count != 3; i++) {
+    assert_fails(HAUL_ETIMEDOUT,
+                 haul_broadcast_next(members[0], UINT64_MAX, haul_deadline_in(S / 10), &version));
+    count = COUNT(list);
+    assert_works(haul_broadcast_members(writer.broadcast, list, &count));
+  }
+  assert_int_equal(count, 3);
+  for (int i = 0; i < 2; i++) {
+    haul_broadcast_close(members[i]);
+    haul_node_close(nodes[i]);
+  }
+  writer_close(&writer);
+}
+
 /* ---- Hostile sources and members ---- */
 
 static haul_region *show(haul_node *node, const char *name, const void *bytes, size_t length,
@@ -630,16 +761,19 @@ int main(int count, char **arguments) {
       cmocka_unit_test(a_member_that_hangs_is_passed_over),
       cmocka_unit_test(a_slow_member_is_passed_over),
       cmocka_unit_test(a_member_comes_back),
+      cmocka_unit_test(a_member_that_is_ahead_waits),
       cmocka_unit_test(members_go_on_without_the_source),
       cmocka_unit_test(right_chunks_are_kept),
       cmocka_unit_test(versions_never_mix),
       cmocka_unit_test(a_newer_version_ends_the_older),
       cmocka_unit_test(a_version_that_nobody_has_is_stale),
+      cmocka_unit_test(a_check_of_kept_chunks_is_cancelled),
       cmocka_unit_test(the_source_lists_its_receivers),
       cmocka_unit_test(wrong_arguments),
       cmocka_unit_test(members_that_hang_stall_no_one),
       cmocka_unit_test(places_without_a_card_are_taken),
       cmocka_unit_test(a_restarted_source_is_entered_again),
+      cmocka_unit_test(a_restarted_member_replaces_its_card),
       cmocka_unit_test(hostile_sources_are_refused),
       cmocka_unit_test(cards_are_checked_and_ordered),
   };
