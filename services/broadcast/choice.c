@@ -2,7 +2,7 @@
  * Which feeder sends the next chunk: the nearest that has some which are missing here.
  *
  * A member before this one in the chain that has nothing new is waited for, also if it has fewer
- * chunks: as it gains them from its own link, nobody is complete later, while two members that
+ * chunks: as it gains them from its own link, no member is complete later, while two members that
  * share a link would delay all that read from them. It is passed over if its connection fails, if
  * it makes no progress for its `patience`, or if a chunk from the next feeder takes less than half
  * the time that one takes here. A member behind this one is passed over if it has far fewer chunks,

@@ -637,7 +637,7 @@ static void a_restarted_source_is_entered_again(void **state) {
   writer_close(&writer);
 }
 
-/* Killed and started again on another port: its old card is in nobody's way. A member of the same
+/* Killed and started again on another port: its old card goes. A member of the same
  * name on another host stays, and one that lives enters again. */
 static void a_restarted_member_replaces_its_card(void **state) {
   (void)state;

@@ -91,7 +91,7 @@ for ((i = 5; i <= count + 1; i += 20)); do
   killed=$((killed + 1))
 done
 end_push "$count"
-kept=$(cat "$work"/pull5 | sed -n 's/.*"kept": \([0-9]*\).*/\1/p')
+kept=$(sed -n 's/.*"kept": \([0-9]*\).*/\1/p' "$work/pull5")
 echo "        $(seconds "$micros"), $killed killed and started again: $(awk -v a="$alone" -v b="$micros" 'BEGIN { printf "%.2f", b / a }') times 1 to 1; the first kept $kept bytes"
 passed_over
 
