@@ -354,6 +354,40 @@ class FileReport(NamedTuple):
     reason: str  # why not all bytes were direct, or ""
 
 
+class Item(NamedTuple):
+    """The result of one key of a call of haul.cache.Cache."""
+
+    key: str | bytes  # as it was given
+    length: int  # of the block, in bytes; 0 if unknown
+    member: int | None  # the number of the store that has it
+    replicas: int  # put: the number of stores that have it
+    error: Error | None  # why the key failed
+
+
+class Block(NamedTuple):
+    """A block that a store of a cache has."""
+
+    key: bytes
+    length: int
+    checksum: int  # XXH3, 64 bits
+    version: int  # increases with each put; about nanoseconds since 1970
+    priority: int  # -1, 0 or 1
+
+
+class Stats(NamedTuple):
+    """What a store of a cache has and has done."""
+
+    capacity: int  # in bytes, like the next two
+    used: int
+    pinned: int
+    blocks: int
+    room: int  # entries of the index
+    restored: int  # blocks found in the file at the start
+    dropped: int  # of these, damaged ones
+    puts: int
+    evictions: int
+
+
 class Device(NamedTuple):
     """A device or host memory, as a place of regions."""
 

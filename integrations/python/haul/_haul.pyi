@@ -8,11 +8,13 @@ from typing import Any, Protocol, SupportsIndex, final, type_check_only
 from typing_extensions import Buffer, Self
 
 from ._data import (
+    Block,
     Check,
     Device,
     Entry,
     Event,
     FileReport,
+    Item,
     Layout,
     Message,
     Path,
@@ -20,8 +22,10 @@ from ._data import (
     Published,
     Report,
     Rights,
+    Stats,
 )
 
+CACHE_KEY_MAX: int
 MESSAGE_MAX: int
 TENSOR_TAG: int
 
@@ -347,3 +351,61 @@ class World(_Object):
     @property
     def node(self) -> Node: ...
     def peer(self, rank: int, *, timeout: float | None = None) -> Peer: ...
+
+_Key = str | Buffer
+
+@final
+class Cache(_Object):
+    def __new__(
+        cls,
+        node: Node,
+        members: Iterable[str] | None = None,
+        *,
+        directory: str | None = None,
+        replicas: int = 1,
+        connect_timeout: float | None = None,
+        only: str | None = None,
+        timeout: float | None = None,
+    ) -> Self: ...
+    @property
+    def members(self) -> builtins.list[str]: ...
+    @property
+    def node(self) -> Node: ...
+    def attach(self, region: Region) -> None: ...
+    def detach(self, region: Region) -> None: ...
+    def put(
+        self,
+        region: Region | Tensor,
+        blocks: Iterable[tuple[_Key, int, int]],
+        *,
+        if_absent: bool = False,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> builtins.list[Item]: ...
+    def get(
+        self,
+        region: Region | Tensor,
+        blocks: Iterable[tuple[_Key, int, int]],
+        *,
+        timeout: float | None = None,
+    ) -> builtins.list[Item]: ...
+    def exists(
+        self, keys: Iterable[_Key], *, timeout: float | None = None
+    ) -> builtins.list[Item]: ...
+    def remove(
+        self, keys: Iterable[_Key], *, timeout: float | None = None
+    ) -> builtins.list[Item]: ...
+    def pin(
+        self, keys: Iterable[_Key], seconds: int, *, timeout: float | None = None
+    ) -> builtins.list[Item]: ...
+    def list(self, member: int, *, timeout: float | None = None) -> builtins.list[Block]: ...
+    def stat(self, member: int, *, timeout: float | None = None) -> Stats: ...
+
+@final
+class Store(_Object):
+    def __new__(
+        cls, node: Node, path: str | PathLike[str], capacity: int = 0, *, blocks: int = 0
+    ) -> Self: ...
+    @property
+    def node(self) -> Node: ...
+    def stat(self) -> Stats: ...

@@ -33,7 +33,8 @@
 
 /* Created once, with the module, and never freed. */
 struct haulpy {
-  PyTypeObject *node, *region, *tensor, *peer, *remote, *transfer, *directory, *world, *file;
+  PyTypeObject *node, *region, *tensor, *peer, *remote, *transfer, *directory, *world, *file,
+      *cache, *store;
   PyObject *data; /* the module haul._data: plain classes of results */
 };
 extern struct haulpy haulpy;
@@ -44,6 +45,9 @@ PyObject *data_make(const char *name, PyObject *values);
 /* Appends `item`, which it takes; clears *list with the error set if that fails or `item` is NULL.
  */
 bool list_append(PyObject **list, PyObject *item);
+
+/* An exception, to be returned as a value. */
+PyObject *error_object(const struct haul_error *error);
 
 /* Set the exception and return NULL. raise_last() uses the calling thread's last failure. */
 PyObject *raise_last(void);
@@ -88,6 +92,7 @@ struct object {
   pid_t releasing;   /* the process with a thread in `release`, or 0: a fork loses that thread */
   unsigned exports;  /* buffers and tensors of its memory in use */
   bool closed;       /* calls fail from now on; the last user or export releases the handle */
+  bool holds_node;   /* one of the node's exports, until the handle is released */
   struct node *node; /* a reference; NULL in a node and a file */
 };
 
@@ -115,6 +120,10 @@ void object_close(struct object *object);
 /* Counts an export of the object and of its node. The caller has entered the object. */
 void object_begin_export(struct object *object);
 void object_end_export(struct object *object);
+
+/* For what the library wants to be released before its node: until then the node's close() raises
+ * BufferError. */
+void object_hold_node(struct object *object);
 
 /* For tp_dealloc, before it frees the type's own fields. */
 void object_free(PyObject *self);
@@ -411,6 +420,11 @@ PyObject *report_paths(const struct haul_path *paths, size_t count);
 PyTypeObject *directory_type(void);
 PyTypeObject *world_type(void);
 PyTypeObject *file_type(void);
+PyTypeObject *cache_type(void);
+PyTypeObject *store_type(void);
+
+struct haul_cache_stats;
+PyObject *cache_stats_object(const struct haul_cache_stats *stats);
 
 /* Methods of Node. */
 PyObject *node_wrap_file(PyObject *self, PyObject *args, PyObject *keywords);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The module haul._haul: its types, errors, text and places. */
+#include <haul/cache.h>
 #include <string.h>
 
 #include "haulpy.h"
@@ -53,10 +54,14 @@ PyObject *rights_of(unsigned rights) {
   return data_make("Rights", Py_BuildValue("(I)", rights));
 }
 
+PyObject *error_object(const struct haul_error *error) {
+  return PyObject_CallMethod(haulpy.data, "error_of", "iiO&O&O&O&", error->code, error->system,
+                             TEXT(error->call), TEXT(error->object), TEXT(error->text),
+                             TEXT(error->hint));
+}
+
 PyObject *raise_error(const struct haul_error *error) {
-  PyObject *exception = PyObject_CallMethod(haulpy.data, "error_of", "iiO&O&O&O&", error->code,
-                                            error->system, TEXT(error->call), TEXT(error->object),
-                                            TEXT(error->text), TEXT(error->hint));
+  PyObject *exception = error_object(error);
   if (exception) {
     PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
     Py_DECREF(exception);
@@ -161,6 +166,9 @@ static bool fill(PyObject *module) {
          add_type(module, &haulpy.transfer, transfer_type) &&
          add_type(module, &haulpy.directory, directory_type) &&
          add_type(module, &haulpy.world, world_type) && add_type(module, &haulpy.file, file_type) &&
+         add_type(module, &haulpy.cache, cache_type) &&
+         add_type(module, &haulpy.store, store_type) &&
+         PyModule_AddIntConstant(module, "CACHE_KEY_MAX", HAUL_CACHE_KEY_MAX) == 0 &&
          PyModule_AddIntConstant(module, "MESSAGE_MAX", HAUL_MESSAGE_MAX) == 0 &&
          PyModule_AddIntConstant(module, "TENSOR_TAG", TENSOR_TAG) == 0;
 }

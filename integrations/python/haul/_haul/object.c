@@ -11,6 +11,7 @@
 #define CLOSE_WAITS_MS 1000
 
 static void leave(struct object *object);
+static void end_export(struct object *object);
 
 struct object *object_new(PyTypeObject *type, const char *noun, void *handle,
                           void (*release)(void *), struct node *node) {
@@ -70,6 +71,10 @@ static void release(struct object *object) {
   object->users--;
   if (node)
     leave(node);
+  if (object->holds_node) {
+    object->holds_node = false;
+    end_export(node);
+  }
 }
 
 static void release_unused(struct object *object) {
@@ -131,6 +136,11 @@ void object_end_export(struct object *object) {
   notify_released(object);
 }
 
+void object_hold_node(struct object *object) {
+  object->holds_node = true;
+  object->node->base.exports++;
+}
+
 int object_traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT((PyObject *)((struct object *)self)->node);
@@ -163,9 +173,8 @@ PyObject *object_method_close(PyObject *self, PyObject *none) {
   struct object *object = (struct object *)self;
   (void)none;
   if (object->exports) {
-    PyErr_Format(PyExc_BufferError,
-                 "%u buffers or tensors of the %s are in use: release them first", object->exports,
-                 object->noun);
+    PyErr_Format(PyExc_BufferError, "%u buffers, tensors or caches use the %s: release them first",
+                 object->exports, object->noun);
     return NULL;
   }
   object_close(object);
