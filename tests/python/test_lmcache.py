@@ -12,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import haul
 import support
-from haul import lmcache
+from haul import cache, lmcache
 
 PAGE = 64 << 10
 
@@ -77,6 +78,129 @@ def views(values):
 
 def values_of(keys, length=PAGE):
     return {key: os.urandom(length) for key in keys}
+
+
+class Cached(StoreCase):
+    """Values in a cache."""
+
+    def setUp(self):
+        super().setUp()
+        self.stores = {}
+        self.nodes = []
+
+    def start(self, name="a", capacity=64 << 20):
+        """A store of the cache, which is in this process."""
+        node = haul.Node()
+        self.addCleanup(node.close)
+        self.stores[name] = cache.Store(node, self.folder.parent / name, capacity)
+        self.addCleanup(self.stores[name].close)
+        self.nodes.append(node.listen(f"unix://{self.folder.parent}/{name}.socket"))
+
+    def connect(self, timeout=support.PATIENCE, **more):
+        nodes = self.nodes or [f"unix://{self.folder.parent}/a.socket"]
+        connector = lmcache.Connector(cache=",".join(nodes), timeout=timeout, **more)
+        self.addCleanup(connector.close)
+        return connector
+
+    def test_a_value_is_stored_found_loaded_and_deleted(self):
+        self.start()
+        connector = self.connect()
+        values = values_of(["a/model@00000001@0@ab", "k" * 1000, "key"])
+        keys = list(values)
+        self.assertEqual(self.exists(connector, keys), [True, "", [False] * 3])
+        self.assertEqual(self.set(connector, values), [True, "", [True] * 3])
+        self.assertEqual(self.exists(connector, [*keys, "other"])[2], [True] * 3 + [False])
+        said, found = self.get(connector, keys)
+        self.assertEqual((said, found), ([True, "", [True] * 3], list(values.values())))
+        self.assertEqual(self.delete(connector, ["other", *keys[1:]]), [True, "", [False, True, True]])
+        self.assertEqual(self.exists(connector, keys)[2], [True, False, False])
+
+    def test_values_that_are_adjacent_in_memory(self):
+        """In any order, and between others."""
+        self.start()
+        connector = self.connect()
+        memory, apart = memoryview(bytearray(os.urandom(8 * PAGE))), bytearray(os.urandom(PAGE))
+        pages = [memory[i * PAGE : (i + 1) * PAGE] for i in range(8)]
+        values = [pages[5], pages[0], pages[4], memoryview(apart), pages[1], pages[7]]
+        keys = [f"key {i}" for i in range(len(values))]
+        number = connector.submit_batch_set(keys, values)
+        self.assertEqual(self.end(connector, number), [True, "", [True] * 6])
+        self.assertEqual(self.get(connector, keys)[1], [bytes(value) for value in values])
+        before = bytes(memory)
+        number = connector.submit_batch_get(keys[::-1], [pages[3], pages[2], *values[3::-1]])
+        self.assertEqual(self.end(connector, number), [True, "", [True] * 6])
+        self.assertEqual((bytes(pages[3]), bytes(pages[2])), (before[7 * PAGE :], before[PAGE : 2 * PAGE]))
+
+    def test_errors_are_of_a_key(self):
+        self.start()
+        connector = self.connect()
+        values = values_of(["a", "b"])
+        self.set(connector, values)
+        (ok, text, loaded), found = self.get(connector, ["a", "no", "b"])
+        self.assertEqual((ok, text, loaded),
+                         (False, "no: the store has no such key", [True, False, True]))
+        self.assertEqual(found, [values["a"], bytes(PAGE), values["b"]])
+        for length in (PAGE // 2, PAGE * 2):
+            said, _ = self.get(connector, ["a"], length)
+            self.assertEqual(said, [False, f"a: the value has {PAGE} bytes, and its memory {length}", [False]])
+        ok, text, _ = self.set(connector, values_of(["large"], 65 << 20))
+        self.assertFalse(ok)
+        self.assertIn("has no room", text)
+        number = connector.submit_batch_get(["a"], views([bytes(PAGE)]))
+        self.assertIn("read-only", self.end(connector, number)[1])
+
+    def test_a_thousand_keys_on_two_stores(self):
+        self.start("a")
+        self.start("b")
+        connector = self.connect(replicas=2)
+        values = values_of([f"model@{i}" for i in range(1000)], 1000)
+        self.assertEqual(self.set(connector, values), [True, "", [True] * 1000])
+        self.stores["a"].close()
+        self.stores["a"].node.close()
+        self.assertEqual(self.exists(connector, list(values)), [True, "", [True] * 1000])
+        said, found = self.get(connector, list(values), 1000)
+        self.assertEqual((said[2], found), ([True] * 1000, list(values.values())))
+
+    def test_a_store_that_comes_later(self):
+        connector = self.connect(timeout=1)
+        ok, text, found = self.exists(connector, ["a"])
+        self.assertEqual((ok, found), (False, [False]))
+        self.assertIn("cannot be reached", text)
+        self.start()
+        while not self.exists(connector, ["a"])[0]:  # the store is skipped for some milliseconds
+            pass
+        self.assertTrue(self.set(connector, values_of(["a"]))[0])
+
+    def test_the_end_of_a_connector(self):
+        self.start()
+        connector = self.connect()
+        memory = bytearray(PAGE)
+        for _ in range(100):
+            connector.submit_batch_set(["a"], views([memory]))
+        connector.close()
+        memory.append(0)  # fails while memory is in use
+        self.assertRaises(ValueError, connector.submit_batch_exists, ["a"])
+        connector.close()
+
+    def test_an_idle_connector_sleeps(self):
+        self.start()
+        connector = self.connect()
+        self.set(connector, values_of(["a"]))
+        self.get(connector, ["a"])
+        poll = select.poll()
+        poll.register(connector.event_fd(), select.POLLIN)
+        for _ in range(10):
+            before = time.process_time()
+            self.assertEqual(poll.poll(1000), [])
+            if time.process_time() - before < 0.01:
+                return
+        self.fail("an idle process uses a hundredth of a processor")
+
+    def test_wrong_configurations(self):
+        self.assertRaises(ValueError, lmcache.Connector)
+        self.assertRaises(ValueError, lmcache.Connector, self.address, cache="unix:///a")
+        self.assertRaises(haul.BadAddress, lmcache.Connector, cache="")
+        self.assertRaises(haul.BadAddress, lmcache.Connector, cache="unix:///a,unix:///a")
 
 
 class Values(StoreCase):
@@ -259,7 +383,7 @@ class Failures(StoreCase):
                          b'{"serial":1,"time":1,"operation":"set","items":[["a"]]}',
                          b'{"serial":1,"time":1,"operation":"set","items":[["a","no",8]]}',
                          b'{"serial":1,"time":1,"operation":"set","items":[["a","no",-8]]}'):  # fmt: skip
-                peer.send(data, tag=lmcache._TAG)
+                peer.send(data, tag=lmcache.TAG)
                 peer.send(data)
             connector = self.connect()
             self.assertTrue(self.set(connector, values_of(["a"]))[0])
