@@ -26,7 +26,7 @@ class Pool:
         return self.kv_buffer[int(index) : int(index) + TOKENS]
 
     def get_size_per_token(self):
-        return WIDTH * self.dtype.itemsize
+        return WIDTH * self.kv_buffer.element_size()
 
     get_ksize_per_token = get_size_per_token
 
@@ -44,7 +44,7 @@ class Pool:
 
     def get_page_buffer_meta(self, indices):
         pages = [self.page(index) for index in indices[::TOKENS]]
-        return [page.data_ptr() for page in pages], [page.nbytes for page in pages]
+        return [page.data_ptr() for page in pages], [page.numel() * page.element_size() for page in pages]
 
 
 def indices(pages):
