@@ -33,6 +33,7 @@ holds "the types are those of the package" "${stubtest[@]}"
 cat >program.py <<'END_OF_PROGRAM'
 import asyncio
 import haul
+import haul.cache
 import haul.safetensors
 
 def use(node: haul.Node, peer: haul.Peer) -> int:
@@ -48,6 +49,8 @@ def use(node: haul.Node, peer: haul.Peer) -> int:
     written = peer.lookup("name").write(region, notify=b"written", tag=7)
     haul.wait_all([written], timeout=5)
     print(haul.wait_any({written}).report(), haul.File(0).read(region).reason, node.ports()[0].name)
+    with haul.cache.Cache(node, ["host"], replicas=2) as cache, haul.cache.Store(node, "file") as store:
+        print(cache.get(region, [(b"key", 0, 8)])[0].error, cache.list(0)[0].checksum, store.stat().blocks)
     return received.id + len(haul.safetensors.tensors(region))
 
 async def wait(transfer: haul.Transfer) -> haul.Report:
