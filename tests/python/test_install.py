@@ -85,6 +85,11 @@ class Install(support.Case):
         (self.target / "haul/lib/haul/libhaul-file.so").unlink()
         self.assertIn("haul.NotSupported", self.python("-c", read, status=1))
 
+    def test_cache(self):
+        """The library of services is beside the one that it needs."""
+        store = "import haul.cache as c; s = c.Store(haul.Node(), 'blocks', 8192); print(s.stat().capacity)"
+        self.assertEqual(self.python("-c", f"import haul; {store}"), "8192\n")
+
     def test_plugin_of_nixl(self):
         plugin = self.target / "haul/lib/haul/nixl/libplugin_HAUL.so"
         if not plugin.exists():

@@ -182,6 +182,31 @@ class Cached(StoreCase):
         self.assertRaises(ValueError, connector.submit_batch_exists, ["a"])
         connector.close()
 
+    def test_the_end_of_a_connector_whose_store_hangs(self):
+        """It ends at the deadline of its batch, and the node with it."""
+        folder = str(self.folder.parent)
+        self.nodes.append(f"unix://{folder}/hung.socket")
+        program = (
+            "import haul, haul.cache, sys, threading\n"
+            "node = haul.Node()\n"
+            "store = haul.cache.Store(node, sys.argv[1] + '/hung', 1 << 20)\n"
+            "print(node.listen(f'unix://{sys.argv[1]}/hung.socket'), flush=True)\n"
+            "threading.Event().wait()\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", program, folder], stdout=subprocess.PIPE) as store:
+            try:
+                store.stdout.readline()
+                connector = self.connect(timeout=3)
+                self.set(connector, values_of(["a"]))
+                store.send_signal(signal.SIGSTOP)
+                memory = bytearray(PAGE)
+                connector.submit_batch_set(["a"], views([memory]))
+                connector.close()
+                memory.append(0)  # fails while memory is in use
+                self.assertTrue(connector._target._blocks._node.closed)
+            finally:
+                store.kill()
+
     def test_an_idle_connector_sleeps(self):
         self.start()
         connector = self.connect()

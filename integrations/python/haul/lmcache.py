@@ -151,6 +151,7 @@ class Connector:
             self._closed = True
         self._target.close()
         self._pool.shutdown()
+        self._target.close()  # again, if it had to leave a part to a call in progress
         os.close(self._event)
 
     def __enter__(self) -> Connector:
