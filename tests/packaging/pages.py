@@ -60,7 +60,7 @@ modules = []
 if package:
     sys.dont_write_bytecode = True
     sys.path.insert(0, package)
-    for name in ("haul", "haul.aio", "haul.cache", "haul.lmcache", "haul.safetensors", "haul.sglang"):
+    for name in ("haul", "haul.aio", "haul.broadcast", "haul.cache", "haul.lmcache", "haul.safetensors", "haul.sglang"):
         modules.append(importlib.import_module(name))
 for module in modules:
     page = pages.get(pathlib.Path("python", f"{module.__name__}.html"))

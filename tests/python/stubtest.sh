@@ -33,6 +33,7 @@ holds "the types are those of the package" "${stubtest[@]}"
 cat >program.py <<'END_OF_PROGRAM'
 import asyncio
 import haul
+import haul.broadcast
 import haul.cache
 import haul.safetensors
 
@@ -51,6 +52,10 @@ def use(node: haul.Node, peer: haul.Peer) -> int:
     print(haul.wait_any({written}).report(), haul.File(0).read(region).reason, node.ports()[0].name)
     with haul.cache.Cache(node, ["host"], replicas=2) as cache, haul.cache.Store(node, "file") as store:
         print(cache.get(region, [(b"key", 0, 8)])[0].error, cache.list(0)[0].checksum, store.stat().blocks)
+    with haul.broadcast.Source(node, "name") as source, haul.broadcast.Receiver(node, "a", "n") as end:
+        source.publish(region)
+        report = end.receive(end.next(timeout=5), bytearray(7), progress=print)
+        print(source.members()[0].state, report.feeders[0].name)
     return received.id + len(haul.safetensors.tensors(region))
 
 async def wait(transfer: haul.Transfer) -> haul.Report:

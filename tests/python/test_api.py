@@ -23,7 +23,9 @@ MODULES = [haul] + [
     for module in pkgutil.iter_modules(haul.__path__)
     if not module.name.startswith("_") or module.name == "__main__"
 ]
-OWNERS = "Directory File Node Peer Region Remote Shared Transfer World".split()
+OWNERS = (
+    "Directory File Node Peer Region Remote Shared Transfer World broadcast.Receiver broadcast.Source"
+).split()
 
 
 def is_public(name):
@@ -139,10 +141,10 @@ class Documentation(support.Case):
             self.assertIn(f"haul.{name}", found)
 
     def test_modules_need_no_import_of_their_own(self):
-        code = "import haul; haul.safetensors.write, haul.reshard.plan, haul.cache.Cache, haul.aio; haul.nothing"
+        code = "import haul; haul.safetensors.write, haul.reshard.plan, haul.cache.Cache, haul.aio, haul.broadcast; haul.nothing"
         end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         self.assertIn("AttributeError: module 'haul' has no attribute 'nothing'", end.stderr)
-        self.assertLessEqual({"aio", "cache", "reshard", "safetensors", "Node"}, set(dir(haul)))
+        self.assertLessEqual({"aio", "broadcast", "cache", "reshard", "safetensors", "Node"}, set(dir(haul)))
 
     def test_all_names_are_exported(self):
         """__all__ has every public name but modules, each once, in order."""
@@ -163,12 +165,15 @@ class Arguments(support.Case):
         self.remote = self.peer.lookup("r")
         self.transfer = self.remote.write(self.region).wait()
         self.tensor = self.region.tensor("uint8", (8,))
+        self.source = haul.broadcast.Source(self.node, "b")
+        self.receiver = haul.broadcast.Receiver(self.node, self.node.addresses[0], "b")
         self.addCleanup(self.node.close)
 
     def objects(self):
         with open(__file__) as file:
             file = haul.File(file)
-        return self.node, self.region, self.peer, self.remote, self.transfer, self.tensor, file
+        return (self.node, self.region, self.peer, self.remote, self.transfer, self.tensor, file,
+                self.source, self.receiver)  # fmt: skip
 
     def test_keywords(self):
         class Wrong:  # of the wrong type everywhere

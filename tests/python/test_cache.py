@@ -423,7 +423,7 @@ class Lifetimes(CacheCase):
     def test_attached_regions_and_nodes_of_caches_stay_open(self):
         _, address = self.store()
         cache = self.cache(address)
-        with self.assertRaisesRegex(BufferError, "1 buffers, tensors or caches use the region"):
+        with self.assertRaisesRegex(BufferError, "1 buffers, tensors, caches or versions use the region"):
             self.region.close()
         with self.assertRaisesRegex(BufferError, "use the node: release them first"):
             self.node.close()

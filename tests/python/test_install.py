@@ -22,7 +22,8 @@ with haul.Node() as node, node.alloc(4096) as region:
     print(haul.__version__, bytes(view[:5]).decode())
     del view
 maps = open("/proc/self/maps").read()
-assert {target!r} + "/haul/lib/libhaul.so.0" in maps, maps
+for library in ("libhaul.so.0", "libhaul-services.so.0"):
+    assert {target!r} + "/haul/lib/" + library in maps, maps
 """
 
 

@@ -82,6 +82,7 @@ from ._tensors import Shared, receive, send, share
 
 if typing.TYPE_CHECKING:
     from . import aio as aio
+    from . import broadcast as broadcast
     from . import cache as cache
     from . import reshard as reshard
     from . import safetensors as safetensors
@@ -154,7 +155,7 @@ __all__ = [
     "wait_all",
     "wait_any",
 ]
-_MODULES = ("aio", "cache", "reshard", "safetensors")  # imported at first use
+_MODULES = ("aio", "broadcast", "cache", "reshard", "safetensors")  # imported at first use
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -388,6 +388,51 @@ class Stats(NamedTuple):
     evictions: int
 
 
+class Version(NamedTuple):
+    """A version of a broadcast."""
+
+    number: int  # of two versions the newer one has the larger number
+    length: int  # in bytes
+    chunk: int  # bytes of a chunk
+
+
+class Feeder(NamedTuple):
+    """A node that chunks of a version came from."""
+
+    name: str  # of a receiver, or "source"
+    path: str  # of the last chunk: "map", "rdma", "tcp"
+    source: bool
+    bytes: int
+    retries: int  # chunks that had to be read again
+    reason: str  # why it was passed over last, or ""
+
+
+class BroadcastReport(NamedTuple):
+    """How a version was received, or how much of it."""
+
+    version: int
+    bytes: int
+    kept: int  # of these, that were there already
+    retries: int  # chunks read again: of feeders that left, were late or sent wrong bytes
+    corrupt: int  # of these, whose checksum was wrong
+    duration_ns: int
+    feeders: tuple[Feeder, ...]
+
+
+class Member(NamedTuple):
+    """A receiver, as it reports itself to the source, unverified."""
+
+    name: str
+    address: str  # of its node; "" if it does not listen
+    state: str  # "waiting", "receiving", "complete", "silent" (no report for 5 s), "left"
+    version: int  # that it receives or has; 0: none
+    bytes: int  # complete ones of that version
+    retries: int
+    duration_ns: int  # since it began to receive, final when it is complete
+    feeder: str  # name of the node that it reads from, or ""
+    path: str
+
+
 class Device(NamedTuple):
     """A device or host memory, as a place of regions."""
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 import builtins
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Protocol, SupportsIndex, final, type_check_only
@@ -9,6 +9,7 @@ from typing_extensions import Buffer, Self
 
 from ._data import (
     Block,
+    BroadcastReport,
     Check,
     Device,
     Entry,
@@ -16,6 +17,7 @@ from ._data import (
     FileReport,
     Item,
     Layout,
+    Member,
     Message,
     Path,
     Port,
@@ -23,6 +25,7 @@ from ._data import (
     Report,
     Rights,
     Stats,
+    Version,
 )
 
 CACHE_KEY_MAX: int
@@ -409,3 +412,44 @@ class Store(_Object):
     @property
     def node(self) -> Node: ...
     def stat(self) -> Stats: ...
+
+@final
+class Source(_Object):
+    def __new__(cls, node: Node, name: str, *, members: int = 0, chunk: int = 0) -> Self: ...
+    @property
+    def node(self) -> Node: ...
+    def publish(
+        self, tensor: Region | Buffer | _HasDlpack | None, *, timeout: float | None = None
+    ) -> int: ...
+    def withdraw(self, version: int = 0) -> None: ...
+    def members(self) -> list[Member]: ...
+
+@final
+class Receiver(_Object):
+    def __new__(
+        cls,
+        node: Node,
+        address: str,
+        name: str,
+        *,
+        advertise: str | None = None,
+        member: str | None = None,
+        in_flight: int = 0,
+        timeout: float | None = None,
+    ) -> Self: ...
+    @property
+    def node(self) -> Node: ...
+    @property
+    def report(self) -> BroadcastReport | None: ...
+    def next(self, after: int | None = None, *, timeout: float | None = None) -> Version: ...
+    def receive(
+        self,
+        version: Version,
+        tensor: Region | Buffer | _HasDlpack | None,
+        *,
+        keep: bool = False,
+        newer: bool = False,
+        progress: Callable[[int], object] | None = None,
+        timeout: float | None = None,
+    ) -> BroadcastReport: ...
+    def withdraw(self, version: int = 0) -> None: ...

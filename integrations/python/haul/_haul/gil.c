@@ -201,6 +201,12 @@ static void job_call(struct job *job) {
 }
 
 static void leave_used(struct job *job) {
+  if (job->left) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    job->left(job);
+    PyErr_Restore(type, value, trace);
+  }
   for (size_t i = 0; i < sizeof job->used / sizeof *job->used; i++)
     if (job->used[i]) {
       object_leave(job->used[i]);

@@ -34,7 +34,7 @@
 /* Created once, with the module, and never freed. */
 struct haulpy {
   PyTypeObject *node, *region, *tensor, *peer, *remote, *transfer, *directory, *world, *file,
-      *cache, *store;
+      *cache, *store, *source, *receiver;
   PyObject *data; /* the module haul._data: plain classes of results */
 };
 extern struct haulpy haulpy;
@@ -240,6 +240,7 @@ int wait_many_in_steps(struct object *const *objects, size_t count, const char *
 struct job {
   int (*run)(struct job *job);   /* without the GIL; uses only the job */
   void (*undo)(struct job *job); /* with or without the GIL: undoes an unused success */
+  void (*left)(struct job *job); /* with the GIL, once, after the call has ended; or NULL */
   void *handle;                  /* of used[0] */
   struct object *used[2];        /* references, entered; left when the call has ended */
   struct job_state *state;
@@ -425,6 +426,8 @@ PyTypeObject *store_type(void);
 
 struct haul_cache_stats;
 PyObject *cache_stats_object(const struct haul_cache_stats *stats);
+PyTypeObject *source_type(void);
+PyTypeObject *receiver_type(void);
 
 /* Methods of Node. */
 PyObject *node_wrap_file(PyObject *self, PyObject *args, PyObject *keywords);

@@ -169,6 +169,8 @@ static bool fill(PyObject *module) {
          add_type(module, &haulpy.cache, cache_type) &&
          add_type(module, &haulpy.store, store_type) &&
          PyModule_AddIntConstant(module, "CACHE_KEY_MAX", HAUL_CACHE_KEY_MAX) == 0 &&
+         add_type(module, &haulpy.source, source_type) &&
+         add_type(module, &haulpy.receiver, receiver_type) &&
          PyModule_AddIntConstant(module, "MESSAGE_MAX", HAUL_MESSAGE_MAX) == 0 &&
          PyModule_AddIntConstant(module, "TENSOR_TAG", TENSOR_TAG) == 0;
 }

@@ -173,7 +173,8 @@ PyObject *object_method_close(PyObject *self, PyObject *none) {
   struct object *object = (struct object *)self;
   (void)none;
   if (object->exports) {
-    PyErr_Format(PyExc_BufferError, "%u buffers, tensors or caches use the %s: release them first",
+    PyErr_Format(PyExc_BufferError,
+                 "%u buffers, tensors, caches or versions use the %s: release them first",
                  object->exports, object->noun);
     return NULL;
   }
