@@ -98,9 +98,13 @@ class Refused(WithServer):
         self.fails(Code.ERANGE, write, self.region, [(0, 0, 4097)])
         self.fails(Code.ERANGE, write, self.region, [(0, 8 << 20, 1)])
         self.fails(Code.ERANGE, write, self.node.alloc(16 << 20))
-        for wrong in ([(0, 0)], [(0, 0, 0, 0)], [()]):
+        self.fails(Code.ERANGE, write, self.region, [(0, 0, 1, 4097, 1, 1)])
+        for wrong in ([(0, 0)], [(0, 0, 0, 0)], [()], [(0, 0, 1, 1 << 62, 0, 0)]):
             with self.assertRaises(ValueError):
                 write(self.region, wrong)
+        for wrong in ((0, 0, 1, 3, 1 << 63, 0), (0, (1 << 64) - 1, 1, 2, 0, 1), (0, 0, 1, -1, 0, 0)):
+            with self.assertRaises(OverflowError):
+                write(self.region, [wrong])
         for wrong in (7, [7], [("a", 0, 1)], [(0.5, 0, 1)]):
             with self.assertRaises(TypeError):
                 write(self.region, wrong)
@@ -282,6 +286,29 @@ class Works(WithServer):
         back.copy_from(device)
         expected = bytes(back.bytes()[:1000]) + bytes(back.bytes()[2000:2096])
         self.assertEqual(bytes(host.bytes()[:1096]), expected)
+
+    def test_evenly_spaced_pieces(self):
+        remote, host, back = self.peer.lookup("r"), self.node.alloc(4096), self.node.alloc(4096)
+        host.bytes()[:] = os.urandom(4096)
+        remote.write(host, [(0, 1000, 8, 100, 16, 24), (7, 500, 1), (0, 0, 1, 0, 1, 1)]).wait()
+        transfer = remote.read(back, [(0, 1000, 8, 100, 8, 24), (800, 500, 1)]).wait()
+        self.assertEqual(transfer.report().pieces, 101)
+        wanted = b"".join(bytes(host.bytes()[at : at + 8]) for at in range(0, 1600, 16))
+        self.assertEqual(bytes(back.bytes()[:801]), wanted + bytes(host.bytes()[7:8]))
+
+    def test_short_pieces_of_a_large_transfer(self):
+        """They are copied past the caches."""
+        remote, host, back = self.peer.lookup("r"), self.node.alloc(8 << 20), self.node.alloc(8 << 20)
+        host.bytes()[:] = os.urandom(8 << 20)
+        remote.write(host).wait()
+        for length, step in ((255, 400), (300, 333), (1000, 1000), (4097, 4100)):
+            count = (8 << 20) // step
+            back.bytes()[:] = bytes(8 << 20)
+            remote.read(back, [(0, 0, length, count, step, step)]).wait()
+            wanted = bytearray(8 << 20)
+            for at in range(0, count * step, step):
+                wanted[at : at + length] = host.bytes()[at : at + length]
+            self.assertTrue(back.bytes() == wanted, length)
 
     def test_tensors(self):
         """Tensors at any offset in their region."""

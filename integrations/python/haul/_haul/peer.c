@@ -280,9 +280,9 @@ static PyObject *remote_repr(PyObject *self) {
   "region     a Region of the same node, or a contiguous Tensor: then local offsets count "        \
   "from\n"                                                                                         \
   "           its first byte\n"                                                                    \
-  "pieces     (local offset, remote offset, length) in bytes each; None: all of the region, "      \
-  "at\n"                                                                                           \
-  "           the remote's start\n"                                                                \
+  "pieces     (local offset, remote offset, length) in bytes each, or for evenly spaced ones\n"    \
+  "           (local offset, remote offset, length, count, local step, remote step); None: all\n"  \
+  "           of the region, at the remote's start\n"                                              \
   "timeout    in seconds, until the transfer ends with TimedOut; None: the node's\n"               \
   "only       use only this path: \"map\", \"rdma\", \"tcp\"\n"                                    \
   "zero_copy  require one movement from source to destination\n"                                   \

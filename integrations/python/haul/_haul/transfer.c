@@ -4,6 +4,8 @@
 
 #include "haulpy.h"
 
+#define PIECES_MOST (1 << 28) /* 6 GiB of them */
+
 struct transfer {
   struct object base;
   PyObject *region, *remote; /* references: their release would cancel the transfer */
@@ -147,35 +149,92 @@ static bool read_number(PyObject *tuple, Py_ssize_t index, uint64_t *number) {
   return !PyErr_Occurred();
 }
 
-static bool read_piece(PyObject *item, struct haul_piece *piece) {
+/* Evenly spaced pieces. */
+struct run {
+  struct haul_piece first;
+  uint64_t count, local_step, remote_step;
+};
+
+static bool read_run(PyObject *item, struct run *run) {
   Py_ssize_t size = PySequence_Size(item);
-  if (size >= 0 && size != 3)
+  *run = (struct run){.count = 1};
+  if (size >= 0 && size != 3 && size != 6)
     PyErr_SetString(PyExc_ValueError,
-                    "invalid piece: expected (local offset, remote offset, length)");
-  return size == 3 && read_number(item, 0, &piece->local) && read_number(item, 1, &piece->remote) &&
-         read_number(item, 2, &piece->length);
+                    "invalid piece: expected (local offset, remote offset, length), or these with "
+                    "count, local step and remote step");
+  if ((size != 3 && size != 6) || !read_number(item, 0, &run->first.local) ||
+      !read_number(item, 1, &run->first.remote) || !read_number(item, 2, &run->first.length))
+    return false;
+  return size == 3 ||
+         (read_number(item, 3, &run->count) && read_number(item, 4, &run->local_step) &&
+          read_number(item, 5, &run->remote_step));
+}
+
+/* An array that grows; NULL with an exception. */
+struct pieces {
+  struct haul_piece *all;
+  size_t count, room;
+};
+
+static bool reserve(struct pieces *pieces, uint64_t more) {
+  if (more <= pieces->room - pieces->count)
+    return true;
+  uint64_t room = pieces->count + more;
+  if (more > PIECES_MOST || room > PIECES_MOST) {
+    PyErr_Format(PyExc_ValueError, "invalid pieces: expected at most %d", PIECES_MOST);
+    return false;
+  }
+  if (room < 2 * pieces->room)
+    room = 2 * pieces->room;
+  struct haul_piece *all = PyMem_Realloc(pieces->all, room * sizeof *all);
+  if (!all) {
+    PyErr_NoMemory();
+    return false;
+  }
+  pieces->all = all;
+  pieces->room = room;
+  return true;
+}
+
+static bool add_run(struct pieces *pieces, const struct run *run, const struct local *local,
+                    const char *call) {
+  if (!reserve(pieces, run->count))
+    return false;
+  for (uint64_t i = 0; i < run->count; i++) {
+    struct haul_piece *piece = &pieces->all[pieces->count++];
+    uint64_t here, there;
+    *piece = run->first;
+    if (__builtin_mul_overflow(i, run->local_step, &here) ||
+        __builtin_mul_overflow(i, run->remote_step, &there) ||
+        __builtin_add_overflow(piece->local, here, &piece->local) ||
+        __builtin_add_overflow(piece->remote, there, &piece->remote)) {
+      PyErr_SetString(PyExc_OverflowError, "the offset of a piece exceeds 64 bits");
+      return false;
+    }
+    if (!local_offset(local, call, piece->length, &piece->local))
+      return false;
+  }
+  return true;
 }
 
 /* Allocated with PyMem; NULL with an exception. */
 static struct haul_piece *read_pieces(PyObject *given, const struct local *local, const char *call,
                                       size_t *count) {
+  struct pieces pieces = {0};
+  struct run run = {.first.length = local_length(local), .count = 1};
   PyObject *list = given == Py_None ? NULL : PySequence_Tuple(given);
   if (given != Py_None && !list)
     return NULL;
-  *count = list ? (size_t)PyTuple_Size(list) : 1;
-  struct haul_piece *pieces = PyMem_Calloc(*count ? *count : 1, sizeof *pieces);
-  bool read = pieces;
-  if (!pieces)
-    PyErr_NoMemory();
-  else if (!list)
-    pieces->length = local_length(local);
-  for (size_t i = 0; read && i < *count; i++)
-    read = (!list || read_piece(PyTuple_GetItem(list, (Py_ssize_t)i), &pieces[i])) &&
-           local_offset(local, call, pieces[i].length, &pieces[i].local);
+  Py_ssize_t runs = list ? PyTuple_Size(list) : 1;
+  bool read = reserve(&pieces, (uint64_t)runs + 1);
+  for (Py_ssize_t i = 0; read && i < runs; i++)
+    read =
+        (!list || read_run(PyTuple_GetItem(list, i), &run)) && add_run(&pieces, &run, local, call);
   Py_XDECREF(list);
+  *count = pieces.count;
   if (read)
-    return pieces;
-  PyMem_Free(pieces);
+    return pieces.all;
+  PyMem_Free(pieces.all);
   return NULL;
 }
 
