@@ -22,6 +22,12 @@ enum copy_method copy_method(const struct memory *to, const struct memory *from,
  * them and synchronises with this one. */
 void copy_slice(void *to, const void *from, size_t length, size_t whole);
 
+/* The same for one of many parts: the bytes are visible after copy_parts_end, once for all of them.
+ * A part shorter than COPY_PART_LEAST may as well be copied by memcpy. */
+#define COPY_PART_LEAST 256u
+void copy_part(void *to, const void *from, size_t length, size_t whole);
+void copy_parts_end(size_t whole);
+
 /* At most COPY_SMALL bytes. Eight bytes are one store, so readers see the word whole. */
 #define COPY_SMALL 4096u
 static inline void copy_small(void *to, const void *from, size_t length) {

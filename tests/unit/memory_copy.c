@@ -281,8 +281,8 @@ static void devices_without_host_access_are_not_supported(void **state) {
 
 static void the_cpu_copies_every_size_and_alignment(void **state) {
   (void)state;
-  const size_t sizes[] = {0,    1,    31,          127,      128,          4095,
-                          4096, 4097, 3 * MIB + 1, 17 * MIB, 40 * MIB + 77};
+  const size_t sizes[] = {0,   1,    31,   127,  128,         255,      256,
+                          300, 4095, 4096, 4097, 3 * MIB + 1, 17 * MIB, 40 * MIB + 77};
   const size_t shifts[] = {0, 1, 31, 33, 4095};
   size_t room = 41 * MIB;
   char *from = malloc(room), *to = malloc(room);

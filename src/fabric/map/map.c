@@ -51,10 +51,10 @@ static inline void copy_piece(char *view, char *local, const struct haul_piece *
                               uint64_t whole) {
   char *to = write ? view + piece->remote : local + piece->local;
   const char *from = write ? local + piece->local : view + piece->remote;
-  if (piece->length <= COPY_SMALL)
+  if (piece->length < COPY_PART_LEAST || whole <= COPY_SMALL)
     copy_small(to, from, piece->length);
   else
-    copy_slice(to, from, piece->length, whole);
+    copy_part(to, from, piece->length, whole);
 }
 
 static inline int copy_mapped(struct map_endpoint *endpoint, struct map_binding *binding,
@@ -69,6 +69,8 @@ static inline int copy_mapped(struct map_endpoint *endpoint, struct map_binding 
       populate(binding, &pieces[i]);
     copy_piece(view, local, &pieces[i], write, whole);
   }
+  if (whole > COPY_SMALL)
+    copy_parts_end(whole);
   /* The copy is valid only if the region is still published after it. */
   order_copy();
   return map_alive(endpoint, binding->handle) ? 0 : map_stale();
