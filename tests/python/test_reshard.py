@@ -9,14 +9,16 @@ import random
 import struct
 import tempfile
 import xml.etree.ElementTree
+from unittest import mock
 
 import haul
 import support
 from haul import READ, safetensors
-from haul.reshard import Layout, Replicate, Shard, fetch, layout_of, plan, stored
+from haul.reshard import Layout, Part, Replicate, Shard, fetch, fetch_all, layout_of, plan, stored
 
 np = None
 PATIENCE = support.PATIENCE
+EVERY_PAIR = "HAUL_TEST_EVERY_PAIR" in os.environ  # else some targets for each source
 
 
 def setUpModule():
@@ -48,45 +50,72 @@ def memory_of(block, layout):
     return bytearray(np.ascontiguousarray(block.transpose(layout.order)).tobytes())
 
 
-def run(planned, memories, target):
-    """What the moves make of the sources' memories."""
-    made = [bytearray(b"\xee" * len(memory)) for memory in target]
-    for move in planned.moves:
-        for at, source, length in planned.pieces(move):
-            assert at + length <= len(made[move.target])
-            assert source + length <= len(memories[move.source])
-            made[move.target][at : at + length] = memories[move.source][source : source + length]
-    return made
+def factors(ranks):
+    """Every mesh of so many ranks whose dimensions are longer than 1."""
+    if ranks == 1:
+        yield ()
+    for first in range(2, ranks + 1):
+        if ranks % first == 0:
+            yield from ((first, *rest) for rest in factors(ranks // first))
 
 
-MESHES = [(1,), (2,), (3,), (4,), (8,), (16,), (2, 2), (4, 2), (2, 8), (4, 4), (2, 2, 2), (2, 2, 4)]
+MESHES = [(1,), *(mesh for ranks in range(2, 17) for mesh in factors(ranks))]
 
 
-def layouts_of(shape, orders=False):
+def layouts_of(shape):
     """Every layout over the meshes of up to 16 ranks."""
     dims = [Replicate(), *map(Shard, range(len(shape)))]
     for mesh in MESHES:
         for placements in itertools.product(dims, repeat=len(mesh)):
-            for order in itertools.permutations(range(len(shape))) if orders else [None]:
-                yield Layout(shape, mesh, placements, order)
+            yield Layout(shape, mesh, placements)
+
+
+def blocks_of(layout):
+    return tuple(map(layout.block, range(layout.ranks)))
 
 
 class Plans(support.Case):
     def check(self, array, source, target):
-        planned = plan(source, target, array.itemsize)
         memories = [memory_of(block, source) for block in parts_of(array, source)]
         wanted = [memory_of(block, target) for block in parts_of(array, target)]
-        self.assertEqual(run(planned, memories, wanted), wanted, (source, target))
-        self.assertEqual(planned.nbytes, sum(map(len, wanted)), (source, target))  # each byte once
-        self.assertEqual(sum(n for m in planned.moves for *_, n in planned.pieces(m)), planned.nbytes)
+        self.moves(plan(source, target, array.itemsize), memories, wanted)
+
+    def moves(self, planned, memories, wanted):
+        """The moves make the memories that are wanted, and write each of their bytes once: no plan moves less."""
+        made = [bytearray(len(memory)) for memory in wanted]
+        written = [bytearray(len(memory)) for memory in wanted]
+        for move in planned.moves:
+            to, counts, source = made[move.target], written[move.target], memories[move.source]
+            for at, start, length in planned.pieces(move):
+                part = source[start : start + length]
+                self.assertEqual((len(part), counts[at : at + length]), (length, bytes(length)), planned)
+                to[at : at + length] = part
+                counts[at : at + length] = b"\1" * length
+        self.assertEqual(made, wanted, planned)
+        self.assertEqual(written, [b"\1" * len(memory) for memory in wanted], planned)
+        self.assertEqual(planned.nbytes, sum(map(len, wanted)), planned)
+
+    def test_blocks_are_the_parts_that_pytorch_cuts(self):
+        array = np.arange(7 * 10).reshape(7, 10)
+        for layout in layouts_of(array.shape):
+            for block, part in zip(blocks_of(layout), parts_of(array, layout), strict=True):
+                cut = array[tuple(slice(first, first + count) for first, count in block)]
+                self.assertTrue(np.array_equal(cut, part), layout)
 
     def test_every_pair_of_layouts_of_a_matrix(self):
+        """Of layouts that give each rank the same block, one."""
         array = np.arange(7 * 10, dtype=np.uint16).reshape(7, 10)
-        every = list(layouts_of(array.shape))
-        chosen = random.Random(1)
-        for source in every:
-            for target in chosen.sample(every, 12):
-                self.check(array, source, target)
+        layouts = {blocks_of(layout): layout for layout in layouts_of(array.shape)}
+        every = [
+            (layout, [memory_of(block, layout) for block in parts_of(array, layout)])
+            for layout in layouts.values()
+        ]
+        chosen, pairs = random.Random(1), 0
+        for source, memories in every:
+            for target, wanted in every if EVERY_PAIR else chosen.sample(every, 6):
+                self.moves(plan(source, target, array.itemsize), memories, wanted)
+                pairs += 1
+        print(f"{pairs} pairs of {len(every)} layouts over {len(MESHES)} meshes")
 
     def test_layouts_of_other_shapes_types_and_orders(self):
         chosen = random.Random(2)
@@ -211,6 +240,35 @@ class Moves(support.Case):
                 self.assertEqual(got, block.nbytes)
                 with region.bytes() as found:
                     self.assertEqual(bytes(found[16:]), block.tobytes())
+
+    def test_several_tensors_share_transfers(self):
+        """With limits so low that runs of pieces are cut, too."""
+        shapes = [(7, 10), (3, 4, 5), (16,), (0, 3), (1, 1)]
+        arrays = [np.arange(np.prod(shape), dtype=np.uint16).reshape(shape) for shape in shapes]
+        placements = [(Shard(1), Shard(0)), (Shard(2), Shard(1)), (Shard(0), Replicate()),
+                      (Shard(0), Shard(1)), (Replicate(), Replicate())]  # fmt: skip
+        pairs = [
+            (Layout(shape, (3,), [there]), Layout(shape, (2,), [here]))
+            for shape, (there, here) in zip(shapes, placements)
+        ]
+        memories, starts = [b""] * 3, []
+        for array, (source, _) in zip(arrays, pairs):
+            starts.append({rank: len(memory) for rank, memory in enumerate(memories)})
+            blocks = parts_of(array, source)
+            memories = [memory + memory_of(block, source) for memory, block in zip(memories, blocks)]
+        remotes = {rank: self.share(f"all{rank}", memory) for rank, memory in enumerate(memories)}
+        for rank, (pieces, length) in itertools.product(range(2), ((1 << 16, 1 << 26), (3, 1 << 26), (9, 31))):
+            wanted, parts = b"", []
+            for array, pair, start in zip(arrays, pairs, starts):
+                parts.append(Part(plan(*pair, 2), 5 + len(wanted), start))
+                wanted += memory_of(parts_of(array, pair[1])[rank], pair[1])
+            with (
+                mock.patch.multiple("haul.reshard", _PIECES=pieces, _BYTES=length),
+                self.node.alloc(5 + len(wanted)) as region,
+            ):
+                self.assertEqual(fetch_all(parts, rank, region, remotes), len(wanted))
+                with region.bytes() as found:
+                    self.assertEqual(bytes(found[5:]), wanted)
 
     def test_a_source_that_is_too_short_is_an_error(self):
         source = target = Layout((64,))

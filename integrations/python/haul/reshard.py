@@ -28,11 +28,11 @@ from ._haul import Region, Remote, Tensor, Transfer
 from ._tensors import finish_first, settle
 
 __all__ = [
-    "Layout", "Move", "Plan", "Replicate", "Shard", "Stored",
-    "fetch", "layout_of", "plan", "stored",
+    "Layout", "Move", "Part", "Plan", "Replicate", "Shard", "Stored",
+    "fetch", "fetch_all", "layout_of", "plan", "stored",
 ]  # fmt: skip
 
-_PIECES = 65536  # of a transfer
+_PIECES, _BYTES = 65536, 64 << 20  # of a transfer; at least a large copy for every path
 _DEPTH = 4  # transfers of fetch at a time
 _CELL, _LEFT, _TOP = 28, 90, 60  # pixels of Plan.svg
 
@@ -159,6 +159,21 @@ def _strides(block: Block, order: Sequence[int]) -> list[int]:
     return strides
 
 
+Run = tuple[int, int, int, int, int, int]  # evenly spaced pieces, as Remote.read takes them
+
+
+def _runs(at: int, start: int, steps: Sequence[tuple[int, int, int]], length: int) -> Iterator[Run]:
+    """Pieces of one length. steps: of each dimension the bytes between neighbours, and how many."""
+    *outer, (here, there, count) = steps or [(0, 0, 1)]
+    if not outer:
+        return iter([(at, start, length, count, here, there)])
+    return (
+        (a + i * outer_here, s + i * outer_there, length, count, here, there)
+        for a, s, _, n, outer_here, outer_there in _runs(at, start, outer, 0)
+        for i in range(n)
+    )
+
+
 class Move(NamedTuple):
     """A block that goes from one rank to another."""
 
@@ -187,14 +202,27 @@ class Plan(NamedTuple):
     def pieces(self, move: Move) -> Iterator[tuple[int, int, int]]:
         """Yield the pieces of a move, for Remote.read: (offset there, at the source, length).
 
-        The first offset is in the target's memory, in bytes, as all of it. Neighbours are one.
+        move  of this plan
+
+        The offsets are in bytes, from where the blocks begin in the memories. Neighbours are one.
+        """
+        for at, source, length, count, here, there in self.runs(move):
+            for i in range(count):
+                yield (at + i * here, source + i * there, length)
+
+    def runs(self, move: Move, first: int = 0, start: int = 0) -> Iterator[Run]:
+        """Return the same pieces as runs of evenly spaced ones, which Remote.read takes, too.
+
+        move   of this plan
+        first  byte of the target's memory where its block begins
+        start  byte of the source's memory where its block begins
         """
         theirs = self.source.block(move.source)
         ours = self.target.block(move.target)
-        order = self.target.order
+        order, size = self.target.order, self.itemsize
         here, there = _strides(ours, order), _strides(theirs, self.source.order)
-        at = sum((move.block[d][0] - ours[d][0]) * here[d] for d in order)
-        start = sum((move.block[d][0] - theirs[d][0]) * there[d] for d in order)
+        at = first + size * sum((move.block[d][0] - ours[d][0]) * here[d] for d in order)
+        source = start + size * sum((move.block[d][0] - theirs[d][0]) * there[d] for d in order)
         inner, run = len(order), 1
         while inner > 0:  # dimensions that are one run in both memories
             dim = order[inner - 1]
@@ -202,12 +230,8 @@ class Plan(NamedTuple):
                 break
             run *= move.block[dim][1]
             inner -= 1
-        outer = [[(i * here[d], i * there[d]) for i in range(move.block[d][1])] for d in order[:inner]]
-        size = self.itemsize
-        for steps in itertools.product(*outer):
-            local = at + sum(step[0] for step in steps)
-            remote = start + sum(step[1] for step in steps)
-            yield (local * size, remote * size, run * size)
+        steps = [(here[d] * size, there[d] * size, move.block[d][1]) for d in order[:inner]]
+        return _runs(at, source, steps, run * size)
 
     def table(self) -> str:
         """Return the moves as a table for people: a row for each target, a column for each source."""
@@ -298,6 +322,14 @@ def plan(
     return Plan(source, target, itemsize, tuple(moves))
 
 
+class Part(NamedTuple):
+    """A tensor of several, for fetch_all."""
+
+    plan: Plan
+    first: int = 0  # byte of the target's memory where its block begins
+    starts: Mapping[int, int] = {}  # by rank of the source: likewise; without one: 0
+
+
 def fetch(
     plan: Plan,
     rank: int,
@@ -317,32 +349,95 @@ def fetch(
     remotes   by rank of the source: the region with its block, with READ
     first     byte of `into` where the block begins
     starts    by rank of the source: the byte of its region where its block begins; without one: 0
-    timeout   of each transfer, in seconds; None: the node's
+    timeout   of each 64 MiB, in seconds; None: the node's
     checksum  verify each transfer at the destination
 
     Returns the bytes read. Blocks until all are in place; after an error those of the block are
     undefined. Raises KeyError (a rank of the source has no remote), ValueError (a rank that the
     target does not have), TimedOut, PeerGone, and as Remote.read.
     """
-    plan.target.block(rank)
+    part = Part(plan, first, starts or {})
+    return fetch_all([part], rank, into, remotes, timeout=timeout, checksum=checksum)
+
+
+def fetch_all(
+    parts: Iterable[Part],
+    rank: int,
+    into: Region | Tensor,
+    remotes: Mapping[int, Remote],
+    *,
+    timeout: float | None = None,
+    checksum: bool = False,
+) -> int:
+    """Read a rank's blocks of several tensors, such as those of a checkpoint, as fetch does of one.
+
+    parts     a Part for each tensor
+    rank      of the target
+    into      memory of the node for the blocks
+    remotes   by rank of the source: the region with its blocks, with READ
+    timeout   of each 64 MiB, in seconds; None: the node's
+    checksum  verify each transfer at the destination
+
+    Returns the bytes read. Several tensors share a transfer. Blocks and raises as fetch: TimedOut,
+    PeerGone and others.
+    """
+    runs: dict[int, list[Iterator[Run]]] = {}
+    for part in parts:
+        part.plan.target.block(rank)
+        for move in part.plan.moves:
+            if move.target == rank:
+                start = part.starts.get(move.source, 0)
+                runs.setdefault(move.source, []).append(part.plan.runs(move, part.first, start))
+    waiting = deque(
+        (remotes[source], _batches(itertools.chain.from_iterable(found)))
+        for source, found in runs.items()
+    )
     moving: deque[Transfer] = deque()
     done = 0
     try:
-        for move in plan.moves:
-            if move.target != rank:
+        while waiting:  # the sources take turns
+            remote, batches = waiting.popleft()
+            batch = next(batches, None)
+            if batch is None:
                 continue
-            remote, start = remotes[move.source], (starts or {}).get(move.source, 0)
-            pieces = ((first + at, start + source, n) for at, source, n in plan.pieces(move))
-            while batch := list(itertools.islice(pieces, _PIECES)):
-                if len(moving) == _DEPTH:
-                    finish_first(moving)
-                moving.append(remote.read(into, batch, timeout=timeout, checksum=checksum))
-            done += plan.nbytes_of(move)
+            if len(moving) == _DEPTH:
+                finish_first(moving)
+            moving.append(remote.read(into, batch, timeout=timeout, checksum=checksum))
+            done += sum(run[2] * run[3] for run in batch)
+            waiting.append((remote, batches))
         while moving:
             finish_first(moving)
     finally:
         settle(moving)  # after an error
     return done
+
+
+def _cut(run: Run) -> Iterator[Run]:
+    """The run, with pieces of at most _BYTES."""
+    at, start, length, count, here, there = run
+    if length <= _BYTES:
+        yield run
+        return
+    for i, done in itertools.product(range(count), range(0, length, _BYTES)):
+        part = min(_BYTES, length - done)
+        yield (at + i * here + done, start + i * there + done, part, 1, 0, 0)
+
+
+def _batches(runs: Iterator[Run]) -> Iterator[list[Run]]:
+    """Each for a transfer."""
+    batch: list[Run] = []
+    pieces, room = _PIECES, _BYTES
+    for at, start, length, count, here, there in itertools.chain.from_iterable(map(_cut, runs)):
+        while count:
+            n = min(count, pieces, max(room // length, 1))
+            batch.append((at, start, length, n, here, there))
+            at, start, count = at + n * here, start + n * there, count - n
+            pieces, room = pieces - n, room - n * length
+            if room <= 0 or not pieces or count:
+                yield batch
+                batch, pieces, room = [], _PIECES, _BYTES
+    if batch:
+        yield batch
 
 
 class Stored(NamedTuple):
