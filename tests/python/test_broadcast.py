@@ -81,8 +81,8 @@ class Errors(Case):
 
     def test_more_receivers_than_the_source_has_room_for(self):
         self.source(members=1)
-        self.receiver()
-        self.fails(Code.ELIMIT, self.receiver, self.node("second"))
+        self.receiver(member="one")
+        self.fails(Code.ELIMIT, self.receiver, self.node("second"), member="two")
 
     def test_no_version(self):
         source, receiver = self.source(), self.receiver()

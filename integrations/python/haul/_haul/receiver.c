@@ -438,24 +438,26 @@ static void dealloc(PyObject *self) {
   Py_XDECREF(report);
 }
 
-static const char text[] =
-    DOC("Receiver(node, address, name, *, advertise=None, member=None, in_flight=0, timeout=None)",
-        "A receiver of a broadcast.\n"
-        "\n"
-        "node       of this process; if it listens, it passes on what it receives\n"
-        "address    of the source's node, as of Node.connect\n"
-        "name       of the broadcast\n"
-        "advertise  where other receivers reach the node; None: the first address that it listens "
-        "on\n"
-        "member     its name in lists, 1 to 63 bytes; None: HOST:PID\n"
-        "in_flight  chunks that are read at a time, at most 64; 0: 4 MiB, 4 to 16\n"
-        "timeout    in seconds; None: the node's\n"
-        "\n"
-        "Blocks until the source has responded. Close it before the node. Raises NoSuchName (that "
-        "node is\n"
-        "not the source), LimitReached (it has no room for a member more), ProtocolViolated, "
-        "Invalid,\n"
-        "TimedOut, and as Node.connect.");
+static const char text[] = DOC(
+    "Receiver(node, address, name, *, advertise=None, member=None, in_flight=0, timeout=None)",
+    "A receiver of a broadcast.\n"
+    "\n"
+    "node       of this process; if it listens, it passes on what it receives\n"
+    "address    of the source's node, as of Node.connect\n"
+    "name       of the broadcast\n"
+    "advertise  where other receivers reach the node; None: the first address that it listens "
+    "on\n"
+    "member     its name in lists, 1 to 63 bytes; None: HOST:PID. It replaces an earlier receiver "
+    "of\n"
+    "           that name on its host\n"
+    "in_flight  chunks that are read at a time, at most 64; 0: 4 MiB, 4 to 16\n"
+    "timeout    in seconds; None: the node's\n"
+    "\n"
+    "Blocks until the source has responded. Close it before the node. Raises NoSuchName (that "
+    "node is\n"
+    "not the source), LimitReached (it has no room for a member more), ProtocolViolated, "
+    "Invalid,\n"
+    "TimedOut, and as Node.connect.");
 
 PyTypeObject *receiver_type(void) {
   static PyMemberDef members[] = {
