@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * Stores that are killed at random moments, in the midst of puts, and started again: no reader ever
  * gets wrong bytes, and no block that had two replicas is lost. One store is away at a time. In the
- * second test each loses its file, too, and a repair is complete before the next one does.
+ * second test each loses its file, too, and a repair is complete before the next one does. At the
+ * end the stores are idle, and sleep.
  *
- *   cache_kill [OPERATIONS] */
+ *   cache_kill [OPERATIONS [NAMESPACE ADDRESS]...]
+ *
+ * The stores run in these network namespaces, and listen there. */
 #include "support/check.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -26,7 +30,13 @@
 #define PAUSE_US 50000 /* at most, between two kills */
 #define BOUND    (20 * S)
 
+/* Of a store in a second without requests, with a client whose liveness is checked. One that polls
+ * every millisecond wakes up a thousand times. */
+#define IDLE_WAKES 100
+#define IDLE_TICKS 10 /* of 100 in a second of processor time */
+
 static struct {
+  char **hosts; /* NAMESPACE and ADDRESS of each store; NULL: this one's, without */
   struct cache_store stores[STORES];
   unsigned operations; /* of each worker */
   unsigned copies;     /* by repairs */
@@ -132,6 +142,58 @@ static void *work(void *argument) {
   return NULL;
 }
 
+/* How often the threads of a process have gone to sleep. */
+static unsigned long wakes_of(pid_t pid) {
+  char path[300], line[128];
+  unsigned long sum = 0, count;
+  snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+  DIR *tasks = opendir(path);
+  assert_non_null(tasks);
+  for (struct dirent *task; (task = readdir(tasks));) {
+    snprintf(path, sizeof path, "/proc/%d/task/%.20s/status", (int)pid, task->d_name);
+    FILE *file = *task->d_name == '.' ? NULL : fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+      if (sscanf(line, "voluntary_ctxt_switches: %lu", &count) == 1)
+        sum += count;
+    if (file)
+      fclose(file);
+  }
+  closedir(tasks);
+  return sum;
+}
+
+/* Processor time of a process, in 1/100 s. */
+static unsigned long ticks_of(pid_t pid) {
+  char path[64];
+  unsigned long user = 0, system = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  FILE *file = fopen(path, "re");
+  assert_non_null(file);
+  assert_int_equal(fscanf(file, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+                          &user, &system),
+                   2);
+  fclose(file);
+  return (user + system) * 100 / (unsigned long)sysconf(_SC_CLK_TCK);
+}
+
+static void check_idle(void) {
+  unsigned long wakes[STORES], ticks[STORES];
+  sleep(1); /* what the last requests left to do ends */
+  for (int i = 0; i < STORES; i++) {
+    wakes[i] = wakes_of(t.stores[i].pid);
+    ticks[i] = ticks_of(t.stores[i].pid);
+  }
+  sleep(1);
+  for (int i = 0; i < STORES; i++) {
+    wakes[i] = wakes_of(t.stores[i].pid) - wakes[i];
+    ticks[i] = ticks_of(t.stores[i].pid) - ticks[i];
+    print_message("an idle store: %lu wake-ups and %lu ms of processor time in a second\n",
+                  wakes[i], ticks[i] * 10);
+    assert_true(wakes[i] <= IDLE_WAKES);
+    assert_true(ticks[i] <= IDLE_TICKS);
+  }
+}
+
 static void check_all(void) {
   struct cache_client client;
   unsigned checked = 0;
@@ -148,6 +210,7 @@ static void check_all(void) {
     }
   assert_true(checked > 0);
   print_message("%u replicated blocks are there\n", checked);
+  check_idle();
   cache_client_end(&client);
 }
 
@@ -160,10 +223,11 @@ static void restart(struct cache_store *store, struct cache_client *client) {
 /* An empty store, and copies of what the others have until all is there twice. */
 static void replace(struct cache_store *store, struct cache_client *client) {
   struct haul_cache_repair result;
-  char address[sizeof store->address];
+  char address[sizeof store->address], network[sizeof store->network];
   memcpy(address, store->address, sizeof address);
+  memcpy(network, store->network, sizeof network);
   cache_store_forget(store);
-  cache_store_begin(store, address, CAPACITY);
+  cache_store_begin_in(store, network, address, CAPACITY);
   do {
     assert_works(haul_cache_repair(client->cache, 0, haul_deadline_in(BOUND), NULL, NULL, &result));
     t.copies += (unsigned)result.copies;
@@ -176,7 +240,10 @@ static void kill_stores(void (*start_again)(struct cache_store *store,
   struct worker workers[WORKERS];
   uint64_t random = test_seed() | 1;
   for (int i = 0; i < STORES; i++)
-    cache_store_begin(&t.stores[i], NULL, CAPACITY);
+    if (t.hosts)
+      cache_store_begin_in(&t.stores[i], t.hosts[2 * i], t.hosts[2 * i + 1], CAPACITY);
+    else
+      cache_store_begin(&t.stores[i], NULL, CAPACITY);
   for (int i = 0; i < KEYS; i++)
     atomic_store(&t.replicated[i], false);
   atomic_store(&t.done, 0);
@@ -237,6 +304,8 @@ int main(int argc, char **argv) {
     return cache_store_main();
   if (argc > 1)
     t.operations = (unsigned)strtoul(argv[1], NULL, 10) / WORKERS;
+  if (argc == 2 + 2 * STORES)
+    t.hosts = argv + 2;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(killed_stores_lose_no_replicated_block, tear_down),
       cmocka_unit_test_teardown(lost_stores_are_repaired, tear_down),

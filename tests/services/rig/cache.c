@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "services/rig/cache.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +19,7 @@
 #define BOUND (30 * S)
 
 struct brief {
-  char address[160], path[128], directory[96], name[16];
+  char address[160], path[128], directory[96], name[16], network[64];
   uint64_t capacity, file_capacity;
   bool has_file;
 };
@@ -60,6 +62,17 @@ static void expect_races(const char *path) {
     fclose(maps);
 }
 
+static void enter(const char *network) {
+  char path[96];
+  snprintf(path, sizeof path, "/run/netns/%s", network);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0 || setns(file, CLONE_NEWNET)) {
+    perror(path);
+    _exit(1);
+  }
+  close(file);
+}
+
 int cache_store_main(void) {
   struct brief brief;
   struct haul_node_config config = patient_config();
@@ -70,6 +83,9 @@ int cache_store_main(void) {
   char byte, file[160];
   child_receive(3, &brief, sizeof brief);
   registration.lease_seconds = 2;
+  if (*brief.network)
+    enter(brief.network);
+  config.insecure = *brief.network != 0;
   how.path = brief.path;
   how.capacity = brief.capacity;
   how.blocks = brief.capacity / 4096;
@@ -100,6 +116,7 @@ static void launch(struct cache_store *store, uint64_t capacity, uint64_t file_c
   snprintf(brief.path, sizeof brief.path, "%s", store->path);
   snprintf(brief.directory, sizeof brief.directory, "%s", store->directory);
   snprintf(brief.name, sizeof brief.name, "%s", store->name);
+  snprintf(brief.network, sizeof brief.network, "%s", store->network);
   store->pid = child_start(CACHE_STORE_MODE, &store->socket);
   child_send(store->socket, &brief, sizeof brief, -1);
   child_receive(store->socket, &brief, sizeof brief);
@@ -140,6 +157,15 @@ void cache_store_begin_named(struct cache_store *store, const char *directory, c
   cache_path(store->path);
   snprintf(store->directory, sizeof store->directory, "%s", directory);
   snprintf(store->name, sizeof store->name, "%s", name);
+  launch(store, capacity, 0);
+}
+
+void cache_store_begin_in(struct cache_store *store, const char *network, const char *address,
+                          uint64_t capacity) {
+  *store = (struct cache_store){0};
+  cache_path(store->path);
+  snprintf(store->address, sizeof store->address, "%s", address);
+  snprintf(store->network, sizeof store->network, "%s", network);
   launch(store, capacity, 0);
 }
 

@@ -17,6 +17,7 @@ struct cache_store {
   char address[160], path[128];
   char directory[96], name[16]; /* "": none */
   bool has_file;                /* a file tier, in PATH.file */
+  char network[64];             /* name of the network namespace that it runs in; "": the test's */
 };
 
 int cache_store_main(void);
@@ -30,6 +31,9 @@ void cache_store_begin_tiers(struct cache_store *store, const char *address, uin
 /* Registered under this name, with a lease of 2 s. */
 void cache_store_begin_named(struct cache_store *store, const char *directory, const char *name,
                              uint64_t capacity);
+/* The same in a network namespace of ip-netns(8), without a key. */
+void cache_store_begin_in(struct cache_store *store, const char *network, const char *address,
+                          uint64_t capacity);
 void cache_store_again(struct cache_store *store);
 int cache_store_end(struct cache_store *store); /* its exit status; the file stays */
 void cache_store_kill(struct cache_store *store);
