@@ -51,7 +51,8 @@ static int check_progress(struct receive *receive) {
 
 /* ---- Begin ---- */
 
-/* From the source, else from a member. */
+/* From the source, else from a member. If none sends them the source's code counts: members that
+ * have not begun have no such name. */
 static int find_sums(struct receive *receive, haul_remote **sums) {
   struct haul_broadcast *broadcast = receive->broadcast;
   struct join *join = receive->join;
@@ -60,6 +61,7 @@ static int find_sums(struct receive *receive, haul_remote **sums) {
   member_name(broadcast, receive->version.number, "sums", name);
   if (join->peer)
     code = haul_peer_lookup(join->peer, name, sooner(receive->until, CONTROL_NS), sums);
+  const int of_source = code;
   for (size_t i = 0; code && i < receive->feeders.order_count; i++) {
     struct feeder *feeder = receive->feeders.order[i];
     haul_peer *peer;
@@ -70,6 +72,8 @@ static int find_sums(struct receive *receive, haul_remote **sums) {
     code = haul_peer_lookup(peer, name, until, sums);
     haul_peer_close(peer); /* the remote keeps the connection */
   }
+  if (code)
+    code = of_source;
   if (code == HAUL_ENAME) {
     code = HAUL_ESTALE;
     fail(code, CALL, broadcast->name, "call haul_broadcast_next for the present version",
