@@ -83,9 +83,13 @@ static int read_header(struct haul_cache *cache, struct link *link, unsigned tie
   return code;
 }
 
+/* A node without its store, which may come back, must not look like one that has no key. */
 static int find_tier(struct haul_cache *cache, struct link *link, haul_deadline until) {
   unsigned tier = link->tiers;
   int code = haul_peer_lookup(link->peer, tier_region(tier), until, &link->remotes[tier]);
+  if (code == HAUL_ENAME)
+    return fail(HAUL_ECONNECT, "haul_cache", NULL, "start the store: haul cache serve",
+                "the node serves no store");
   if (code == 0)
     code = read_header(cache, link, tier, until);
   link->tiers += code == 0;

@@ -567,6 +567,23 @@ static void a_dead_store_loses_what_it_alone_had(void **state) {
   }
 }
 
+/* It starts or stops its store, whose blocks may come back. */
+static void a_node_without_its_store_is_away(void **state) {
+  (void)state;
+  struct haul_node_config config = patient_config();
+  haul_node *node;
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_node_listen(node, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(node, 0, t.stores[0].address, sizeof t.stores[0].address));
+  cache_client_begin(&t.client, t.stores, 1, 1, t.only, REGION);
+  assert_fails(HAUL_ECONNECT, get_code("key"));
+  assert_non_null(strstr(haul_error_last()->text, t.stores[0].address));
+  assert_fails(HAUL_ECONNECT, cache_put(&t.client, "key", 0, 1000, 0));
+  assert_fails(HAUL_ECONNECT, cache_remove(&t.client, "key"));
+  cache_client_end(&t.client);
+  haul_node_close(node);
+}
+
 /* The client connects again after a pause. */
 static void await_store(unsigned member) {
   struct haul_cache_stats stats;
@@ -1323,6 +1340,7 @@ int main(int argc, char **argv) {
       BOTH(a_key_that_keeps_changing_is_not_absent),
       BOTH(a_put_that_timed_out_stores_no_later_bytes),
       BOTH(a_dead_store_loses_what_it_alone_had),
+      TCP(a_node_without_its_store_is_away),
       BOTH(a_replicated_block_outlives_a_store),
       TCP(a_hanging_store_is_bypassed),
       BOTH(a_repair_copies_what_a_lost_store_had),
