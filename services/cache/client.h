@@ -253,6 +253,6 @@ void batch_ask(struct batch *batch, const struct ask *ask, answer_handler *handl
 typedef int slot_visitor(void *context, const struct location *location);
 int slots_visit(struct haul_cache *cache, unsigned member, haul_deadline until, slot_visitor *each,
                 void *context);
-void entry_of(const struct location *location, struct haul_cache_entry *entry);
+void entry_of_slot(const struct location *location, struct haul_cache_entry *entry);
 
 #endif

@@ -110,7 +110,7 @@ struct teller {
   void *user;
 };
 
-void entry_of(const struct location *location, struct haul_cache_entry *entry) {
+void entry_of_slot(const struct location *location, struct haul_cache_entry *entry) {
   const struct slot *slot = &location->slot;
   *entry = (struct haul_cache_entry){.key_length = slot->key_length,
                                      .length = slot->length,
@@ -124,7 +124,7 @@ void entry_of(const struct location *location, struct haul_cache_entry *entry) {
 static int tell(void *context, const struct location *location) {
   const struct teller *teller = context;
   struct haul_cache_entry entry;
-  entry_of(location, &entry);
+  entry_of_slot(location, &entry);
   teller->each(teller->user, &entry);
   return 0;
 }

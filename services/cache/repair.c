@@ -261,7 +261,7 @@ static void sum_up(struct repair *repair, struct want *want, const struct examin
   }
   if (!repair->each || (key->stores >= replicas && want->placed == 0))
     return;
-  entry_of(&key->source, &entry);
+  entry_of_slot(&key->source, &entry);
   repair->each(repair->user, &entry, key->stores, want->placed);
 }
 

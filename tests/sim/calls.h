@@ -32,6 +32,8 @@ int world_accept4(int descriptor, struct sockaddr *address, socklen_t *length, i
 int world_connect(int descriptor, const struct sockaddr *address, socklen_t length);
 ssize_t world_sendmsg(int descriptor, const struct msghdr *message, int flags);
 ssize_t world_recv(int descriptor, void *bytes, size_t length, int flags);
+int world_open(const char *path, int flags, ...);
+int world_ftruncate(int descriptor, off_t length);
 int world_setsockopt(int descriptor, int level, int option, const void *value, socklen_t size);
 int world_getsockopt(int descriptor, int level, int option, void *value, socklen_t *size);
 int world_getsockname(int descriptor, struct sockaddr *address, socklen_t *length);
@@ -65,7 +67,10 @@ ssize_t socket_read(struct file *file, void *bytes, size_t length);
 ssize_t socket_write(struct file *file, const void *bytes, size_t length);
 ssize_t text_read(struct file *file, void *bytes, size_t length);
 int memfile_real(const struct file *file); /* the real one; -1: no memory */
-int pipe_real(const struct file *file);    /* the real one; -1: no pipe */
+/* The real descriptor of a host's file; -1: there is none. */
+int host_file(const struct host *host, const char *path);
+void host_lose_file(struct host *host, const char *path);
+int pipe_real(const struct file *file); /* the real one; -1: no pipe */
 int world_close(int descriptor);
 
 /* Sockets of a process that dies, or of a host that vanishes. */

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -30,10 +31,19 @@ static int fail(int error) {
   return -1;
 }
 
+/* A file in /store of a host. Nobody else has its real memfd. */
+struct host_file {
+  struct list link; /* in host->files; empty: it was removed */
+  char path[64];
+  int real;
+  const struct file *locked; /* by flock; NULL: it is not */
+};
+
 /* A real memfd, so that mappings in several processes share pages. */
 struct memory_file {
   struct file file;
   int real;
+  struct host_file *named; /* NULL: it has no name */
 };
 
 static int install_memory(int real) {
@@ -45,13 +55,62 @@ static int install_memory(int real) {
   return file_install(&memory->file);
 }
 
+static struct host_file *find_named(const struct host *host, const char *path) {
+  list_each(item, &host->files) {
+    struct host_file *named = list_entry(item, struct host_file, link);
+    if (strcmp(named->path, path) == 0)
+      return named;
+  }
+  return NULL;
+}
+
+int host_file(const struct host *host, const char *path) {
+  const struct host_file *named = find_named(host, path);
+  return named ? named->real : -1;
+}
+
+/* Processes that have it open keep it. */
+void host_lose_file(struct host *host, const char *path) {
+  struct host_file *named = find_named(host, path);
+  if (named)
+    list_remove(&named->link);
+}
+
+static bool is_of_host(const char *path) {
+  return strncmp(path, "/store/", 7) == 0;
+}
+
+static struct host_file *named_new(struct host *host, const char *path) {
+  struct host_file *named = calloc(1, sizeof *named);
+  snprintf(named->path, sizeof named->path, "%s", path);
+  named->real = memfd_create(path, MFD_CLOEXEC);
+  list_append(&host->files, &named->link);
+  return named;
+}
+
+static int open_named(const char *path, int flags) {
+  struct host *host = process_current()->host;
+  struct host_file *named = find_named(host, path);
+  if (named ? flags & O_EXCL : !(flags & O_CREAT))
+    return fail(named ? EEXIST : ENOENT);
+  struct memory_file *memory = calloc(1, sizeof *memory);
+  file_init(&memory->file, FILE_MEMORY);
+  memory->named = named ? named : named_new(host, path);
+  memory->real = memory->named->real;
+  return file_install(&memory->file);
+}
+
 int world_memfd_create(const char *name, unsigned flags) {
   sim_point(3 * US);
   return install_memory(memfd_create(name, flags));
 }
 
 void memfile_free(struct file *file) {
-  close(((struct memory_file *)file)->real);
+  const struct memory_file *memory = (struct memory_file *)file;
+  if (!memory->named)
+    close(memory->real);
+  else if (memory->named->locked == file)
+    memory->named->locked = NULL;
   free(file);
 }
 
@@ -81,12 +140,42 @@ int world_fchmod(int descriptor, mode_t mode) {
   return real < 0 ? -1 : fchmod(real, mode);
 }
 
+/* Files belong to the world's only user, who alone may read them. */
+static int named_stat(const struct host_file *named, struct stat *status) {
+  int code = fstat(named->real, status);
+  status->st_mode = S_IFREG | 0600;
+  status->st_uid = world_geteuid();
+  return code;
+}
+
 int world_fstat(int descriptor, struct stat *status) {
   struct file *file = file_of(descriptor);
   if (file && file->kind == FILE_TEXT)
     return text_stat(file, status);
   int real = real_of(descriptor);
+  if (real >= 0 && ((struct memory_file *)file)->named)
+    return named_stat(((struct memory_file *)file)->named, status);
   return real < 0 ? -1 : fstat(real, status);
+}
+
+int world_lstat(const char *path, struct stat *status) {
+  const struct host_file *named = find_named(process_current()->host, path);
+  sim_point(1 * US);
+  return named ? named_stat(named, status) : fail(ENOENT);
+}
+
+int world_flock(int descriptor, int operation) {
+  struct file *file = file_of(descriptor);
+  sim_point(500);
+  if (!file || memfile_real(file) < 0 || !((struct memory_file *)file)->named)
+    return fail(EBADF);
+  struct host_file *named = ((struct memory_file *)file)->named;
+  if (operation != (LOCK_EX | LOCK_NB))
+    sim_fail("simulator", "flock %d is not modelled", operation);
+  if (named->locked && named->locked != file)
+    return fail(EWOULDBLOCK);
+  named->locked = file;
+  return 0;
 }
 
 int world_fstatfs(int descriptor, struct statfs *status) {
@@ -97,6 +186,16 @@ int world_fstatfs(int descriptor, struct statfs *status) {
 int world_fallocate(int descriptor, int mode, off_t offset, off_t length) {
   int real = real_of(descriptor);
   return real < 0 ? -1 : fallocate(real, mode, offset, length);
+}
+
+int world_posix_fallocate(int descriptor, off_t offset, off_t length) {
+  int real = real_of(descriptor);
+  return real < 0 ? errno : posix_fallocate(real, offset, length);
+}
+
+ssize_t world_pread(int descriptor, void *bytes, size_t length, off_t offset) {
+  int real = real_of(descriptor);
+  return real < 0 ? -1 : pread(real, bytes, length, offset);
 }
 
 ssize_t world_pwrite(int descriptor, const void *bytes, size_t length, off_t offset) {
@@ -166,6 +265,8 @@ int world_open(const char *path, int flags, ...) {
     snprintf(real, sizeof real, "/proc/self/fd/%d", behind);
     return install_memory(open(real, flags));
   }
+  if (is_of_host(path))
+    return open_named(path, flags);
   if (!text_of(path, text, sizeof text))
     return fail(ENOENT);
   struct text_file *file = calloc(1, sizeof *file);
@@ -174,7 +275,6 @@ int world_open(const char *path, int flags, ...) {
   return file_install(&file->file);
 }
 
-/* Files belong to the world's only user, who alone may read them. */
 static int text_stat(const struct file *file, struct stat *status) {
   sim_point(500);
   *status = (struct stat){.st_mode = S_IFREG | 0600,
@@ -213,6 +313,12 @@ int world_stat(const char *path, struct stat *status) {
 
 int world_unlink(const char *path) {
   sim_point(1 * US);
+  if (is_of_host(path) && host_file(process_current()->host, path) < 0)
+    return fail(ENOENT);
+  if (is_of_host(path)) {
+    host_lose_file(process_current()->host, path);
+    return 0;
+  }
   return socket_name_remove(process_current()->host, path) ? 0 : fail(ENOENT);
 }
 

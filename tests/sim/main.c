@@ -3,7 +3,8 @@
  *
  *   sim SEED [trace] [until=SECONDS] [view=FILE] [plan] [FIELD=VALUE...]
  *   sim SEED nodes=N [directory]  thousands of nodes instead (scale.c)
- *   sim SEED names [...]          names in a directory instead (names.c), with its own fields
+ *   sim SEED SCENE [...]          another scene, with its own fields: names (names.c), broadcast
+ *                                 (broadcast.c)
  *
  * trace prints every call; until ends the run then, for a debugger: a breakpoint on sim_until; view
  * writes a trace for Perfetto; plan prints the fields that the seed drew, and ends; the fields
@@ -15,11 +16,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "broadcast.h"
 #include "calls.h"
 #include "load.h"
 #include "names.h"
 #include "net.h"
 #include "scale.h"
+#include "scene.h"
 
 static void print_plan(void) {
   printf("plan: %u programs on %u hosts, lanes of %zu bytes, latency %lld us, jitter %lld us, "
@@ -67,10 +70,21 @@ static void fix_addresses(char **arguments) {
   execv("/proc/self/exe", arguments);
 }
 
+static void draw_nothing(void) {}
+
+static const struct scene programs_scene = {"programs",   draw_nothing,  plan_set,
+                                            plan_print,   print_plan,    load_start,
+                                            load_is_over, print_history, all_operations};
+static const struct scene names_scene = {"names",          names_draw,    names_set,
+                                         names_print_plan, names_print,   names_start,
+                                         names_are_over,   names_history, names_operations};
+static const struct scene *const scenes[] = {&programs_scene, &names_scene, &broadcast_scene};
+#define SCENES (sizeof scenes / sizeof scenes[0])
+
 static int64_t until = NEVER;
-static unsigned nodes; /* 0: the load of load.c */
+static const struct scene *scene = &programs_scene;
+static unsigned nodes; /* instead of a scene; 0: none */
 static bool directory; /* for `nodes` */
-static bool named;     /* the load of names.c */
 
 __attribute__((noinline)) void sim_until(void);
 __attribute__((noinline)) void sim_until(void) {
@@ -79,13 +93,19 @@ __attribute__((noinline)) void sim_until(void) {
 
 static bool is_over(void) {
   if (sim_now < until)
-    return named ? names_are_over() : nodes ? scale_is_over() : load_is_over();
+    return nodes ? scale_is_over() : scene->is_over();
   sim_until();
   return true;
 }
 
-static void print_fields(FILE *to) {
-  named ? names_print_plan(to) : plan_print(to);
+static bool take_scene(const char *text) {
+  for (size_t i = 0; i < SCENES; i++)
+    if (strcmp(text, scenes[i]->name) == 0) {
+      scene = scenes[i];
+      scene->draw();
+      return true;
+    }
+  return false;
 }
 
 /* False: the argument is unknown. */
@@ -96,20 +116,17 @@ static bool take_argument(const char *text) {
     until = (int64_t)(atof(text + 6) * (double)S);
   } else if (strncmp(text, "view=", 5) == 0) {
     sim_viewer_open(text + 5);
-  } else if (!named && strncmp(text, "nodes=", 6) == 0) {
+  } else if (scene == &programs_scene && strncmp(text, "nodes=", 6) == 0) {
     nodes = (unsigned)atoi(text + 6);
     sim_many = true;
     return nodes >= 2 && nodes <= HOSTS;
   } else if (strcmp(text, "directory") == 0) {
     directory = true;
-  } else if (strcmp(text, "names") == 0) {
-    named = true;
-    names_draw();
   } else if (strcmp(text, "plan") == 0) {
-    print_fields(stdout);
+    scene->print_fields(stdout);
     exit(0);
   } else {
-    return named ? names_set(text) : plan_set(text);
+    return take_scene(text) || scene->set(text);
   }
   return true;
 }
@@ -117,9 +134,8 @@ static bool take_argument(const char *text) {
 static void print_figures(void) {
   printf("seed=%llu hash=%016llx faults=%llu operations=%llu virtual=%.3f quiet=%.3f\n",
          (unsigned long long)sim_seed, (unsigned long long)sim_hash_value,
-         (unsigned long long)sim_faults,
-         (unsigned long long)(named ? names_operations() : all_operations()), (double)sim_now / S,
-         (double)(load.stop_at - load.quiet_at) / S);
+         (unsigned long long)sim_faults, (unsigned long long)scene->operations(),
+         (double)sim_now / S, (double)(load.stop_at - load.quiet_at) / S);
 }
 
 int main(int count, char **arguments) {
@@ -140,21 +156,19 @@ int main(int count, char **arguments) {
   for (int i = 2; i < count; i++)
     if (!take_argument(arguments[i])) {
       fprintf(stderr, "sim: unknown argument %s; fields: ", arguments[i]);
-      print_fields(stderr);
+      scene->print_fields(stderr);
       return 2;
     }
   if (sim_tracing)
-    named ? names_print() : print_plan();
-  if (named)
-    names_start();
-  else if (nodes)
+    scene->print_plan();
+  if (nodes)
     scale_start(nodes, directory);
   else
-    load_start();
+    scene->start();
   sim_run(is_over);
   sim_viewer_close();
-  if (sim_tracing)
-    named ? names_history() : print_history();
+  if (sim_tracing || (sim_many && !nodes))
+    scene->print_history();
   print_figures();
   return 0;
 }

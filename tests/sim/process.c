@@ -24,6 +24,7 @@ struct host *host_create(unsigned number) {
   for (size_t i = 0; i < sizeof host->boot_id; i++)
     host->boot_id[i] = (uint8_t)sim_random();
   list_init(&host->bound);
+  list_init(&host->files);
   return host;
 }
 

@@ -142,7 +142,9 @@ struct host {
   uint16_t next_port;
   unsigned side;      /* of a partition */
   int64_t busy_until; /* its network card */
+  unsigned slow;      /* times as long as others, its bytes leave; 0: as others */
   struct list bound;  /* struct socket */
+  struct list files;  /* in /store, which outlive processes (files.c) */
 };
 
 struct block; /* of a heap */

@@ -46,7 +46,7 @@ int64_t net_arrival(const struct host *from, const struct host *to, size_t bytes
   int64_t *busy = &((struct host *)(uintptr_t)from)->busy_until;
   if (*busy < sim_now)
     *busy = sim_now;
-  *busy += (int64_t)bytes * net.picoseconds_a_byte / 1000;
+  *busy += (int64_t)bytes * net.picoseconds_a_byte / 1000 * (from->slow ? from->slow : 1);
   return *busy + net.latency + sim_between(0, net.jitter);
 }
 

@@ -60,14 +60,17 @@ static int64_t timespec_ns(const struct timespec *time) {
   return time->tv_sec > NEVER / S - 1 ? NEVER : time->tv_sec * S + time->tv_nsec;
 }
 
-/* The realtime clock is the monotonic one, later by a constant. */
-#define REALTIME_LATER (1700000000 * S)
+/* The realtime clock is the monotonic one, later by a constant of the host. Hosts agree on it
+ * within a second, and drift. */
+static int64_t realtime_later(const struct host *host) {
+  return 1700000000 * S - host->offset + host->offset % S;
+}
 
 int world_clock_gettime(clockid_t clock, struct timespec *time) {
   sim_point(25);
   int64_t now = host_clock(process_current()->host, sim_now);
   if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)
-    now += REALTIME_LATER;
+    now += realtime_later(process_current()->host);
   *time = (struct timespec){now / S, now % S};
   return 0;
 }
@@ -75,7 +78,8 @@ int world_clock_gettime(clockid_t clock, struct timespec *time) {
 static int64_t world_time(int64_t own, bool realtime) {
   if (own == NEVER)
     return NEVER;
-  return host_time_to_world(process_current()->host, realtime ? own - REALTIME_LATER : own);
+  const struct host *host = process_current()->host;
+  return host_time_to_world(host, realtime ? own - realtime_later(host) : own);
 }
 
 int64_t world_span(const struct timespec *span) {
@@ -233,15 +237,36 @@ int world_pthread_once(pthread_once_t *once, void (*run)(void)) {
   return 0;
 }
 
+/* Whether a thread begins detached. */
+static uint32_t *detachment(pthread_attr_t *attributes) {
+  return (uint32_t *)(void *)attributes;
+}
+
+int world_pthread_attr_init(pthread_attr_t *attributes) {
+  memset(attributes, 0, sizeof *attributes);
+  return 0;
+}
+
+int world_pthread_attr_destroy(pthread_attr_t *attributes) {
+  (void)attributes;
+  return 0;
+}
+
+int world_pthread_attr_setdetachstate(pthread_attr_t *attributes, int state) {
+  *detachment(attributes) = state == PTHREAD_CREATE_DETACHED;
+  return 0;
+}
+
 int world_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                          void *(*run)(void *argument), void *argument) {
-  (void)attributes;
   sim_point(10 * US);
   if (refuses_memory()) {
     process_current()->refused_threads++;
     return EAGAIN;
   }
-  *thread = (pthread_t)fiber_start(process_current(), run, argument);
+  struct fiber *fiber = fiber_start(process_current(), run, argument);
+  fiber->detached = attributes && *detachment((pthread_attr_t *)(uintptr_t)attributes);
+  *thread = (pthread_t)fiber;
   return 0;
 }
 
