@@ -4,7 +4,7 @@
  *   sim SEED [trace] [until=SECONDS] [view=FILE] [plan] [FIELD=VALUE...]
  *   sim SEED nodes=N [directory]  thousands of nodes instead (scale.c)
  *   sim SEED SCENE [...]          another scene, with its own fields: names (names.c), broadcast
- *                                 (broadcast.c)
+ *                                 (broadcast.c), cache (cache.c)
  *
  * trace prints every call; until ends the run then, for a debugger: a breakpoint on sim_until; view
  * writes a trace for Perfetto; plan prints the fields that the seed drew, and ends; the fields
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "broadcast.h"
+#include "cache.h"
 #include "calls.h"
 #include "load.h"
 #include "names.h"
@@ -78,7 +79,8 @@ static const struct scene programs_scene = {"programs",   draw_nothing,  plan_se
 static const struct scene names_scene = {"names",          names_draw,    names_set,
                                          names_print_plan, names_print,   names_start,
                                          names_are_over,   names_history, names_operations};
-static const struct scene *const scenes[] = {&programs_scene, &names_scene, &broadcast_scene};
+static const struct scene *const scenes[] = {&programs_scene, &names_scene, &broadcast_scene,
+                                             &cache_scene};
 #define SCENES (sizeof scenes / sizeof scenes[0])
 
 static int64_t until = NEVER;
