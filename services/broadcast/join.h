@@ -45,6 +45,7 @@ struct join {
   struct progress progress;     /* to report */
   haul_transfer *report, *look; /* of join_poll, in flight */
   int64_t reported_at, looked_at;
+  int64_t all_at; /* join_poll reads all cards no sooner */
 
   struct haul_broadcast_feeder *feeders; /* of the last receive */
   size_t feeder_count;
