@@ -53,10 +53,11 @@ struct haul_cache_stats {
  * node.
  *
  * The memory is allocated at once. Blocks survive the end of the process, also by SIGKILL; pins and
- * the order of use do not. Blocks until all blocks in the file are verified, some 0.1 s a GiB, and
- * a second for a file that is in use. HAUL_EINVAL (no file and no capacity, or the file has another
- * capacity or is no store), HAUL_EINSECURE (others than its owner can write the file), HAUL_EBUSY
- * (another process has it), HAUL_ESYSTEM, and those of haul_region_publish. */
+ * the order of use do not. Blocks until all blocks in the file are verified, some 0.1 s a GiB in
+ * memory, for a file tier the time to read it, and a second for a file that is in use. HAUL_EINVAL
+ * (no file and no capacity, or the file has another capacity or is no store), HAUL_EINSECURE
+ * (others than its owner can write the file), HAUL_EBUSY (another process has it), HAUL_ESYSTEM,
+ * and those of haul_region_publish. */
 HAUL_API int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config *config,
                                    haul_cache_store **store);
 HAUL_API int haul_cache_store_stats(haul_cache_store *store, struct haul_cache_stats *stats);

@@ -26,11 +26,12 @@ static struct member *find_member(const struct haul_cache *cache, const char *ad
   return NULL;
 }
 
-static void add_member(struct haul_cache *cache, const char *address) {
+static struct member *add_member(struct haul_cache *cache, const char *address) {
   struct member *member = &cache->members[cache->member_count];
   snprintf(member->address, sizeof member->address, "%s", address);
   member->hash = key_hash(address, strlen(address));
   cache->member_count++; /* from now on others see it */
+  return member;
 }
 
 static int add_members(struct haul_cache *cache, const struct haul_cache_config *config) {
@@ -47,12 +48,12 @@ static int add_members(struct haul_cache *cache, const struct haul_cache_config 
 
 void member_join(struct haul_cache *cache, const char *address) {
   struct member *known = find_member(cache, address);
-  if (!known) {
-    if (cache->member_count < cache->member_room)
-      add_member(cache, address);
+  if (!known && cache->member_count == cache->member_room)
     return;
-  }
+  if (!known)
+    known = add_member(cache, address);
   pthread_mutex_lock(&cache->lock);
+  known->named = true;
   known->left = false;
   known->retry_at = 0;
   pthread_mutex_unlock(&cache->lock);
@@ -66,10 +67,17 @@ void member_leave(struct haul_cache *cache, const char *address) {
   pthread_mutex_unlock(&cache->lock);
 }
 
-void members_leave(struct haul_cache *cache) {
+void members_forget(struct haul_cache *cache) {
   pthread_mutex_lock(&cache->lock);
   for (unsigned i = 0; i < cache->member_count; i++)
-    cache->members[i].left = true;
+    cache->members[i].named = false;
+  pthread_mutex_unlock(&cache->lock);
+}
+
+void members_settle(struct haul_cache *cache) {
+  pthread_mutex_lock(&cache->lock);
+  for (unsigned i = 0; i < cache->member_count; i++)
+    cache->members[i].left = !cache->members[i].named;
   pthread_mutex_unlock(&cache->lock);
 }
 

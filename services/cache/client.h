@@ -39,8 +39,9 @@ struct member {
   struct link *link;
   bool connecting;
   int64_t retry_at;
-  bool left; /* the directory: it is used as long as it is connected */
-  int code;  /* of the last failure to connect */
+  bool named; /* by the present walk of the directory */
+  bool left;  /* the directory: it is used as long as it is connected */
+  int code;   /* of the last failure to connect */
   char reason[192];
 };
 
@@ -104,7 +105,9 @@ void source_return(struct haul_cache *cache, uint64_t number, bool withdraw);
 /* A directory told of a store. For one thread at a time. */
 void member_join(struct haul_cache *cache, const char *address);
 void member_leave(struct haul_cache *cache, const char *address);
-void members_leave(struct haul_cache *cache); /* all; members that are there join again */
+/* At the begin of a walk, and when it has told all entries: the others have left. */
+void members_forget(struct haul_cache *cache);
+void members_settle(struct haul_cache *cache);
 
 /* ---- directory.c ---- */
 

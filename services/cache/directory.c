@@ -44,6 +44,8 @@ static bool name_address(const char *directory, const char *name, char address[A
 static void take(const struct watch *watch, const struct haul_directory_event *event) {
   const struct haul_directory_entry *entry = &event->entry;
   char address[ADDRESS_MAX];
+  if (event->kind == HAUL_DIRECTORY_TOLD)
+    members_settle(watch->cache);
   if (event->kind == HAUL_DIRECTORY_TOLD || entry->kind != HAUL_DIRECTORY_REGION ||
       strcmp(entry->name, REGION_NAME) != 0 ||
       !name_address(watch->directory, entry->node, address))
@@ -91,7 +93,7 @@ static int next_change(struct watch *watch) {
   struct haul_directory_event event;
   haul_deadline until = haul_deadline_in(slice(watch));
   if (!watch->walk) { /* it begins with the present members */
-    members_leave(watch->cache);
+    members_forget(watch->cache);
     return haul_directory_open(watch->cache->node, watch->directory, until, &watch->walk);
   }
   int code = haul_directory_next(watch->walk, until, &event);
@@ -106,7 +108,7 @@ static void *follow(void *argument) {
   while (rest(watch, pause)) {
     int code = next_change(watch);
     pause = code ? slice(watch) : 0;
-    if (code == HAUL_EPROTO) { /* etcd has compacted the changes */
+    if (code == HAUL_EPROTO) { /* etcd has compacted the changes, or is sick */
       haul_directory_close(watch->walk);
       watch->walk = NULL;
     }
