@@ -194,21 +194,19 @@ struct haul_cache_repair {
   int code;               /* of the last copy that failed: HAUL_ELIMIT if the store had no room */
   unsigned away;          /* stores that could not be read: what they have is not counted */
 };
-/* A block that has fewer replicas than configured, or that was copied. `stores`: number of stores
- * that had it; `copies`: number of stores that got it. */
-typedef void haul_cache_repair_each(void *user, const struct haul_cache_entry *entry,
-                                    unsigned stores, unsigned copies);
 
 /* Copies blocks to those of their first stores that lack them, or have an older block of the key,
  * as after a store was lost, came back or was added. The bytes pass through memory of the client,
  * 64 MiB at a time, or one block. It evicts nothing: a block for which a store has no free room
  * stays as it is. A key that is removed meanwhile may come back. Stores that cannot be reached are
- * skipped and counted. `each`, if not NULL, is called within the call. Several clients may repair
- * at the same time; one is enough. Blocks until `until`. HAUL_ETIMEDOUT; HAUL_EPEER and others of
- * haul_read: no store can be reached; HAUL_ENOMEM. */
+ * skipped and counted. `each`, if not NULL, is called within the call for blocks that have fewer
+ * replicas than configured, or were copied: `stores` had it, and `copies` got it. Several clients
+ * may repair at the same time; one is enough. Blocks until `until`. HAUL_ETIMEDOUT; HAUL_EPEER and
+ * others of haul_read: no store can be reached; HAUL_ENOMEM. */
 HAUL_API int haul_cache_repair(haul_cache *cache, unsigned flags, haul_deadline until,
-                               haul_cache_repair_each *each, void *user,
-                               struct haul_cache_repair *result);
+                               void (*each)(void *user, const struct haul_cache_entry *entry,
+                                            unsigned stores, unsigned copies),
+                               void *user, struct haul_cache_repair *result);
 
 #ifdef __cplusplus
 }

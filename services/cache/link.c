@@ -159,7 +159,7 @@ static void drop(struct member *member, struct link **unused) {
 static int refuse(struct member *member) {
   if (member->left) {
     member->code = HAUL_EPEER;
-    snprintf(member->reason, sizeof member->reason, "it is no longer in the directory");
+    snprintf(member->reason, sizeof member->reason, "its entry in the directory is gone");
   }
   return fail(member->code, "haul_cache", member->address, "start the store", "%s", member->reason);
 }

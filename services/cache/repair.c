@@ -31,7 +31,7 @@ struct repair {
   struct haul_cache *cache;
   unsigned flags;
   haul_deadline until;
-  haul_cache_repair_each *each;
+  void (*each)(void *user, const struct haul_cache_entry *entry, unsigned stores, unsigned copies);
   void *user;
   struct haul_cache_repair *result;
   unsigned provider;
@@ -332,7 +332,9 @@ static int repair_all(struct repair *repair) {
 }
 
 int haul_cache_repair(haul_cache *cache, unsigned flags, haul_deadline until,
-                      haul_cache_repair_each *each, void *user, struct haul_cache_repair *result) {
+                      void (*each)(void *user, const struct haul_cache_entry *entry,
+                                   unsigned stores, unsigned copies),
+                      void *user, struct haul_cache_repair *result) {
   if (!cache || !result || flags & ~HAUL_CACHE_DRY_RUN)
     return fail(HAUL_EINVAL, REPAIR, NULL, "pass both, and HAUL_CACHE_DRY_RUN or 0",
                 "cache or result is NULL, or there are unknown flags");
