@@ -91,7 +91,7 @@ static void await_departure(unsigned member) {
   struct haul_cache_stats stats;
   haul_deadline until = haul_deadline_in(BOUND);
   while (stat_of(member, &stats) == 0 ||
-         !strstr(haul_error_last()->text, "no longer in the directory")) {
+         !strstr(haul_error_last()->text, "entry in the directory is gone")) {
     assert_true(haul_deadline_in(0) < until);
     usleep(20000);
   }
