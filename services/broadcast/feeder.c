@@ -271,11 +271,12 @@ static uint64_t take_bits(struct feeders *feeders, struct feeder *feeder) {
   return count;
 }
 
-static void note_gain(struct feeder *feeder, uint64_t chunks) {
-  int64_t now = now_ns(), pace = (now - feeder->gained_at) / (int64_t)chunks;
+static void note_gain(struct feeder *feeder, uint64_t count) {
+  int64_t now = now_ns(), pace = (now - feeder->gained_at) / (int64_t)(count - feeder->most);
   if (feeder->polled)
     feeder->pace += feeder->pace ? (pace - feeder->pace) / 8 : pace;
   feeder->progress_at = feeder->gained_at = now;
+  feeder->most = count;
 }
 
 void feeder_polled(struct feeders *feeders, struct feeder *feeder) {
@@ -292,8 +293,13 @@ void feeder_polled(struct feeders *feeders, struct feeder *feeder) {
     return;
   }
   uint64_t count = take_bits(feeders, feeder);
-  if (count > feeder->count)
-    note_gain(feeder, count - feeder->count);
+  if (feeder->polled && count < feeder->count) {
+    feeder->hold = 60 * HAUL_SECOND; /* as after wrong bytes: no member loses chunks */
+    feeder_fail(feeders, feeder, HAUL_EPROTO);
+    return;
+  }
+  if (count > feeder->most)
+    note_gain(feeder, count);
   feeder->count = count;
   feeder->polled = true;
 }

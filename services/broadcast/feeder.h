@@ -15,6 +15,7 @@ struct feeder {
   haul_transfer *poll; /* in flight, or NULL */
   uint64_t *bits;      /* chunks that it has, as last read; not of the source */
   uint64_t count;      /* of these bits */
+  uint64_t most;       /* count at most, over all connections: only more is progress */
   unsigned slow;       /* probes in a row that were faster elsewhere */
   unsigned flying;     /* chunks in flight from it */
   unsigned allowed;    /* of these, at most: see feeder_landed */

@@ -494,20 +494,25 @@ struct board_writer {
   char address[160];
 };
 
-static void writer_open(struct board_writer *writer, const char *listen, unsigned members) {
-  struct haul_node_config config = patient_config();
+static void writer_open_as(struct board_writer *writer, const struct haul_node_config *config,
+                           const char *listen, unsigned members) {
   struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
   options.members = members;
   options.chunk = 4096;
-  assert_works(haul_node_open(&config, &writer->node));
+  assert_works(haul_node_open(config, &writer->node));
   assert_works(haul_node_listen(writer->node, listen));
   assert_works(haul_node_address(writer->node, 0, writer->address, sizeof writer->address));
   assert_works(haul_broadcast_open(writer->node, "x", &options, &writer->broadcast));
-  assert_works(haul_node_open(&config, &writer->other));
+  assert_works(haul_node_open(config, &writer->other));
   assert_works(
       haul_peer_connect(writer->other, writer->address, haul_deadline_in(20 * S), &writer->peer));
   assert_works(
       haul_peer_lookup(writer->peer, "x.members", haul_deadline_in(20 * S), &writer->board));
+}
+
+static void writer_open(struct board_writer *writer, const char *listen, unsigned members) {
+  struct haul_node_config config = patient_config();
+  writer_open_as(writer, &config, listen, members);
 }
 
 static void writer_close(struct board_writer *writer) {
@@ -728,6 +733,102 @@ static void hostile_sources_are_refused(void **state) {
   assert_int_equal(join_hostile(&head, &board), HAUL_EPROTO);
 }
 
+/* A member before the receiver in the chain that has 16 of 1024 chunks and gains none. */
+struct idle_member {
+  struct board_writer source;
+  haul_region *data, *have, *original;
+  bool falls; /* its bits are cleared and set again by turns */
+  unsigned calls;
+};
+
+#define IDLE_BITS UINT64_C(0xffff)
+
+static int change_bits(void *user, uint64_t bytes) {
+  (void)bytes;
+  struct idle_member *member = user;
+  struct have *have = haul_region_address(member->have);
+  if (member->falls)
+    __atomic_store_n((uint64_t *)(have + 1), ++member->calls % 2 ? 0 : IDLE_BITS, __ATOMIC_RELEASE);
+  return 0;
+}
+
+static void idle_member_open(struct idle_member *member) {
+  struct haul_node_config config = patient_config();
+  struct haul_place host = {HAUL_HOST, 0};
+  struct card card = card_of(1, host_number());
+  struct board_writer *writer = &member->source;
+  uint64_t version, bits[1024 / 64] = {IDLE_BITS};
+  struct have have = {.magic = HAVE_MAGIC};
+  char bytes[sizeof have + sizeof bits], name[64];
+  config.paths = "tcp";
+  config.tcp_rate = 4 * MIB;
+  writer_open_as(writer, &config, "tcp://127.0.0.1:0", 8);
+  assert_works(haul_node_listen(writer->other, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(writer->other, 0, card.address, sizeof card.address));
+  card.hash = card_hash(&card);
+  write_cards(writer, &card, 1);
+  assert_works(haul_region_alloc(writer->node, host, 4 * MIB, 0, &member->original));
+  memset(haul_region_address(member->original), 7, 4 * MIB);
+  assert_works(haul_broadcast_publish(writer->broadcast, member->original, haul_deadline_in(20 * S),
+                                      &version));
+  have.version = version;
+  memcpy(bytes, &have, sizeof have);
+  memcpy(bytes + sizeof have, bits, sizeof bits);
+  snprintf(name, sizeof name, "x.%" PRIu64 ".have", version);
+  member->have = show(writer->other, name, bytes, sizeof bytes, HAUL_READ);
+  snprintf(name, sizeof name, "x.%" PRIu64 ".data", version);
+  member->data =
+      show(writer->other, name, haul_region_address(member->original), 4 * MIB, HAUL_READ);
+}
+
+/* Receives all. `idle` is then the report on that member. */
+static void receive_behind(struct idle_member *member, struct haul_broadcast_feeder *idle) {
+  struct haul_node_config config = patient_config();
+  struct haul_place host = {HAUL_HOST, 0};
+  struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
+  struct haul_broadcast_version version;
+  struct haul_broadcast_feeder feeders[2];
+  size_t count = COUNT(feeders);
+  haul_node *node;
+  haul_broadcast *broadcast;
+  haul_region *target;
+  config.paths = "tcp";
+  options.progress = change_bits;
+  options.user = member;
+  assert_works(haul_node_open(&config, &node));
+  assert_works(haul_broadcast_join(node, member->source.address, "x", &options,
+                                   haul_deadline_in(20 * S), &broadcast));
+  assert_works(haul_region_alloc(node, host, 4 * MIB, 0, &target));
+  assert_works(haul_broadcast_next(broadcast, 0, haul_deadline_in(20 * S), &version));
+  assert_works(
+      haul_broadcast_receive(broadcast, &version, target, 0, haul_deadline_in(30 * S), NULL));
+  assert_memory_equal(haul_region_address(target), haul_region_address(member->original), 4 * MIB);
+  assert_works(haul_broadcast_feeders(broadcast, feeders, &count));
+  assert_int_equal(count, 2);
+  *idle = feeders[feeders[0].source ? 1 : 0];
+  haul_broadcast_close(broadcast);
+  haul_region_release(target);
+  haul_node_close(node);
+}
+
+static void idle_member_close(struct idle_member *member) {
+  assert_works(haul_broadcast_withdraw(member->source.broadcast, 0));
+  haul_region_release(member->original);
+  haul_region_release(member->have);
+  haul_region_release(member->data);
+  writer_close(&member->source);
+}
+
+static void a_member_that_loses_chunks_is_passed_over(void **state) {
+  (void)state;
+  struct idle_member member = {.falls = true};
+  struct haul_broadcast_feeder idle;
+  idle_member_open(&member);
+  receive_behind(&member, &idle);
+  assert_string_equal(idle.reason, haul_error_text(HAUL_EPROTO));
+  idle_member_close(&member);
+}
+
 static void cards_are_checked_and_ordered(void **state) {
   (void)state;
   uint32_t order[6];
@@ -775,6 +876,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test(a_restarted_source_is_entered_again),
       cmocka_unit_test(a_restarted_member_replaces_its_card),
       cmocka_unit_test(hostile_sources_are_refused),
+      cmocka_unit_test(a_member_that_loses_chunks_is_passed_over),
       cmocka_unit_test(cards_are_checked_and_ordered),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
