@@ -4,13 +4,14 @@
  * A member before this one in the chain that has nothing new is waited for, also if it has fewer
  * chunks: as it gains them from its own link, no member is complete later, while two members that
  * share a link would delay all that read from them. It is passed over if its connection fails, if
- * it makes no progress for its `patience`, or if a chunk from the next feeder takes less than half
- * the time that one takes here. A member behind this one is passed over if it has far fewer chunks,
- * too. */
+ * it makes no progress for its `patience`, until it gains a chunk, or if a chunk from the next
+ * feeder takes less than half the time that one takes here. A member behind this one is passed over
+ * if it has far fewer chunks, too. */
 #include "broadcast/receive.h"
 
 #define BEGIN_NS     (1 * HAUL_SECOND) /* how long members may begin later */
 #define PROBE_NS     (1 * HAUL_SECOND) /* between looks for a faster feeder */
+#define STALLED_NS   (1 * HAUL_SECOND) /* between two polls of a member that is stalled */
 #define SLOW_PROBES  3u
 #define CONNECT_LATE (20 * HAUL_MILLISECOND)
 #define POLL_LEAST   (500 * HAUL_MICROSECOND)
@@ -74,6 +75,12 @@ static bool is_far_behind(const struct receive *receive, const struct feeder *fe
   return !feeder->source && feeder->count + receive->margin < receive->got;
 }
 
+/* Asks at times, while others feed this node. */
+static void ask_stalled(struct receive *receive, struct feeder *feeder) {
+  if (now_ns() - feeder->polled_at >= STALLED_NS)
+    feeder_poll(&receive->feeders, feeder);
+}
+
 enum choice { CHOICE_NEXT, CHOICE_WAIT, CHOICE_READ };
 
 static enum choice consider(struct receive *receive, struct feeder *feeder, uint64_t *chunk) {
@@ -87,9 +94,12 @@ static enum choice consider(struct receive *receive, struct feeder *feeder, uint
     return CHOICE_WAIT; /* all is in flight */
   if (is_far_behind(receive, feeder) && !feeder->before)
     return CHOICE_NEXT;
-  if (!feeder_is_late(feeder))
+  if (feeder->stalled)
+    ask_stalled(receive, feeder);
+  else if (!feeder_is_late(feeder))
     return CHOICE_WAIT;
-  feeder_block_late(feeder);
+  else
+    feeder_block_late(feeder);
   return CHOICE_NEXT;
 }
 

@@ -143,6 +143,7 @@ void feeder_block_late(struct feeder *feeder) {
   feeder_block(feeder, "no progress for %.1f s", (double)feeder->patience / 1e9);
   if (feeder->patience < HAUL_SECOND * 60)
     feeder->patience *= 2;
+  feeder->stalled = true;
 }
 
 void feeder_retry_in(struct feeder *feeder, int64_t nanoseconds) {
@@ -277,6 +278,7 @@ static void note_gain(struct feeder *feeder, uint64_t count) {
     feeder->pace += feeder->pace ? (pace - feeder->pace) / 8 : pace;
   feeder->progress_at = feeder->gained_at = now;
   feeder->most = count;
+  feeder->stalled = false;
 }
 
 void feeder_polled(struct feeders *feeders, struct feeder *feeder) {

@@ -8,7 +8,8 @@
 struct feeder {
   struct card card; /* of the source: all zero */
   bool source, open, polled;
-  bool before; /* this node in the chain, as the list was read last */
+  bool before;  /* this node in the chain, as the list was read last */
+  bool stalled; /* it was blocked as late, and has had no progress since */
   haul_peer *peer;
   haul_remote *data, *have;
   haul_region *copy;   /* where `poll` reads its NAME.V.have to */
@@ -67,7 +68,7 @@ void feeder_block(struct feeder *feeder, const char *reason, ...)
     __attribute__((format(printf, 2, 3)));
 /* Whether it has had no progress for its `patience`. */
 bool feeder_is_late(const struct feeder *feeder);
-/* Blocks it for that, and doubles its patience. */
+/* Blocks it for that, and doubles its patience. It is `stalled`. */
 void feeder_block_late(struct feeder *feeder);
 /* It is to be tried again in so many nanoseconds, as if it had not failed. */
 void feeder_retry_in(struct feeder *feeder, int64_t nanoseconds);

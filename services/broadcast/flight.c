@@ -80,6 +80,7 @@ static void chunk_came(struct receive *receive, const struct flight *flight) {
   feeder->told.bytes +=
       chunk_length(receive->version.length, receive->version.chunk, flight->chunk);
   feeder->progress_at = now;
+  feeder->stalled = false;
   feeder->failed = 0;
   feeder->lost = 0;
   feeder_landed(feeder, now - flight->since);

@@ -829,6 +829,17 @@ static void a_member_that_loses_chunks_is_passed_over(void **state) {
   idle_member_close(&member);
 }
 
+/* Its node responds. It is waited for once, and not again after each block. */
+static void a_member_that_stops_is_waited_for_once(void **state) {
+  (void)state;
+  struct idle_member member = {.falls = false};
+  struct haul_broadcast_feeder idle;
+  idle_member_open(&member);
+  receive_behind(&member, &idle);
+  assert_string_equal(idle.reason, "no progress for 3.0 s");
+  idle_member_close(&member);
+}
+
 static void cards_are_checked_and_ordered(void **state) {
   (void)state;
   uint32_t order[6];
@@ -877,6 +888,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test(a_restarted_member_replaces_its_card),
       cmocka_unit_test(hostile_sources_are_refused),
       cmocka_unit_test(a_member_that_loses_chunks_is_passed_over),
+      cmocka_unit_test(a_member_that_stops_is_waited_for_once),
       cmocka_unit_test(cards_are_checked_and_ordered),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
