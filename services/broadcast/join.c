@@ -187,6 +187,16 @@ static int raise_used(struct join *join, uint64_t used, haul_deadline until) {
   return code;
 }
 
+/* Takes a card off the board. If it is not there, the list is outdated, whatever the changes say:
+ * the member that took it off was killed before it told the change. */
+static int remove_card(struct join *join, uint64_t place, uint64_t owner, haul_deadline until) {
+  bool swapped;
+  int code = swap(join, card_offset(place), owner, 0, until, &swapped);
+  if (!code && !swapped)
+    join->renewed = true;
+  return swapped ? board_changed(join, place, until) : code;
+}
+
 /* Only at first a card with its name on its host: two members of one name would remove each other
  * forever. */
 static bool is_own(const struct join *join, const struct card *card) {
@@ -200,15 +210,11 @@ static bool is_own(const struct join *join, const struct card *card) {
 /* A process that was restarted finds the card of the one before, with its address, or its name. A
  * card of this one is invalid if another took its place while it was written. */
 static int remove_own_remains(struct join *join, haul_deadline until) {
-  bool swapped;
   int code = 0;
   for (uint64_t i = 0; !code && i < join->card_count; i++) {
     const struct card *card = &join->cards[i];
-    if (!is_own(join, card) && card->owner != join->id)
-      continue;
-    code = swap(join, card_offset(i), card->owner, 0, until, &swapped);
-    if (!code && swapped)
-      code = board_changed(join, i, until);
+    if (is_own(join, card) || card->owner == join->id)
+      code = remove_card(join, i, card->owner, until);
   }
   return code;
 }
@@ -304,12 +310,10 @@ int join_refresh(struct join *join, haul_deadline until) {
 }
 
 void join_remove(struct join *join, const struct card *card, haul_deadline until) {
-  bool swapped;
   until = sooner(until, HAUL_SECOND);
   for (uint64_t i = 0; join->peer && i < join->card_count; i++)
     if (join->cards[i].owner == card->owner && card->owner != join->id)
-      if (!swap(join, card_offset(i), card->owner, 0, until, &swapped) && swapped)
-        board_changed(join, i, until);
+      remove_card(join, i, card->owner, until);
 }
 
 /* ---- The connection ---- */
@@ -410,7 +414,7 @@ static bool has_ended(haul_transfer **transfer, int *code) {
 
 /* Whether the list is outdated, and may be read again. */
 static bool may_refresh(const struct join *join, const struct board *board, int64_t now) {
-  if (board->generation == join->generation)
+  if (board->generation == join->generation && !join->renewed)
     return false;
   return now >= join->all_at || knows_changes(join, board, board->used);
 }
@@ -553,14 +557,12 @@ int haul_broadcast_join(haul_node *node, const char *address, const char *name,
 
 /* Takes the card off the board, if the source still responds. */
 static void leave(struct join *join) {
-  bool swapped = false;
   haul_deadline until = haul_deadline_in(HAUL_SECOND);
   if (!join->peer || !join->entered || haul_peer_status(join->peer))
     return;
   join->progress.state = HAUL_BROADCAST_LEFT;
   join_report(join, until);
-  if (!swap(join, card_offset(join->place), join->id, 0, until, &swapped) && swapped)
-    board_changed(join, join->place, until);
+  remove_card(join, join->place, join->id, until);
 }
 
 void join_close(struct join *join) {

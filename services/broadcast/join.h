@@ -31,7 +31,7 @@ struct join {
   uint64_t host;      /* as in a card */
   bool entered;       /* the board has our card at `place` */
   bool listed;        /* it had it before */
-  bool renewed;       /* the connection is new: so may be the board, whatever its generation is */
+  bool renewed;       /* all cards are to be read: the connection is new, or the list is outdated */
   int64_t retry_at;   /* no attempt to connect before */
   int64_t retry_wait; /* doubles with each failure */
 

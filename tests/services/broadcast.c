@@ -2,6 +2,8 @@
  * A source and its receivers, each a process: every byte arrives, from members where they have it;
  * members that die, hang, are slow or send wrong bytes are passed over; no version is ever mixed
  * with another. */
+#include "broadcast/join.h" /* before cmocka.h, which has a macro `fail` */
+
 #include "support/check.h"
 
 #include <inttypes.h>
@@ -16,8 +18,6 @@
 #include "support/broadcaster.h"
 #include "support/child.h"
 #include "support/owner.h"
-
-#include "broadcast/layout.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -540,6 +540,17 @@ static void write_cards(struct board_writer *writer, const struct card *cards, u
   haul_region_release(region);
 }
 
+/* The board names no change. */
+static void write_card(struct board_writer *writer, uint64_t place, const struct card *card) {
+  struct haul_place host = {HAUL_HOST, 0};
+  struct haul_piece piece = {0, card_offset(place), sizeof *card};
+  haul_region *region;
+  assert_works(haul_region_alloc(writer->other, host, sizeof *card, HAUL_REGION_PRIVATE, &region));
+  memcpy(haul_region_address(region), card, sizeof *card);
+  assert_works(haul_write(writer->board, region, &piece, 1, NULL, NULL));
+  haul_region_release(region);
+}
+
 static struct card card_of(uint64_t owner, uint64_t host) {
   struct card card = {.owner = owner, .host = host, .name = "name", .address = "tcp://h:1"};
   card.hash = card_hash(&card);
@@ -682,10 +693,36 @@ static void a_restarted_member_replaces_its_card(void **state) {
   writer_close(&writer);
 }
 
+/* Another member took a dead card off the board, and was killed before it said so. */
+static void a_card_that_went_silently_leaves_the_list(void **state) {
+  (void)state;
+  struct board_writer writer;
+  struct haul_node_config config = patient_config();
+  struct haul_broadcast_version version;
+  struct card card = card_of(1, 7), none = {0};
+  haul_node *node;
+  haul_broadcast *member;
+  writer_open(&writer, "tcp://127.0.0.1:0", 8);
+  write_cards(&writer, &card, 1);
+  assert_works(haul_node_open(&config, &node));
+  assert_works(
+      haul_broadcast_join(node, writer.address, "x", NULL, haul_deadline_in(20 * S), &member));
+  assert_int_equal(member->join->order_count, 2);
+  write_card(&writer, 0, &none);
+  join_remove(member->join, &card, haul_deadline_in(20 * S));
+  for (int i = 0; i < 200 && member->join->order_count != 1; i++)
+    assert_fails(HAUL_ETIMEDOUT,
+                 haul_broadcast_next(member, 0, haul_deadline_in(S / 10), &version));
+  assert_int_equal(member->join->order_count, 1);
+  haul_broadcast_close(member);
+  haul_node_close(node);
+  writer_close(&writer);
+}
+
 /* ---- Hostile sources and members ---- */
 
-static haul_region *show(haul_node *node, const char *name, const void *bytes, size_t length,
-                         unsigned rights) {
+static haul_region *show_bytes(haul_node *node, const char *name, const void *bytes, size_t length,
+                               unsigned rights) {
   struct haul_place host = {HAUL_HOST, 0};
   haul_region *region;
   assert_works(haul_region_alloc(node, host, length, 0, &region));
@@ -705,8 +742,8 @@ static int join_hostile(const struct head *head, const struct board *board) {
   assert_works(haul_node_listen(nodes[0], "tcp://127.0.0.1:0"));
   assert_works(haul_node_address(nodes[0], 0, address, sizeof address));
   haul_region *regions[2] = {
-      show(nodes[0], "x.head", head, sizeof *head, HAUL_READ),
-      show(nodes[0], "x.members", board, sizeof *board, HAUL_READ | HAUL_WRITE)};
+      show_bytes(nodes[0], "x.head", head, sizeof *head, HAUL_READ),
+      show_bytes(nodes[0], "x.members", board, sizeof *board, HAUL_READ | HAUL_WRITE)};
   int code =
       haul_broadcast_join(nodes[1], address, "x", NULL, haul_deadline_in(20 * S), &broadcast);
   haul_region_release(regions[0]);
@@ -775,10 +812,10 @@ static void idle_member_open(struct idle_member *member) {
   memcpy(bytes, &have, sizeof have);
   memcpy(bytes + sizeof have, bits, sizeof bits);
   snprintf(name, sizeof name, "x.%" PRIu64 ".have", version);
-  member->have = show(writer->other, name, bytes, sizeof bytes, HAUL_READ);
+  member->have = show_bytes(writer->other, name, bytes, sizeof bytes, HAUL_READ);
   snprintf(name, sizeof name, "x.%" PRIu64 ".data", version);
   member->data =
-      show(writer->other, name, haul_region_address(member->original), 4 * MIB, HAUL_READ);
+      show_bytes(writer->other, name, haul_region_address(member->original), 4 * MIB, HAUL_READ);
 }
 
 /* Receives all. `idle` is then the report on that member. */
@@ -886,6 +923,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test(places_without_a_card_are_taken),
       cmocka_unit_test(a_restarted_source_is_entered_again),
       cmocka_unit_test(a_restarted_member_replaces_its_card),
+      cmocka_unit_test(a_card_that_went_silently_leaves_the_list),
       cmocka_unit_test(hostile_sources_are_refused),
       cmocka_unit_test(a_member_that_loses_chunks_is_passed_over),
       cmocka_unit_test(a_member_that_stops_is_waited_for_once),
