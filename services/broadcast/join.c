@@ -582,11 +582,24 @@ void join_close(struct join *join) {
 
 /* ---- Wait for a version ---- */
 
+/* At the deadline. The last look may have had no time left: the error of the one before is the
+ * cause. */
+static int next_failed(const haul_broadcast *broadcast, int code, const struct haul_error *before) {
+  if (code == HAUL_ETIMEDOUT && before->code) {
+    haul_error_set(before);
+    return before->code;
+  }
+  return code ? code
+              : fail(HAUL_ETIMEDOUT, "haul_broadcast_next", broadcast->name,
+                     "publish one at the source", "the source has no newer version");
+}
+
 int haul_broadcast_next(haul_broadcast *broadcast, uint64_t after, haul_deadline until,
                         struct haul_broadcast_version *version) {
-  const char *call = "haul_broadcast_next";
+  struct haul_error before = {0};
   if (!broadcast || !broadcast->join || !version)
-    return fail(HAUL_EINVAL, call, NULL, "pass a broadcast of haul_broadcast_join, and room",
+    return fail(HAUL_EINVAL, "haul_broadcast_next", NULL,
+                "pass a broadcast of haul_broadcast_join, and room",
                 "this is no receiver, or an argument is NULL");
   struct join *join = broadcast->join;
   for (;;) {
@@ -600,9 +613,8 @@ int haul_broadcast_next(haul_broadcast *broadcast, uint64_t after, haul_deadline
       return 0;
     }
     if (now_ns() >= until || code == HAUL_ECLOSED)
-      return code ? code
-                  : fail(HAUL_ETIMEDOUT, call, broadcast->name, "publish one at the source",
-                         "the source has no newer version");
+      return next_failed(broadcast, code, &before);
+    before = code ? *haul_error_last() : (struct haul_error){0};
     if (code)
       join_lost(join);
     else

@@ -719,6 +719,24 @@ static void a_card_that_went_silently_leaves_the_list(void **state) {
   writer_close(&writer);
 }
 
+/* And not that the time is over. */
+static void an_ended_source_is_named_as_the_cause(void **state) {
+  (void)state;
+  struct board_writer writer;
+  struct haul_node_config config = patient_config();
+  struct haul_broadcast_version version;
+  haul_node *node;
+  haul_broadcast *member;
+  writer_open(&writer, "tcp://127.0.0.1:0", 8);
+  assert_works(haul_node_open(&config, &node));
+  assert_works(
+      haul_broadcast_join(node, writer.address, "x", NULL, haul_deadline_in(20 * S), &member));
+  writer_close(&writer);
+  assert_fails(HAUL_ECONNECT, haul_broadcast_next(member, 0, haul_deadline_in(2 * S), &version));
+  haul_broadcast_close(member);
+  haul_node_close(node);
+}
+
 /* ---- Hostile sources and members ---- */
 
 static haul_region *show_bytes(haul_node *node, const char *name, const void *bytes, size_t length,
@@ -924,6 +942,7 @@ int main(int count, char **arguments) {
       cmocka_unit_test(a_restarted_source_is_entered_again),
       cmocka_unit_test(a_restarted_member_replaces_its_card),
       cmocka_unit_test(a_card_that_went_silently_leaves_the_list),
+      cmocka_unit_test(an_ended_source_is_named_as_the_cause),
       cmocka_unit_test(hostile_sources_are_refused),
       cmocka_unit_test(a_member_that_loses_chunks_is_passed_over),
       cmocka_unit_test(a_member_that_stops_is_waited_for_once),
