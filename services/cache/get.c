@@ -144,6 +144,16 @@ static void fail_group(struct batch *batch, unsigned number, int code) {
   }
 }
 
+/* The code of a group. The reads of both tiers of a store need one connection: if one of them has
+ * lost it, the other has failed, too. */
+static int code_of(const struct group *groups, unsigned count, unsigned number) {
+  int code = groups[number].code;
+  for (unsigned g = 0; g < count && code == 0; g++)
+    if (groups[g].member == groups[number].member && is_link_failure(groups[g].code))
+      code = groups[g].code;
+  return code;
+}
+
 /* Reads for all keys in the stage. */
 static void read_stage(struct batch *batch, enum stage stage, haul_region *to, piece_maker *make) {
   struct group groups[BATCH_KEYS];
@@ -158,8 +168,13 @@ static void read_stage(struct batch *batch, enum stage stage, haul_region *to, p
     }
   for (unsigned g = 0; g < count; g++) {
     end_group(batch, &groups[g]);
-    if (groups[g].code)
+    if (groups[g].code && !is_link_failure(groups[g].code)) /* while haul_error_last() is its own */
       fail_group(batch, g, groups[g].code);
+  }
+  for (unsigned g = 0; g < count; g++) {
+    int code = code_of(groups, count, g);
+    if (code)
+      fail_group(batch, g, code);
   }
 }
 

@@ -11,8 +11,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "cache/format.h"
+#include "cache/index.h"
 #include "services/rig/cache.h"
 #include "support/child.h"
 #include "support/owner.h"
@@ -1105,6 +1107,66 @@ static void a_repair_copies_from_files(void **state) {
   check_tiers(1);
 }
 
+/* A store of this process, for one block of each tier. It has the block of `key`. */
+struct own_tier {
+  haul_region *region;
+  struct index index;
+};
+
+static void begin_tier(haul_node *node, unsigned tier, const char *key, struct own_tier *own) {
+  const struct haul_place host = {HAUL_HOST, 0};
+  struct block block = {.key = key, .key_length = strlen(key), .length = 1000};
+  uint64_t length = index_length(MIB, 64);
+  assert_works(haul_region_alloc(node, host, length, 0, &own->region));
+  void *memory = haul_region_address(own->region);
+  cache_expect_races(memory, length);
+  memset(memory, 0, length);
+  assert_int_equal(index_create(&own->index, memory, MIB, 64), 0);
+  atomic_store(&own->index.header->tiers, 2);
+  assert_int_equal(index_reserve(&own->index, &block, 1), 0);
+  pattern_fill(own->index.base + block.offset, block.length, tier);
+  block.checksum = XXH3_64bits(own->index.base + block.offset, block.length);
+  assert_int_equal(index_commit(&own->index, &block, false, 1), 0);
+  assert_works(haul_region_publish(own->region, tier_region(tier), HAUL_READ));
+}
+
+/* Gets the blocks of both tiers in one call. */
+static int get_both(void) {
+  struct haul_cache_item items[] = {
+      {.key = "tier0", .key_length = 5, .length = 1000},
+      {.key = "tier1", .key_length = 5, .offset = 1000, .length = 1000}};
+  memset(t.client.bytes, 0, 2000);
+  return haul_cache_get(t.client.cache, t.client.region, items, 2, haul_deadline_in(20 * S));
+}
+
+/* The reads of the two tiers are in flight at the same time, and either fails alone. */
+static void a_failed_tier_fails_the_other(void **state) {
+  (void)state;
+  struct haul_node_config config = patient_config();
+  struct own_tier tiers[2];
+  haul_node *node;
+  assert_works(haul_node_open(&config, &node));
+  begin_tier(node, FILE_TIER, "tier1", &tiers[FILE_TIER]);
+  begin_tier(node, MEMORY_TIER, "tier0", &tiers[MEMORY_TIER]);
+  assert_works(haul_node_listen(node, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(node, 0, t.stores[0].address, sizeof t.stores[0].address));
+  cache_client_begin(&t.client, t.stores, 1, 1, t.only, REGION);
+  assert_works(get_both());
+  for (unsigned lost = 0; lost < 2; lost++) {
+    assert_works(haul_region_unpublish(tiers[lost].region, tier_region(lost)));
+    assert_works(haul_region_publish(tiers[lost].region, tier_region(lost), HAUL_READ));
+    assert_works(get_both()); /* over another connection */
+    pattern_check(t.client.bytes, 1000, MEMORY_TIER);
+    pattern_check(t.client.bytes + 1000, 1000, FILE_TIER);
+  }
+  cache_client_end(&t.client);
+  for (unsigned i = 0; i < 2; i++) {
+    index_close(&tiers[i].index);
+    haul_region_release(tiers[i].region);
+  }
+  haul_node_close(node);
+}
+
 /* Blocks move between the tiers all the time, and no key is ever absent. */
 static void *churn_tiers(void *argument) {
   struct churner *churner = argument;
@@ -1356,6 +1418,7 @@ int main(int argc, char **argv) {
       BOTH(a_restart_finds_both_tiers),
       TCP(a_file_tier_outlives_the_memory),
       BOTH(a_repair_copies_from_files),
+      BOTH(a_failed_tier_fails_the_other),
       BOTH(no_key_is_absent_while_blocks_move),
       BOTH(a_malformed_client_harms_nobody),
       BOTH(a_malformed_store_harms_no_client),
