@@ -189,7 +189,7 @@ HAUL_API int haul_cache_stat(haul_cache *cache, unsigned member, haul_deadline u
 struct haul_cache_repair {
   uint64_t blocks;        /* different keys */
   uint64_t copies, bytes; /* made */
-  uint64_t missing;       /* replicas that blocks lack at the end */
+  uint64_t missing;       /* replicas that blocks lack at the end, where a get looks */
   uint64_t changed;       /* blocks that were replaced or removed meanwhile, and left to that */
   int code;               /* of the last copy that failed: HAUL_ELIMIT if the store had no room */
   unsigned away;          /* stores that could not be read: what they have is not counted */

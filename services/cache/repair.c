@@ -20,7 +20,7 @@ struct examined {
   struct location source;
   unsigned seen;   /* stores examined */
   unsigned stores; /* that have the block */
-  bool passed;     /* the provider was examined */
+  bool passed;     /* the provider is one of those, where a get finds the block */
   bool left;       /* to another provider */
   bool changed;    /* replaced or removed meanwhile */
   bool lacking;    /* some of `lacks` is set */
@@ -164,10 +164,19 @@ static bool is_intact(const struct repair *repair, const struct want *want) {
          want->location.slot.checksum;
 }
 
-/* Leaves those keys in stage VERIFY whose blocks were read as they were put. */
-static void check_group(struct repair *repair, struct batch *batch) {
+/* It may be none of the stores that were examined for these keys. */
+static int connect_provider(const struct repair *repair, struct batch *batch) {
+  struct link **link = &batch->links[repair->provider];
+  return *link ? 0 : link_get(repair->cache, repair->provider, batch_share(batch), link);
+}
+
+/* Leaves those keys in stage VERIFY whose blocks were read as they were put. `lost`: the code if
+ * the provider is away. */
+static void check_group(struct repair *repair, struct batch *batch, int lost) {
   for (unsigned i = 0; i < batch->count; i++) {
     struct want *want = &batch->wants[i];
+    if (want->stage == FIND && want->away == 0)
+      want->away = lost ? lost : HAUL_EPEER;
     if (want->stage != VERIFY)
       continue;
     if (!batch_has_read(batch, i)) {
@@ -225,8 +234,9 @@ static int copy_group(struct repair *repair, struct batch *batch, uint64_t bytes
     code = source_take(repair->cache, repair->region, &ask.source);
   if (code)
     return code;
+  int lost = connect_provider(repair, batch);
   batch_read(batch, repair->region);
-  check_group(repair, batch);
+  check_group(repair, batch, lost);
   batch->unanswered = false;
   put_group(repair, batch, &ask);
   source_return(repair->cache, ask.source, batch->unanswered);
@@ -248,7 +258,8 @@ static void copy_blocks(struct repair *repair, struct batch *batch) {
 
 static void sum_up(struct repair *repair, struct want *want, const struct examined *key) {
   struct haul_cache_repair *result = repair->result;
-  unsigned stores = key->stores + want->placed, replicas = repair->cache->replicas;
+  unsigned replicas = repair->cache->replicas;
+  unsigned before = key->stores - !key->passed, stores = before + want->placed;
   struct haul_cache_entry entry;
   result->copies += want->placed;
   result->bytes += want->placed * key->source.slot.length;
@@ -259,7 +270,7 @@ static void sum_up(struct repair *repair, struct want *want, const struct examin
     result->blocks++;
     result->missing += stores < replicas ? replicas - stores : 0;
   }
-  if (!repair->each || (key->stores >= replicas && want->placed == 0))
+  if (!repair->each || (before >= replicas && want->placed == 0))
     return;
   entry_of_slot(&key->source, &entry);
   repair->each(repair->user, &entry, key->stores, want->placed);

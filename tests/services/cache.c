@@ -728,6 +728,38 @@ static void a_repair_fills_an_empty_store(void **state) {
   check_spread_at(1);
 }
 
+/* Puts a block at the last of three stores in the order of its key, where a get does not look. */
+static void put_far(char key[16]) {
+  struct cache_client last;
+  int code = 0;
+  cache_client_begin(&last, &t.stores[2], 1, 1, t.only, REGION);
+  for (uint64_t i = 0; i < 1000 && code != HAUL_ENAME; i++) {
+    spread_name(i, key);
+    pattern_fill(last.bytes, 10000, 7);
+    assert_works(cache_put(&last, key, 0, 10000, 0));
+    code = get_code(key);
+    if (code != HAUL_ENAME)
+      assert_works(cache_remove(&last, key));
+  }
+  assert_int_equal(code, HAUL_ENAME);
+  cache_client_end(&last);
+}
+
+static void a_repair_brings_near_what_no_get_finds(void **state) {
+  (void)state;
+  struct told told;
+  char key[16];
+  start(3, 1, 4 * MIB);
+  put_far(key);
+  assert_int_equal(repair(HAUL_CACHE_DRY_RUN, &told).missing, 1);
+  assert_int_equal(told.blocks, 1);
+  struct haul_cache_repair result = repair(0, &told);
+  assert_int_equal(result.blocks, 1);
+  assert_int_equal(result.copies, 1);
+  assert_int_equal(result.missing, 0);
+  check_pattern(&t.client, key, 10000, 7);
+}
+
 static void a_repair_spreads_the_newest_block(void **state) {
   (void)state;
   struct told told;
@@ -1405,6 +1437,7 @@ int main(int argc, char **argv) {
       TCP(a_hanging_store_is_bypassed),
       BOTH(a_repair_copies_what_a_lost_store_had),
       BOTH(a_repair_fills_an_empty_store),
+      BOTH(a_repair_brings_near_what_no_get_finds),
       BOTH(a_repair_spreads_the_newest_block),
       BOTH(a_repair_evicts_nothing),
       BOTH(a_repair_copies_no_damaged_block),
