@@ -197,12 +197,12 @@ struct haul_cache_repair {
 
 /* Copies blocks to those of their first stores that lack them, or have an older block of the key,
  * as after a store was lost, came back or was added. The bytes pass through memory of the client,
- * 64 MiB at a time, or one block. It evicts nothing: a block for which a store has no free room
- * stays as it is. A key that is removed meanwhile may come back. Stores that cannot be reached are
- * skipped and counted. `each`, if not NULL, is called within the call for blocks that have fewer
- * replicas than configured, or were copied: `stores` had it, and `copies` got it. Several clients
- * may repair at the same time; one is enough. Blocks until `until`. HAUL_ETIMEDOUT; HAUL_EPEER and
- * others of haul_read: no store can be reached; HAUL_ENOMEM. */
+ * 64 MiB at a time, or one block. No block is lost to it: one for which a store has no free room,
+ * also not in its file, stays as it is. A key that is removed meanwhile may come back. Stores that
+ * cannot be reached are skipped and counted. `each`, if not NULL, is called within the call for
+ * blocks that have fewer replicas than configured, or were copied: `stores` had it, and `copies`
+ * got it. Several clients may repair at the same time; one is enough. Blocks until `until`.
+ * HAUL_ETIMEDOUT; HAUL_EPEER and others of haul_read: no store can be reached; HAUL_ENOMEM. */
 HAUL_API int haul_cache_repair(haul_cache *cache, unsigned flags, haul_deadline until,
                                void (*each)(void *user, const struct haul_cache_entry *entry,
                                             unsigned stores, unsigned copies),

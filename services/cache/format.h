@@ -118,7 +118,7 @@ enum request_kind {
   REQUEST_USED = 4 /* struct used follow; no response */
 };
 
-#define REQUEST_SPARE 0x100u /* put: evict nothing */
+#define REQUEST_SPARE 0x100u /* put: lose no other block */
 
 struct request {
   uint32_t kind, count;

@@ -181,26 +181,31 @@ static uint64_t known_version(const struct index *index, const struct block *blo
   return index->below ? known_version(index->below, block) : 0;
 }
 
-/* Copies a block to the tier below, where it replaces others. A reader that does not find it there
- * yet finds it here. */
-static void move_down(struct index *index, const struct slot *slot, int64_t now) {
+/* Copies a block to the tier below, where it replaces others, unless it is `spare`. A reader that
+ * does not find it there yet finds it here. HAUL_ELIMIT. */
+static int move_down(struct index *index, const struct slot *slot, bool spare, int64_t now) {
   struct block block = {.key = slot->key,
                         .key_length = slot->key_length,
                         .length = slot->length,
                         .checksum = slot->checksum,
                         .version = slot->version,
-                        .priority = slot->priority};
-  if (index_reserve(index->below, &block, now))
-    return;
+                        .priority = slot->priority,
+                        .spare = spare};
+  int code = index_reserve(index->below, &block, now);
+  if (code)
+    return code;
   memcpy(index->below->base + block.offset, index->base + slot->offset, slot->length);
-  index_commit(index->below, &block, false, now);
+  return index_commit(index->below, &block, false, now);
 }
 
-static void evict(struct index *index, uint32_t slot, int64_t now) {
-  if (index->below)
-    move_down(index, &index->slots[slot], now);
+/* False: the block stays, as a `spare` one makes no other be lost. */
+static bool evict(struct index *index, uint32_t slot, bool spare, int64_t now) {
+  int code = index->below ? move_down(index, &index->slots[slot], spare, now) : HAUL_ELIMIT;
+  if (spare && code)
+    return false;
   index_remove(index, slot);
   counter_add(&index->header->evictions, 1);
+  return true;
 }
 
 /* Whether to evict `slot` rather than `other`, which may be NO_SLOT: its priority is lower. Within
@@ -209,8 +214,8 @@ static bool is_better_victim(const struct index *index, uint32_t slot, uint32_t 
   return other == NO_SLOT || index->slots[slot].priority < index->slots[other].priority;
 }
 
-/* An empty slot of the key's buckets, by eviction if necessary; NO_SLOT: all are pinned. The index
- * has twice as many slots as blocks, so that evictions here are rare. */
+/* An empty slot of the key's buckets, by eviction if necessary; NO_SLOT: all have to stay. The
+ * index has twice as many slots as blocks, so that evictions here are rare. */
 static uint32_t slot_for(struct index *index, const struct block *block, int64_t now) {
   uint64_t buckets[2];
   uint32_t empty[2] = {NO_SLOT, NO_SLOT}, victim = NO_SLOT;
@@ -228,10 +233,7 @@ static uint32_t slot_for(struct index *index, const struct block *block, int64_t
     }
   if (count[0] + count[1] > 0)
     return count[1] > count[0] ? empty[1] : empty[0];
-  if (victim == NO_SLOT || block->spare)
-    return NO_SLOT;
-  evict(index, victim, now);
-  return victim;
+  return victim != NO_SLOT && evict(index, victim, block->spare, now) ? victim : NO_SLOT;
 }
 
 static uint64_t wall_clock(void) {
@@ -378,20 +380,22 @@ static bool grow_window(const struct index *index, uint64_t count, int priority,
   return true;
 }
 
-/* Evicts all blocks of the window; its first unit. */
-static uint64_t clear_window(struct index *index, uint64_t first, uint64_t end, int64_t now) {
+/* Evicts all blocks of the window; its first unit, or `units` of the index: one stays. */
+static uint64_t clear_window(struct index *index, uint64_t first, uint64_t end, bool spare,
+                             int64_t now) {
   for (uint64_t at = first; at < end;) {
     uint32_t holder = index->holders[at];
     at += step_at(index, at);
-    if (holder != FREE)
-      evict(index, SLOT(holder), now);
+    if (holder != FREE && !evict(index, SLOT(holder), spare, now))
+      return index->units;
   }
   return first;
 }
 
 /* Evicts the least recently used block of the list that is not pinned, and as many neighbours as
- * the room needs; `units` of the index: no block has such neighbours. */
-static uint64_t evict_from(struct index *index, int priority, uint64_t count, int64_t now) {
+ * the room needs; `units` of the index: no block has such neighbours, or one has to stay. */
+static uint64_t evict_from(struct index *index, int priority, uint64_t count, bool spare,
+                           int64_t now) {
   uint32_t slot = index->lists[priority - HAUL_PRIORITY_LOW].last;
   for (int tried = 0; slot != NO_SLOT && tried < VICTIMS_MAX; tried++) {
     uint64_t first = (index->slots[slot].offset - index->header->data) / UNIT;
@@ -400,7 +404,7 @@ static uint64_t evict_from(struct index *index, int priority, uint64_t count, in
     if (is_pinned(index, slot, now)) /* out of the way of the next search */
       list_touch(index, slot);
     else if (grow_window(index, count, priority, now, &first, &end))
-      return clear_window(index, first, end, now);
+      return clear_window(index, first, end, spare, now);
     slot = newer;
   }
   return index->units;
@@ -410,9 +414,9 @@ int index_reserve(struct index *index, struct block *block, int64_t now) {
   if (block->length == 0 || block->length > index->units * UNIT)
     return HAUL_ELIMIT;
   uint64_t count = units_of(block->length), first = find_run(index, count);
-  for (int priority = HAUL_PRIORITY_LOW;
-       first == index->units && priority <= HAUL_PRIORITY_HIGH && !block->spare; priority++)
-    first = evict_from(index, priority, count, now);
+  for (int priority = HAUL_PRIORITY_LOW; first == index->units && priority <= HAUL_PRIORITY_HIGH;
+       priority++)
+    first = evict_from(index, priority, count, block->spare, now);
   if (first == index->units)
     return HAUL_ELIMIT;
   block->offset = index->header->data + first * UNIT;

@@ -59,7 +59,7 @@ struct block {
   uint64_t checksum;
   uint64_t version; /* 0: set to a new one */
   int priority;
-  bool spare; /* evicts nothing */
+  bool spare; /* makes no other be lost: evicts only to free room below */
 };
 
 /* Room for block->length bytes, by evicting others if necessary; sets block->offset. No reader

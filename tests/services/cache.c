@@ -1139,6 +1139,26 @@ static void a_repair_copies_from_files(void **state) {
   check_tiers(1);
 }
 
+/* A store whose memory is full takes the blocks of the other one, and moves its own to its file. */
+static void a_repair_fills_a_file_tier(void **state) {
+  (void)state;
+  struct haul_cache_repair result;
+  cache_store_begin(&t.stores[1], t.only ? "tcp://127.0.0.1:0" : NULL, 8 * MIB);
+  cache_client_begin(&t.client, &t.stores[1], 1, 1, t.only, REGION);
+  put_spread();
+  cache_client_end(&t.client);
+  start_tiers();
+  put_tiers(1);
+  cache_client_end(&t.client);
+  cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
+  assert_works(haul_cache_repair(t.client.cache, 0, haul_deadline_in(60 * S), NULL, NULL, &result));
+  assert_int_equal(result.copies, TIER_KEYS + SPREAD);
+  assert_int_equal(result.missing, 0);
+  cache_store_kill(&t.stores[1]);
+  check_tiers(1);
+  check_spread(&t.client);
+}
+
 /* A store of this process, for one block of each tier. It has the block of `key`. */
 struct own_tier {
   haul_region *region;
@@ -1451,6 +1471,7 @@ int main(int argc, char **argv) {
       BOTH(a_restart_finds_both_tiers),
       TCP(a_file_tier_outlives_the_memory),
       BOTH(a_repair_copies_from_files),
+      BOTH(a_repair_fills_a_file_tier),
       BOTH(a_failed_tier_fails_the_other),
       BOTH(no_key_is_absent_while_blocks_move),
       BOTH(a_malformed_client_harms_nobody),

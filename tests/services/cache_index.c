@@ -203,6 +203,35 @@ static void evicted_blocks_move_below(void **state) {
   free(memory);
 }
 
+/* A spare block takes room from which a block can move, and nothing is lost. */
+static void a_spare_block_moves_others_to_free_room(void **state) {
+  (void)state;
+  struct index below;
+  uint64_t length = index_length(2 * UNIT, 64);
+  void *memory = calloc(1, length);
+  const char *const keys[] = {"s1", "s2", "s3"};
+  assert_int_equal(index_create(&below, memory, 2 * UNIT, 64), 0);
+  begin(2, 64);
+  index_put_below(&t.index, &below);
+  put_in(&t.index, "a", 1);
+  put_in(&t.index, "b", 2);
+  for (uint64_t i = 0; i < 3; i++) {
+    struct block spare = {
+        .key = keys[i], .key_length = 2, .length = UNIT, .version = 3 + i, .spare = true};
+    assert_int_equal(index_reserve(&t.index, &spare, 1), i < 2 ? 0 : HAUL_ELIMIT);
+    if (i == 2)
+      break;
+    memset(t.index.base + spare.offset, (int)spare.version, UNIT);
+    assert_int_equal(index_commit(&t.index, &spare, false, 1), 0);
+  }
+  assert_int_equal(version_in(&below, "a"), 1);
+  assert_int_equal(version_in(&below, "b"), 2);
+  assert_int_equal(version_in(&t.index, "s1"), 3);
+  assert_int_equal(version_in(&t.index, "s2"), 4);
+  index_close(&below);
+  free(memory);
+}
+
 static void lower_priorities_are_evicted_first(void **state) {
   (void)state;
   begin(4, 64);
@@ -433,6 +462,7 @@ int main(void) {
       TEST(a_spare_block_evicts_nothing),
       TEST(a_spare_block_takes_no_slot),
       TEST(evicted_blocks_move_below),
+      TEST(a_spare_block_moves_others_to_free_room),
       TEST(lower_priorities_are_evicted_first),
       TEST(room_is_made_of_neighbours),
       TEST(pinned_blocks_stay_until_the_lease_ends),
