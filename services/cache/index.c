@@ -269,6 +269,12 @@ static void insert(struct index *index, uint32_t number, const struct block *blo
   counter_add(&index->header->blocks, 1);
 }
 
+/* The pin is the key's; a larger block may exceed the limit and lose it. */
+static void keep_pin(struct index *index, uint32_t slot, int64_t until, int64_t now) {
+  if (until > now)
+    index_pin(index, slot, until, now);
+}
+
 static void replace(struct index *index, uint32_t number, const struct block *block, int64_t now) {
   struct slot *slot = &index->slots[number];
   uint64_t offset = slot->offset, length = slot->length;
@@ -281,15 +287,18 @@ static void replace(struct index *index, uint32_t number, const struct block *bl
   list_add(index, number);
   hold_units(index, block->offset, block->length, HOLDER(number));
   free_units(index, offset, length);
-  if (pinned_until >
-      now) /* the pin is the key's; a larger block may exceed the limit and lose it */
-    index_pin(index, number, pinned_until, now);
+  keep_pin(index, number, pinned_until, now);
 }
 
-static void remove_key(struct index *index, const void *key, size_t length) {
-  uint32_t slot = index_find(index, key, length);
-  if (slot != NO_SLOT)
-    index_remove(index, slot);
+/* The block in `number` replaces that of the tier below, and takes over its pin. */
+static void remove_below(struct index *index, uint32_t number, const struct block *block,
+                         int64_t now) {
+  uint32_t slot = index_find(index->below, block->key, block->key_length);
+  if (slot == NO_SLOT)
+    return;
+  int64_t pinned_until = index->below->tracks[slot].pinned_until;
+  index_remove(index->below, slot);
+  keep_pin(index, number, pinned_until, now);
 }
 
 int index_commit(struct index *index, struct block *block, bool if_absent, int64_t now) {
@@ -319,7 +328,7 @@ int index_commit(struct index *index, struct block *block, bool if_absent, int64
   }
   insert(index, slot, block);
   if (index->below)
-    remove_key(index->below, block->key, block->key_length);
+    remove_below(index, slot, block, now);
   return 0;
 }
 

@@ -232,6 +232,27 @@ static void a_spare_block_moves_others_to_free_room(void **state) {
   free(memory);
 }
 
+static void a_pin_moves_up_with_its_key(void **state) {
+  (void)state;
+  struct index below;
+  uint64_t length = index_length(2 * UNIT, 64);
+  void *memory = calloc(1, length);
+  assert_int_equal(index_create(&below, memory, 2 * UNIT, 64), 0);
+  begin(2, 64);
+  index_put_below(&t.index, &below);
+  put_in(&below, "a", 1);
+  assert_int_equal(index_pin(&below, index_find(&below, "a", 1), 100, 1), 0);
+  put_in(&t.index, "a", 2);
+  assert_int_equal(below.pinned_units, 0);
+  assert_int_equal(t.index.pinned_units, 1);
+  put_in(&t.index, "b", 3);
+  put_in(&t.index, "c", 4);
+  assert_int_equal(version_in(&t.index, "a"), 2);
+  assert_int_equal(version_in(&below, "b"), 3);
+  index_close(&below);
+  free(memory);
+}
+
 static void lower_priorities_are_evicted_first(void **state) {
   (void)state;
   begin(4, 64);
@@ -463,6 +484,7 @@ int main(void) {
       TEST(a_spare_block_takes_no_slot),
       TEST(evicted_blocks_move_below),
       TEST(a_spare_block_moves_others_to_free_room),
+      TEST(a_pin_moves_up_with_its_key),
       TEST(lower_priorities_are_evicted_first),
       TEST(room_is_made_of_neighbours),
       TEST(pinned_blocks_stay_until_the_lease_ends),
