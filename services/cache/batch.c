@@ -80,11 +80,11 @@ bool batch_choose(struct batch *batch, struct want *want) {
   return false;
 }
 
-void batch_lost(struct batch *batch, unsigned member, int code) {
+void batch_lost(struct batch *batch, unsigned member, int code, haul_deadline began) {
   struct link *link = batch->links[member];
   if (!link)
     return;
-  link_failed(batch->cache, member, link, code);
+  link_failed(batch->cache, member, link, code, haul_deadline_in(0) - began);
   link_put(batch->cache, link);
   batch->links[member] = NULL;
   batch->failures[member] = code == HAUL_ETIMEDOUT ? ATTEMPTS : batch->failures[member] + 1;

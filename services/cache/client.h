@@ -121,8 +121,10 @@ void watch_end(struct haul_cache *cache);
 /* Connects the member, unless it is or it failed a moment ago. Release with link_put. */
 int link_get(struct haul_cache *cache, unsigned member, haul_deadline until, struct link **link);
 void link_put(struct haul_cache *cache, struct link *link);
-/* The connection failed with `code`, and later calls need another one. */
-void link_failed(struct haul_cache *cache, unsigned member, struct link *link, int code);
+/* The connection failed with `code` after `waited` nanoseconds, and later calls need another one.
+ * HAUL_ETIMEDOUT in less than connect_ns tells of the caller's deadline, and they keep it. */
+void link_failed(struct haul_cache *cache, unsigned member, struct link *link, int code,
+                 int64_t waited);
 /* Whether the code tells about the connection or the store rather than about the request. */
 bool is_link_failure(int code);
 
@@ -204,9 +206,9 @@ void want_fail_library(struct batch *batch, struct want *want, int code);
 /* No store has the key; if one that should have it cannot be read or reached, that is the reason.
  */
 void want_fail_absent(struct batch *batch, struct want *want);
-/* The connection to a member failed: batch_lost once, then want_lost for each key that used it.
- * They connect again, or use the next store. */
-void batch_lost(struct batch *batch, unsigned member, int code);
+/* The connection to a member failed in what began at `began`: batch_lost once, then want_lost for
+ * each key that used it. They connect again, or use the next store. */
+void batch_lost(struct batch *batch, unsigned member, int code, haul_deadline began);
 void want_lost(struct batch *batch, struct want *want, int code);
 /* Fails all keys that are not done with HAUL_ETIMEDOUT. */
 void batch_expire(struct batch *batch);

@@ -27,6 +27,7 @@ typedef unsigned piece_maker(const struct batch *batch, unsigned number, struct 
 struct group {
   haul_transfer *transfer;
   unsigned member;
+  haul_deadline began;
   int code;
 };
 
@@ -98,7 +99,7 @@ static void start_group(struct batch *batch, enum stage stage, unsigned first, u
     }
   options.deadline = batch_share(batch);
   options.only = batch->cache->only;
-  *group = (struct group){.member = member};
+  *group = (struct group){.member = member, .began = haul_deadline_in(0)};
   group->code =
       haul_read(to, batch->links[member]->remotes[tier], pieces, count, &options, &group->transfer);
 }
@@ -122,7 +123,7 @@ static void end_group(struct batch *batch, struct group *group) {
     group->code = haul_transfer_wait(group->transfer, HAUL_FOREVER);
   haul_transfer_release(group->transfer);
   if (group->code && is_link_failure(group->code))
-    batch_lost(batch, group->member, group->code);
+    batch_lost(batch, group->member, group->code, group->began);
 }
 
 #define NO_GROUP BATCH_KEYS

@@ -185,15 +185,18 @@ int link_get(struct haul_cache *cache, unsigned number, haul_deadline until, str
   return code;
 }
 
-void link_failed(struct haul_cache *cache, unsigned number, struct link *link, int code) {
+void link_failed(struct haul_cache *cache, unsigned number, struct link *link, int code,
+                 int64_t waited) {
   struct member *member = &cache->members[number];
   struct link *unused = NULL;
   const char *reason = haul_error_last()->text;
   pthread_mutex_lock(&cache->lock);
   if (member->link == link) {
-    drop(member, &unused);
     member->code = code;
     snprintf(member->reason, sizeof member->reason, "%s", reason);
+  }
+  if (member->link == link && (code != HAUL_ETIMEDOUT || waited >= cache->connect_ns)) {
+    drop(member, &unused);
     if (code == HAUL_ETIMEDOUT) /* it hangs; otherwise connecting shows whether it is there */
       member->retry_at = haul_deadline_in(PAUSE_HUNG);
   }

@@ -81,7 +81,7 @@ int slots_visit(struct haul_cache *cache, unsigned member, haul_deadline until, 
     haul_region_release(listing.region);
   }
   if (is_store_failure(code, until))
-    link_failed(cache, member, link, code);
+    link_failed(cache, member, link, code, INT64_MAX);
   link_put(cache, link);
   return code;
 }
@@ -162,7 +162,7 @@ int haul_cache_stat(haul_cache *cache, unsigned member, haul_deadline until,
     haul_region_release(listing.region);
   }
   if (is_store_failure(code, until))
-    link_failed(cache, member, link, code);
+    link_failed(cache, member, link, code, INT64_MAX);
   link_put(cache, link);
   return name_member(cache, "haul_cache_stat", member, code);
 }

@@ -31,6 +31,7 @@ static uint32_t milliseconds_until(haul_deadline until) {
 struct inquiry {
   struct call call;
   unsigned member;
+  haul_deadline began;
   int code;
 };
 
@@ -52,6 +53,7 @@ static void send_group(struct batch *batch, const struct ask *ask, unsigned firs
     }
   parcel.request.count = count;
   inquiry->member = member;
+  inquiry->began = haul_deadline_in(0);
   inquiry->call =
       (struct call){.peer = batch->links[member]->peer, .responses = responses, .count = count};
   inquiry->code = call_send(batch->cache, &inquiry->call, &parcel,
@@ -65,7 +67,7 @@ static void end_group(struct batch *batch, unsigned number, struct inquiry *inqu
     inquiry->code = call_wait(batch->cache, &inquiry->call, until);
   if (inquiry->code && is_link_failure(inquiry->code)) {
     batch->unanswered = true;
-    batch_lost(batch, inquiry->member, inquiry->code);
+    batch_lost(batch, inquiry->member, inquiry->code, inquiry->began);
   }
   for (unsigned i = 0; i < batch->count; i++) {
     struct want *want = &batch->wants[i];

@@ -628,6 +628,24 @@ static void a_hanging_store_is_bypassed(void **state) {
   }
 }
 
+/* The connection stays for calls that have more time. */
+static void a_short_deadline_blames_no_store(void **state) {
+  (void)state;
+  struct haul_cache_item item = {.key = "key", .key_length = 3, .length = 10000};
+  start(1, 1, 4 * MIB);
+  put_pattern("key", 10000, 1);
+  for (int put = 0; put < 2; put++) {
+    child_stop(t.stores[0].pid);
+    haul_deadline until = haul_deadline_in(50 * HAUL_MILLISECOND);
+    int code = put ? haul_cache_put(t.client.cache, t.client.region, &item, 1, 0,
+                                    HAUL_PRIORITY_NORMAL, until)
+                   : haul_cache_get(t.client.cache, t.client.region, &item, 1, until);
+    kill(t.stores[0].pid, SIGCONT);
+    assert_int_equal(code, HAUL_ETIMEDOUT);
+    assert_int_equal(stats_of(0).blocks, 1);
+  }
+}
+
 /* ---- Repair ---- */
 
 static void spread_name(uint64_t i, char key[16]) {
@@ -1455,6 +1473,7 @@ int main(int argc, char **argv) {
       TCP(a_node_without_its_store_is_away),
       BOTH(a_replicated_block_outlives_a_store),
       TCP(a_hanging_store_is_bypassed),
+      TCP(a_short_deadline_blames_no_store),
       BOTH(a_repair_copies_what_a_lost_store_had),
       BOTH(a_repair_fills_an_empty_store),
       BOTH(a_repair_brings_near_what_no_get_finds),
