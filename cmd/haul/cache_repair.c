@@ -47,6 +47,9 @@ static void print_sums(const struct haul_cache_repair *result) {
   printf("%llu blocks, %llu copied (%s), %llu replicas missing, %u nodes away\n",
          (unsigned long long)result->blocks, (unsigned long long)result->copies,
          size_text(result->bytes).text, (unsigned long long)result->missing, result->away);
+  if (result->changed > 0)
+    printf("%llu blocks changed meanwhile, and were passed over: run it again\n",
+           (unsigned long long)result->changed);
 }
 
 static int judge(const struct haul_cache_repair *result, bool dry) {

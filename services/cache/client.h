@@ -17,6 +17,7 @@
 #define ADDRESS_MAX 256
 #define USED_MAX    64 /* uses that are reported in one message */
 #define LOCATIONS   4096
+#define TRIES       16 /* reads of a block, or of the slots of a key, that change meanwhile */
 
 /* A connection to a store. */
 struct link {

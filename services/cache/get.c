@@ -12,7 +12,6 @@
 #include "cache/client.h"
 #include "common/fail.h"
 
-#define TRIES             16   /* reads of a block that changes meanwhile */
 #define CHECK_NS_PER_BYTE 0.2  /* XXH3 and memcpy in the caches: each 10 GB/s and more */
 #define STAGING           4096 /* of the scratch memory, after the sequence numbers: small blocks */
 

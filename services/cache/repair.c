@@ -72,7 +72,7 @@ static void weigh(const struct repair *repair, struct examined *key, struct want
                   enum look look) {
   uint64_t version = look == LOOK_FOUND ? want->location.slot.version : 0;
   uint64_t ours = key->source.slot.version;
-  if (look == LOOK_NONE)
+  if (look == LOOK_NONE || (look == LOOK_CHANGING && ++want->tries < TRIES))
     return;
   key->changed = look == LOOK_CHANGING;
   key->left = version > ours || (version == ours && !key->passed);

@@ -842,6 +842,23 @@ static void a_repair_copies_no_damaged_block(void **state) {
   assert_int_equal(result.code, HAUL_ECHECKSUM);
 }
 
+static void a_repair_counts_a_key_that_keeps_changing(void **state) {
+  (void)state;
+  struct told told;
+  struct slot slot;
+  start(2, 2, 4 * MIB);
+  put_spread();
+  uint64_t offset = slot_in_file(t.stores[1].path, "spread7", &slot);
+  damage(t.stores[1].path, offset); /* its sequence */
+  struct haul_cache_repair result = repair(0, &told);
+  assert_true(result.changed > 0); /* others may have its bucket */
+  assert_int_equal(result.copies, 0);
+  damage(t.stores[1].path, offset);
+  result = repair(0, &told);
+  assert_int_equal(result.changed, 0);
+  assert_int_equal(result.blocks, SPREAD);
+}
+
 static void a_passed_deadline_blames_no_store(void **state) {
   (void)state;
   struct haul_cache_repair result;
@@ -1480,6 +1497,7 @@ int main(int argc, char **argv) {
       BOTH(a_repair_spreads_the_newest_block),
       BOTH(a_repair_evicts_nothing),
       BOTH(a_repair_copies_no_damaged_block),
+      BOTH(a_repair_counts_a_key_that_keeps_changing),
       BOTH(a_passed_deadline_blames_no_store),
       BOTH(a_repair_without_stores_fails),
       BOTH(readers_see_one_put_or_another),
