@@ -47,9 +47,9 @@ static int announce(const struct server *server) {
   struct haul_cache_stats stats;
   if (haul_cache_store_stats(server->store, &stats))
     return fail_library("cannot examine the store");
-  printf("%llu blocks restored, %llu damaged ones dropped, capacity %s\n",
-         (unsigned long long)(stats.restored + stats.file_restored),
-         (unsigned long long)(stats.dropped + stats.file_dropped),
+  unsigned long long restored = stats.restored + stats.file_restored;
+  unsigned long long dropped = stats.dropped + stats.file_dropped;
+  printf("%llu blocks restored, %llu damaged ones dropped, capacity %s\n", restored, dropped,
          size_text(stats.capacity + stats.file_capacity).text);
   return announce_node(server->node, server->given->ready_fd);
 }

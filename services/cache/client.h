@@ -123,7 +123,7 @@ void watch_end(struct haul_cache *cache);
 int link_get(struct haul_cache *cache, unsigned member, haul_deadline until, struct link **link);
 void link_put(struct haul_cache *cache, struct link *link);
 /* The connection failed with `code` after `waited` nanoseconds, and later calls need another one.
- * HAUL_ETIMEDOUT in less than connect_ns tells of the caller's deadline, and they keep it. */
+ * After HAUL_ETIMEDOUT in less than connect_ns they keep it: the caller's deadline was short. */
 void link_failed(struct haul_cache *cache, unsigned member, struct link *link, int code,
                  int64_t waited);
 /* Whether the code tells about the connection or the store rather than about the request. */

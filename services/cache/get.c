@@ -289,7 +289,7 @@ void batch_look(struct batch *batch, enum look looks[BATCH_KEYS]) {
 }
 
 static void find_stage(struct batch *batch, const struct get *get) {
-  enum look looks[BATCH_KEYS];
+  enum look looks[BATCH_KEYS] = {LOOK_NONE};
   for (unsigned i = 0; i < batch->count; i++)
     if (batch->wants[i].stage == FIND && !batch_choose(batch, &batch->wants[i]))
       want_fail_absent(batch, &batch->wants[i]);

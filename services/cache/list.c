@@ -133,7 +133,7 @@ int haul_cache_list(haul_cache *cache, unsigned member, haul_deadline until,
                     void (*each)(void *user, const struct haul_cache_entry *entry), void *user) {
   struct teller teller = {each, user};
   int code = check(cache, "haul_cache_list", member, each ? cache : NULL);
-  if (code)
+  if (code || !each)
     return code;
   code = slots_visit(cache, member, until, tell, &teller);
   return name_member(cache, "haul_cache_list", member, code);
