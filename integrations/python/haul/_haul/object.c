@@ -71,7 +71,7 @@ static void release(struct object *object) {
   object->users--;
   if (node)
     leave(node);
-  if (object->holds_node) {
+  if (node && object->holds_node) {
     object->holds_node = false;
     end_export(node);
   }
