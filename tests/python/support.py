@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -102,6 +103,12 @@ def allocated():
     program.mallinfo2.restype = Info
     info = program.mallinfo2()
     return info.uordblks + info.hblkhd
+
+
+def freeze(process):
+    """Stops a child. SIGSTOP alone leaves its threads running for as long as the machine is busy."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 class Channel:

@@ -198,7 +198,7 @@ class Cached(StoreCase):
                 store.stdout.readline()
                 connector = self.connect(timeout=3)
                 self.set(connector, values_of(["a"]))
-                store.send_signal(signal.SIGSTOP)
+                support.freeze(store)
                 memory = bytearray(PAGE)
                 connector.submit_batch_set(["a"], views([memory]))
                 connector.close()
@@ -365,7 +365,7 @@ class Failures(StoreCase):
         values = values_of(["a"])
         self.set(connector, values)
         memory = bytearray(PAGE)
-        store.send_signal(signal.SIGSTOP)
+        support.freeze(store)
         try:
             number = connector.submit_batch_get(["a"], views([memory]))
             ok, text, _ = self.end(connector, number)
@@ -383,7 +383,7 @@ class Failures(StoreCase):
             connector = self.connect(timeout=support.PATIENCE if is_connected else 1)
             if is_connected:
                 self.exists(connector, ["a"])
-            store.send_signal(signal.SIGSTOP)
+            support.freeze(store)
             try:
                 memory = bytearray(PAGE)
                 connector.submit_batch_get(["a"], views([memory]))

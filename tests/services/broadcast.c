@@ -178,7 +178,7 @@ static void a_member_that_hangs_is_passed_over(void **state) {
   (void)state;
   struct received received;
   a_chain(&tcp, &tcp, MIB);
-  kill(first.pid, SIGSTOP);
+  child_stop(first.pid);
   assert_int_equal(receive(&second, 0, 0, &received), 0);
   assert_true(receiver_has(&second, 0, MIB, 3));
   assert_int_equal(bytes_from(&received, NULL), MIB);

@@ -75,7 +75,8 @@ static bool is_undisturbed(void) {
     return false;
   if (!cast_plan.faults)
     return sim_now > cast.contents[0].at + STARTING;
-  return load.phase != FAULTY && sim_now > load.quiet_at + AFTERMATH;
+  /* When all stop, the source closes before some receivers do. */
+  return load.phase == QUIET && sim_now > load.quiet_at + AFTERMATH;
 }
 
 /* Codes that only a defect gives, and others where nothing hinders the call. */
