@@ -217,24 +217,26 @@ class TransferEngine:
         self, hostname: str, pieces: list[tuple[int, int, int]]
     ) -> list[tuple[Remote, Region, list[tuple[int, int, int]]]]:
         """The pieces of each pair of ranges, as offsets."""
+        target = self._target(hostname)
         with self._lock:
-            target = self._target(hostname)
-            ranges = sorted((start, region.length) for start, region in self._regions.items())
-            groups: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-            for ours, theirs, length in pieces:
-                here, there = _start_of(ranges, ours, length), target.start_of(theirs, length)
-                groups.setdefault((here, there), []).append((ours - here, theirs - there, length))
-            return [
-                (target.remote(there), self._regions[here], group)
-                for (here, there), group in groups.items()
-            ]
+            regions = dict(self._regions)
+        ranges = sorted((start, region.length) for start, region in regions.items())
+        groups: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        for ours, theirs, length in pieces:
+            here, there = _start_of(ranges, ours, length), target.start_of(theirs, length)
+            groups.setdefault((here, there), []).append((ours - here, theirs - there, length))
+        return [(target.remote(there), regions[here], group) for (here, there), group in groups.items()]
 
     def _target(self, hostname: str) -> _Target:
         if self._node is None:
             raise ValueError("the engine is not initialized")
-        if hostname not in self._targets:
-            self._targets[hostname] = _Target(self._node.connect(f"tcp://{hostname}"))
-        return self._targets[hostname]
+        with self._lock:
+            known = self._targets.get(hostname)
+        if known:
+            return known
+        target = _Target(self._node.connect(f"tcp://{hostname}"))  # without the lock, as it waits
+        with self._lock:
+            return self._targets.setdefault(hostname, target)
 
 
 def _failed(call: str, why: object) -> int:
