@@ -173,12 +173,13 @@ bool index_has(const struct index *index, const void *key, size_t length) {
          (index->below && index_find(index->below, key, length) != NO_SLOT);
 }
 
-/* The version that the index or the one below has; 0: none. */
-static uint64_t known_version(const struct index *index, const struct block *block) {
-  uint32_t slot = index_find(index, block->key, block->key_length);
-  if (slot != NO_SLOT)
-    return index->slots[slot].version;
-  return index->below ? known_version(index->below, block) : 0;
+/* The version that the index has in `slot`, or the one below has; 0: none. */
+static uint64_t known_version(const struct index *index, uint32_t slot, const struct block *block) {
+  if (slot == NO_SLOT && index->below) {
+    index = index->below;
+    slot = index_find(index, block->key, block->key_length);
+  }
+  return slot == NO_SLOT ? 0 : index->slots[slot].version;
 }
 
 /* Copies a block to the tier below, where it replaces others, unless it is `spare`. A reader that
@@ -306,7 +307,8 @@ int index_commit(struct index *index, struct block *block, bool if_absent, int64
     index_cancel(index, block);
     return HAUL_EINVAL;
   }
-  uint64_t known = known_version(index, block);
+  uint32_t slot = index_find(index, block->key, block->key_length);
+  uint64_t known = known_version(index, slot, block);
   if (known != 0 && (if_absent || (block->version != 0 && known >= block->version))) {
     index_cancel(index, block);
     return if_absent ? HAUL_EEXIST : 0;
@@ -316,7 +318,6 @@ int index_commit(struct index *index, struct block *block, bool if_absent, int64
   else if (block->version > index->last_version)
     index->last_version = block->version;
   counter_add(&index->header->puts, 1);
-  uint32_t slot = index_find(index, block->key, block->key_length);
   if (slot != NO_SLOT) {
     replace(index, slot, block, now);
     return 0;
