@@ -71,11 +71,11 @@ static struct content *content_new(const struct participant *source) {
 /* ---- Errors ---- */
 
 static bool is_undisturbed(void) {
-  if (net.refused_calls || cast.count == 0)
+  /* When all stop, the source closes before some receivers do. */
+  if (net.refused_calls || cast.count == 0 || load.phase == STOPPING)
     return false;
   if (!cast_plan.faults)
     return sim_now > cast.contents[0].at + STARTING;
-  /* When all stop, the source closes before some receivers do. */
   return load.phase == QUIET && sim_now > load.quiet_at + AFTERMATH;
 }
 
