@@ -448,7 +448,9 @@ enum { GREETING = 1, REQUEST = 2, ANSWER = 3 };
 static void put_record(struct wire *wire, uint8_t descriptors, unsigned type,
                        const struct wire *body, const uint8_t *bytes) {
   wire_put8(wire, descriptors);
-  struct wire record = wire_over(wire_take(wire, MAP_RECORD), MAP_RECORD);
+  uint8_t *at = wire_take(wire, MAP_RECORD);
+  RIG_ASSERT(at);
+  struct wire record = wire_over(at, MAP_RECORD);
   wire_put32(&record, 0x50414d48u); /* HMAP */
   wire_put32(&record, type);
   wire_put32(&record, type == ANSWER);
