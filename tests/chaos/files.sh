@@ -51,7 +51,7 @@ inject_fault() {
     start
     ;;
   2)
-    kill -STOP "$server"
+    freeze "$server"
     sleep "0.$((RANDOM % 10))"
     kill -CONT "$server"
     count[stopped]=$((count[stopped] + 1))

@@ -73,7 +73,7 @@ client=$!
 processes+=("$client")
 await grep -q " info connected " "$server_err"
 sleep 0.5
-kill -STOP "$client"
+freeze "$client"
 holds "is dropped with a warning" await grep -q \
   ' warning silent peer=.* reason="the peer was silent for longer than the liveness timeout of 1 s"$' "$server_err"
 kill -CONT "$client"

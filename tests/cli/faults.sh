@@ -308,7 +308,7 @@ unset HAUL_KEY
 serve
 
 section "deadlines"
-kill -STOP "$server"
+freeze "$server"
 expect 1 "ls of a stopped node" "$HAUL" ls "$tcp" --timeout 0.5
 complains_briefly
 kill -CONT "$server"

@@ -197,7 +197,7 @@ complains "exports no files"
 unset limit
 stop "$server"
 serve --region r=host:1M
-kill -STOP "$server"
+freeze "$server"
 expect 1 "a stopped node" "$HAUL" ls "$tcp/" --timeout 1
 complains_briefly
 kill -CONT "$server"

@@ -6,6 +6,9 @@
 
 set -u
 
+# shellcheck source=tests/support/freeze.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/freeze.sh"
+
 : "${HAUL:?set HAUL to the path of the haul command}"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/haul-cli.XXXXXX")

@@ -81,7 +81,7 @@ by_name "and is written to and read by name" "$victim" "$hung" "${rest[0]}"
 
 section "node $victim starts while the directory hangs"
 kill_node "$victim"
-kill -STOP "$etcd_process"
+freeze "$etcd_process"
 start_node "$victim" "${registered[@]}"
 holds "it says what it waits for" await grep -q "waiting for etcd:.*, which does not respond" "$work/node$victim.err"
 kill -CONT "$etcd_process"

@@ -10,6 +10,8 @@
 
 # shellcheck source=tests/cluster/switch.sh
 . "$(dirname "${BASH_SOURCE[0]}")/switch.sh"
+# shellcheck source=tests/support/freeze.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/freeze.sh"
 
 : "${HAUL_CLUSTER:?HAUL_CLUSTER is to be the folder of cluster_wire and cluster_rank}"
 
@@ -161,7 +163,7 @@ kill_node() {
   slay "${servers[$1]}"
   unset "servers[$1]"
 }
-stop_node() { kill -STOP "${servers[$1]}"; }
+stop_node() { freeze "${servers[$1]}"; }
 continue_node() { kill -CONT "${servers[$1]}"; }
 
 # target FROM TO: the region at TO which is FROM's to write. By name where $directory is set.

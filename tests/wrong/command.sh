@@ -32,7 +32,7 @@ start_nodes() {
   KEYED=${tcp#tcp://}
   serve
   HUNG=${tcp#tcp://}
-  kill -STOP "$server"
+  freeze "$server"
   serve
   DEAD=$unix
   slay "$server"
