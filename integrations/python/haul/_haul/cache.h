@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT
+ * The methods of Cache that take keys. */
+#ifndef HAULPY_CACHE_H
+#define HAULPY_CACHE_H
+
+#include "haulpy.h"
+
+PyObject *cache_put(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *cache_get(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *cache_exists(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *cache_remove(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *cache_pin(PyObject *self, PyObject *args, PyObject *keywords);
+
+#endif
