@@ -144,7 +144,7 @@ static int read_cards(struct join *join, haul_deadline until) {
   struct card *cards = calloc(used ? used : 1, sizeof *cards);
   uint32_t *order = calloc(used ? used : 1, sizeof *order);
   code = cards && order ? get_changed(join, &board, cards, used, until) : fail_memory(JOIN);
-  if (code) {
+  if (code || !cards || !order) {
     free(cards);
     free(order);
     return code;
