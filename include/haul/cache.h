@@ -30,9 +30,13 @@ struct haul_cache_store_config {
    * move. */
   const char *file_path;
   uint64_t file_capacity, file_blocks;
+  /* The device tier, for example {HAUL_CUDA, 0}; kind 0: none. Puts go to memory of this device,
+   * and blocks that are evicted from there move to that of `path`. */
+  struct haul_place device;
+  uint64_t device_capacity, device_blocks;
 };
 #define HAUL_CACHE_STORE_INIT                                                                      \
-  { sizeof(struct haul_cache_store_config), NULL, 0, 0, NULL, 0, 0 }
+  { sizeof(struct haul_cache_store_config), NULL, 0, 0, NULL, 0, 0, {0, 0}, 0, 0 }
 
 struct haul_cache_stats {
   uint64_t capacity, used, pinned; /* bytes */
@@ -40,10 +44,15 @@ struct haul_cache_stats {
   uint64_t room;            /* entries of the index */
   uint64_t restored;        /* blocks found in the file at the start */
   uint64_t dropped;         /* of these, damaged ones */
-  uint64_t puts, evictions; /* with a file tier, evicted blocks have moved there */
+  uint64_t puts, evictions; /* with a file tier, evicted blocks have moved there; with a device
+                               tier, puts are the blocks that moved from there */
   /* Of the file tier; file_puts: blocks that moved there, file_evictions: those that were lost. */
   uint64_t file_capacity, file_used, file_blocks, file_puts, file_evictions;
   uint64_t file_restored, file_dropped;
+  /* Of the device tier; device_evictions: blocks that moved to memory, or, where it had no room for
+   * them, were lost. */
+  uint64_t device_capacity, device_used, device_pinned, device_blocks, device_puts;
+  uint64_t device_evictions;
 };
 
 /* Opens a store: maps its file, creating it if it does not exist, drops damaged blocks, and
@@ -52,16 +61,18 @@ struct haul_cache_stats {
  * listen, and opens it with HAUL_PROGRESS_THREAD. Release with haul_cache_store_close, before the
  * node.
  *
- * The memory is allocated at once. Blocks survive the end of the process, also by SIGKILL; pins and
- * the order of use do not. Blocks until all blocks in the file are verified, some 0.1 s a GiB in
- * memory, for a file tier the time to read it, and a second for a file that is in use. HAUL_EINVAL
- * (no file and no capacity, or the file has another capacity or is no store), HAUL_EINSECURE
- * (others than its owner can write the file), HAUL_EBUSY (another process has it), HAUL_ESYSTEM,
- * and those of haul_region_publish. */
+ * The memory is allocated at once. Blocks survive the end of the process, also by SIGKILL, but for
+ * those of the device tier; pins and the order of use do not. Blocks until all blocks in the file
+ * are verified, some 0.1 s a GiB in memory, for a file tier the time to read it, and a second for a
+ * file that is in use. HAUL_EINVAL (no file and no capacity, or the file has another capacity or is
+ * no store; a device without a capacity, or the host as device), HAUL_EPLACE (there is no such
+ * device), HAUL_EINSECURE (others than its owner can write the file), HAUL_EBUSY (another process
+ * has it), HAUL_ESYSTEM, and those of haul_region_alloc and haul_region_publish. */
 HAUL_API int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config *config,
                                    haul_cache_store **store);
 HAUL_API int haul_cache_store_stats(haul_cache_store *store, struct haul_cache_stats *stats);
-/* Blocks for puts in progress, at most a minute. The file stays. */
+/* Blocks for puts in progress, and then for the blocks of the device tier, which move to memory as
+ * if they were evicted: each at most a minute. The files stay. */
 HAUL_API void haul_cache_store_close(haul_cache_store *store);
 
 /* ---- Client ------------------------------------------------------------------------------- */
@@ -111,7 +122,7 @@ HAUL_API int haul_cache_detach(haul_cache *cache, haul_region *region);
 #define HAUL_CACHE_NO_MEMBER UINT32_MAX
 
 /* Where a store has a block. */
-enum haul_cache_tier { HAUL_CACHE_MEMORY, HAUL_CACHE_FILE };
+enum haul_cache_tier { HAUL_CACHE_MEMORY, HAUL_CACHE_FILE, HAUL_CACHE_DEVICE };
 
 /* One key of a call. */
 struct haul_cache_item {
@@ -143,7 +154,8 @@ struct haul_cache_item {
  * result is 0 if at least one store has the block; `replicas` counts them. No store reads the bytes
  * after the call, even if one has not answered: to stop a copy it may block as
  * haul_region_unpublish. HAUL_EINVAL: the region is not attached. HAUL_ELIMIT: there is no room;
- * all is pinned, or the block exceeds the capacity. HAUL_ERANGE: beyond the region. */
+ * all is pinned, or the block exceeds the capacity of the tier that puts go to. HAUL_ERANGE: beyond
+ * the region. */
 HAUL_API int haul_cache_put(haul_cache *cache, haul_region *region, struct haul_cache_item *items,
                             size_t count, unsigned flags, int priority, haul_deadline until);
 

@@ -24,9 +24,11 @@ struct link {
   unsigned users;  /* cache->lock; the member is one */
   uint64_t number; /* unique in the client */
   haul_peer *peer;
-  double look_ns; /* estimated time of a small read */
-  unsigned tiers;
+  double look_ns;        /* estimated time of a small read */
+  unsigned tiers;        /* of the store */
+  unsigned order[TIERS]; /* these, from the top */
   haul_remote *remotes[TIERS];
+  haul_remote *device_blocks;
   struct header headers[TIERS]; /* their numbers, checked */
   struct used used[USED_MAX];   /* not reported yet; cache->lock */
   unsigned used_count;
@@ -126,6 +128,8 @@ void link_put(struct haul_cache *cache, struct link *link);
  * After HAUL_ETIMEDOUT in less than connect_ns they keep it: the caller's deadline was short. */
 void link_failed(struct haul_cache *cache, unsigned member, struct link *link, int code,
                  int64_t waited);
+/* What has the blocks of a tier. */
+haul_remote *link_blocks(const struct link *link, unsigned tier);
 /* Whether the code tells about the connection or the store rather than about the request. */
 bool is_link_failure(int code);
 
@@ -156,8 +160,9 @@ struct want {
   enum stage stage;
   unsigned rank;    /* of the store to use next, in the order of this key */
   unsigned member;  /* that store */
-  unsigned step;    /* FIND: a store with a file tier is looked at three times */
-  uint64_t seen;    /* FIND: of the first of these */
+  unsigned step;    /* FIND: looks at tiers of the store, from the top; then at the top again */
+  uint64_t looked;  /* FIND: the link of the first of these */
+  uint64_t seen;    /* FIND: the slots of the first */
   unsigned lacking; /* stores that do not have the key */
   unsigned placed;  /* stores that did as requested */
   unsigned tries;

@@ -7,6 +7,15 @@
 #include <string.h>
 #include <xxhash.h>
 
+const unsigned tier_order[TIERS] = {DEVICE_TIER, MEMORY_TIER, FILE_TIER};
+
+const char *tier_region(unsigned tier) {
+  static const char *const names[TIERS] = {[MEMORY_TIER] = REGION_NAME,
+                                           [FILE_TIER] = FILE_REGION_NAME,
+                                           [DEVICE_TIER] = DEVICE_REGION_NAME};
+  return names[tier];
+}
+
 uint64_t key_hash(const void *key, size_t length) {
   return XXH3_64bits(key, length);
 }
@@ -43,32 +52,34 @@ uint64_t header_check(const struct header *header) {
   return XXH3_64bits(fixed, sizeof fixed);
 }
 
-bool header_is_sound(const struct header *header, uint64_t length) {
-  return atomic_load_explicit(&header->magic, memory_order_relaxed) == STORE_MAGIC &&
-         header->check == header_check(header) && header->buckets > 0 &&
-         (header->buckets & (header->buckets - 1)) == 0 &&
-         header->buckets <= SLOTS_MAX / BUCKET_SLOTS && header->units > 0 &&
-         header->units <= UNITS_MAX && header->data == bucket_offset(header->buckets) &&
-         header->data + header->units * UNIT == length;
+bool header_is_sound(const struct header *header, uint64_t length, uint64_t apart) {
+  if (atomic_load_explicit(&header->magic, memory_order_relaxed) != STORE_MAGIC ||
+      header->check != header_check(header) || header->buckets == 0 ||
+      (header->buckets & (header->buckets - 1)) != 0 ||
+      header->buckets > SLOTS_MAX / BUCKET_SLOTS || header->units == 0 || header->units > UNITS_MAX)
+    return false;
+  uint64_t slots_end = bucket_offset(header->buckets), blocks = header->units * UNIT;
+  return apart ? header->data == 0 && slots_end == length && blocks == apart
+               : header->data == slots_end && slots_end + blocks == length;
 }
 
 static uint64_t counter(const _Atomic uint64_t *value) {
   return atomic_load_explicit(value, memory_order_relaxed);
 }
 
-void header_stats(const struct header *header, struct haul_cache_stats *stats) {
-  *stats = (struct haul_cache_stats){.capacity = header->units * UNIT,
-                                     .used = counter(&header->used) * UNIT,
-                                     .pinned = counter(&header->pinned) * UNIT,
-                                     .blocks = counter(&header->blocks),
-                                     .room = header->buckets * BUCKET_SLOTS,
-                                     .restored = counter(&header->restored),
-                                     .dropped = counter(&header->dropped),
-                                     .puts = counter(&header->puts),
-                                     .evictions = counter(&header->evictions)};
+static void memory_stats(const struct header *header, struct haul_cache_stats *stats) {
+  stats->capacity = header->units * UNIT;
+  stats->used = counter(&header->used) * UNIT;
+  stats->pinned = counter(&header->pinned) * UNIT;
+  stats->blocks = counter(&header->blocks);
+  stats->room = header->buckets * BUCKET_SLOTS;
+  stats->restored = counter(&header->restored);
+  stats->dropped = counter(&header->dropped);
+  stats->puts = counter(&header->puts);
+  stats->evictions = counter(&header->evictions);
 }
 
-void header_file_stats(const struct header *header, struct haul_cache_stats *stats) {
+static void file_stats(const struct header *header, struct haul_cache_stats *stats) {
   stats->file_capacity = header->units * UNIT;
   stats->file_used = counter(&header->used) * UNIT;
   stats->file_blocks = counter(&header->blocks);
@@ -76,6 +87,21 @@ void header_file_stats(const struct header *header, struct haul_cache_stats *sta
   stats->file_evictions = counter(&header->evictions);
   stats->file_restored = counter(&header->restored);
   stats->file_dropped = counter(&header->dropped);
+}
+
+static void device_stats(const struct header *header, struct haul_cache_stats *stats) {
+  stats->device_capacity = header->units * UNIT;
+  stats->device_used = counter(&header->used) * UNIT;
+  stats->device_pinned = counter(&header->pinned) * UNIT;
+  stats->device_blocks = counter(&header->blocks);
+  stats->device_puts = counter(&header->puts);
+  stats->device_evictions = counter(&header->evictions);
+}
+
+void header_stats(const struct header *header, unsigned tier, struct haul_cache_stats *stats) {
+  static void (*const fill[TIERS])(const struct header *, struct haul_cache_stats *) = {
+      [MEMORY_TIER] = memory_stats, [FILE_TIER] = file_stats, [DEVICE_TIER] = device_stats};
+  fill[tier](header, stats);
 }
 
 void source_name(uint64_t source, char name[SOURCE_NAME_MAX]) {

@@ -3,7 +3,8 @@
  * trusts the other's numbers.
  *
  * The region is a page with the header, the index, and the blocks, each of whole units. A key may
- * be in each slot of its two buckets.
+ * be in each slot of its two buckets. The blocks of the device tier are in a region of their own,
+ * in the memory of the device, as processors and clients change and read slots in host memory.
  *
  * Slots change under a sequence number, which is odd meanwhile and never repeats:
  *  - the store makes it odd, then changes the slot or reuses the block's units, then makes it even;
@@ -20,15 +21,17 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "region and messages are little-endian");
 
-#define REGION_NAME      "haul-cache"
-#define FILE_REGION_NAME "haul-cache-file"
-#define STORE_MAGIC      UINT64_C(0x31656863616c7561) /* "aulache1" */
-#define STORE_BEING_MADE UINT64_C(0x30656863616c7561) /* "aulache0": the file is not complete */
-#define HEADER_BYTES     4096
-#define UNIT             4096
-#define BUCKET_SLOTS     4
-#define SLOTS_MAX        (UINT64_C(1) << 28)
-#define UNITS_MAX        (UINT64_C(1) << 31)
+#define REGION_NAME        "haul-cache"
+#define FILE_REGION_NAME   "haul-cache-file"
+#define DEVICE_REGION_NAME "haul-cache-device"
+#define DEVICE_BLOCKS_NAME "haul-cache-device-blocks"
+#define STORE_MAGIC        UINT64_C(0x31656863616c7561) /* "aulache1" */
+#define STORE_BEING_MADE   UINT64_C(0x30656863616c7561) /* "aulache0": the file is not complete */
+#define HEADER_BYTES       4096
+#define UNIT               4096
+#define BUCKET_SLOTS       4
+#define SLOTS_MAX          (UINT64_C(1) << 28)
+#define UNITS_MAX          (UINT64_C(1) << 31)
 
 /* Orders all earlier accesses before all later ones, as other processes and devices see them. The
  * thread sanitizer does not model fences, nor see other processes' accesses. */
@@ -45,18 +48,18 @@ struct header {
   _Atomic uint64_t magic; /* stored last; STORE_BEING_MADE before */
   uint64_t buckets;       /* a power of two */
   uint64_t units;
-  uint64_t data; /* offset of the first unit */
+  uint64_t data; /* offset of the first unit; 0: in the region of the blocks */
   uint64_t check;
   _Atomic uint64_t used, pinned; /* units */
   _Atomic uint64_t blocks, restored, dropped, puts, evictions;
-  _Atomic uint64_t tiers; /* of the store, in the header of its memory tier */
+  _Atomic uint64_t tiers; /* of the store, in the header of its memory tier: TIER_BIT of each */
 };
 _Static_assert(sizeof(struct header) <= HEADER_BYTES, "the header is a page");
 
 struct slot {
   _Atomic uint64_t sequence;
   uint64_t check;    /* slot_check() */
-  uint64_t offset;   /* of the block, from the start of the region */
+  uint64_t offset;   /* of the block, from the start of its region */
   uint64_t length;   /* bytes */
   uint64_t checksum; /* XXH3 of the block */
   uint64_t version;
@@ -84,25 +87,33 @@ bool slot_has_key(const struct slot *copy, const void *key, size_t length);
 /* Whether the numbers of a whole slot make sense in this region. */
 bool slot_is_sound(const struct slot *copy, const struct header *header);
 
-/* The tiers of a store, each a region of this layout. A key is in one of them: a block that leaves
- * the memory is put into the file before it is removed, and the first put of a key removes it from
- * the file afterwards. */
-enum { MEMORY_TIER = HAUL_CACHE_MEMORY, FILE_TIER = HAUL_CACHE_FILE, TIERS };
+/* The tiers of a store, each a region of this layout. A key is in one of them. Puts go to the top
+ * one, and remove the key from the others afterwards. A block that leaves a tier is put into the
+ * next one before it is removed. */
+enum {
+  MEMORY_TIER = HAUL_CACHE_MEMORY,
+  FILE_TIER = HAUL_CACHE_FILE,
+  DEVICE_TIER = HAUL_CACHE_DEVICE,
+  TIERS
+};
+#define TIER_BIT(tier) (UINT64_C(1) << (tier))
 
-static inline const char *tier_region(unsigned tier) {
-  return tier == MEMORY_TIER ? REGION_NAME : FILE_REGION_NAME;
-}
+/* From the top to the bottom. */
+extern const unsigned tier_order[TIERS];
+
+/* The name of the region with the slots. */
+const char *tier_region(unsigned tier);
 
 /* Offsets in the region. */
 static inline uint64_t bucket_offset(uint64_t bucket) {
   return HEADER_BYTES + bucket * BUCKET_BYTES;
 }
-/* The check word, and whether the numbers fit a region of `length` bytes. */
+/* The check word, and whether the numbers fit a region of `length` bytes, with the blocks in a
+ * region of their own of `apart` bytes, unless that is 0. */
 uint64_t header_check(const struct header *header);
-bool header_is_sound(const struct header *header, uint64_t length);
-void header_stats(const struct header *header, struct haul_cache_stats *stats);
-/* Adds the numbers of the file tier. */
-void header_file_stats(const struct header *header, struct haul_cache_stats *stats);
+bool header_is_sound(const struct header *header, uint64_t length, uint64_t apart);
+/* Sets the numbers of a tier. */
+void header_stats(const struct header *header, unsigned tier, struct haul_cache_stats *stats);
 
 /* ---- Messages: the upper 16 bits of the tag mark them, the others are the request's number ----
  */

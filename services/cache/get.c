@@ -5,7 +5,8 @@
  * of its slot, format.h). All keys of a stage are read at the same time, in one transfer for each
  * store. Where a copy and a checksum take less time than one more read, as for small blocks over
  * tcp, READ and VERIFY are one transfer, to scratch memory: the checksum proves that the bytes are
- * whole, and the number that they are the present ones. */
+ * whole, and the number that they are the present ones. Not for blocks in the memory of a device,
+ * which are in another region than the numbers. */
 #include <string.h>
 #include <xxhash.h>
 
@@ -30,11 +31,10 @@ struct group {
   int code;
 };
 
-/* The tier that the key's stage reads. FIND looks at the memory, the file, and the memory again. */
-static unsigned tier_of(const struct want *want) {
-  if (want->stage == FIND)
-    return want->step == 1 ? FILE_TIER : MEMORY_TIER;
-  return want->location.tier;
+/* The tier that the key's stage reads. */
+static unsigned tier_of(const struct batch *batch, const struct want *want) {
+  const struct link *link = batch->links[want->member];
+  return want->stage == FIND ? link->order[want->step % link->tiers] : want->location.tier;
 }
 
 static uint64_t scratch_of(unsigned number) {
@@ -49,7 +49,8 @@ static unsigned pieces_to_find(const struct batch *batch, unsigned number,
                                struct haul_piece *pieces) {
   const struct want *want = &batch->wants[number];
   uint64_t buckets[2];
-  key_buckets(want->hash, batch->links[want->member]->headers[tier_of(want)].buckets, buckets);
+  key_buckets(want->hash, batch->links[want->member]->headers[tier_of(batch, want)].buckets,
+              buckets);
   for (unsigned i = 0; i < 2; i++)
     pieces[i] = (struct haul_piece){scratch_of(number) + i * BUCKET_BYTES,
                                     bucket_offset(buckets[i]), BUCKET_BYTES};
@@ -89,18 +90,20 @@ static void start_group(struct batch *batch, enum stage stage, unsigned first, u
                         haul_region *to, piece_maker *make, struct group *group) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   struct haul_piece pieces[2 * BATCH_KEYS];
-  unsigned count = 0, member = batch->wants[first].member, tier = tier_of(&batch->wants[first]);
+  unsigned count = 0, member = batch->wants[first].member,
+           tier = tier_of(batch, &batch->wants[first]);
   for (unsigned i = first; i < batch->count; i++)
     if (batch->wants[i].stage == stage && batch->wants[i].member == member &&
-        tier_of(&batch->wants[i]) == tier) {
+        tier_of(batch, &batch->wants[i]) == tier) {
       batch->wants[i].group = number;
       count += make(batch, i, pieces + count);
     }
   options.deadline = batch_share(batch);
   options.only = batch->cache->only;
   *group = (struct group){.member = member, .began = haul_deadline_in(0)};
-  group->code =
-      haul_read(to, batch->links[member]->remotes[tier], pieces, count, &options, &group->transfer);
+  const struct link *link = batch->links[member];
+  haul_remote *from = stage == READ ? link_blocks(link, tier) : link->remotes[tier];
+  group->code = haul_read(to, from, pieces, count, &options, &group->transfer);
 }
 
 /* The numbers of a location mean nothing to another store, which may have taken the place of the
@@ -144,8 +147,8 @@ static void fail_group(struct batch *batch, unsigned number, int code) {
   }
 }
 
-/* The code of a group. The reads of both tiers of a store need one connection: if one of them has
- * lost it, the other has failed, too. */
+/* The code of a group. The reads of all tiers of a store need one connection: if one of them has
+ * lost it, the others have failed, too. */
 static int code_of(const struct group *groups, unsigned count, unsigned number) {
   int code = groups[number].code;
   for (unsigned g = 0; g < count && code == 0; g++)
@@ -185,7 +188,7 @@ static bool was_read(const struct want *want) {
 /* Looks for the key in its buckets. Sets *torn if a slot was changing. */
 static bool find_slot(struct batch *batch, unsigned number, struct location *location, bool *torn) {
   struct want *want = &batch->wants[number];
-  unsigned tier = tier_of(want);
+  unsigned tier = tier_of(batch, want);
   const struct header *header = &batch->links[want->member]->headers[tier];
   const struct slot *slots = scratch_at(batch, scratch_of(number));
   uint64_t buckets[2];
@@ -254,27 +257,36 @@ static uint64_t sum_slots(const struct batch *batch, unsigned number) {
   return XXH3_64bits(numbers, sizeof numbers);
 }
 
-/* The key was in none of the slots read. It may have moved from the file to the memory before the
- * look at the file, which the third look finds, or which shows that it has moved on: then the slots
- * in memory have changed. */
+/* The key was in none of the slots read. Puts go to the top tier, so a key only moves down while
+ * its slots there are the same, and it is in the next tier before it leaves one: a look at each
+ * tier from the top to the bottom passes it only if it was put meanwhile. The last look, at the top
+ * again, shows that. */
 static enum look next_tier(struct batch *batch, unsigned number) {
   struct want *want = &batch->wants[number];
-  if (batch->links[want->member]->tiers == 1)
+  unsigned step = want->step, tiers = batch->links[want->member]->tiers;
+  if (tiers == 1)
     return LOOK_ABSENT;
   uint64_t seen = sum_slots(batch, number);
-  unsigned step = want->step;
-  want->step = step < 2 ? step + 1 : 0;
+  want->step = step < tiers ? step + 1 : 0;
   if (step == 0)
     want->seen = seen;
-  if (step < 2)
+  if (step < tiers)
     return LOOK_NONE;
   return seen == want->seen ? LOOK_ABSENT : LOOK_CHANGING;
 }
 
+/* What was seen over an earlier connection tells nothing about the store. */
+static void begin_look(const struct batch *batch, struct want *want) {
+  uint64_t link = batch->links[want->member]->number;
+  if (want->looked != link)
+    want->step = 0;
+  want->looked = link;
+}
+
 void batch_look(struct batch *batch, enum look looks[BATCH_KEYS]) {
-  for (unsigned i = 0; i < batch->count; i++) /* another store may have taken the place of one */
-    if (batch->wants[i].stage == FIND && batch->links[batch->wants[i].member]->tiers == 1)
-      batch->wants[i].step = 0;
+  for (unsigned i = 0; i < batch->count; i++)
+    if (batch->wants[i].stage == FIND)
+      begin_look(batch, &batch->wants[i]);
   read_stage(batch, FIND, batch->scratch, pieces_to_find);
   for (unsigned i = 0; i < batch->count; i++) {
     bool torn = false;
@@ -342,8 +354,8 @@ static void check_blocks(struct batch *batch, const struct get *get) {
   }
 }
 
-/* A place for each block in the scratch memory; false: they are too large for it, or it is faster
- * to read the sequence numbers afterwards. */
+/* A place for each block in the scratch memory; false: they are too large for it, one is in another
+ * region than its sequence number, or it is faster to read the numbers afterwards. */
 static bool stage_small(struct batch *batch) {
   double check_ns = 0, look_ns = 0;
   uint64_t end = STAGING;
@@ -352,7 +364,7 @@ static bool stage_small(struct batch *batch) {
     if (want->stage != READ || !batch->links[want->member])
       continue;
     uint64_t length = want->location.slot.length;
-    if (length > haul_region_length(batch->scratch) - end)
+    if (length > haul_region_length(batch->scratch) - end || want->location.tier == DEVICE_TIER)
       return false;
     want->staged = end;
     end += length;

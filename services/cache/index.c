@@ -125,22 +125,30 @@ uint32_t index_find(const struct index *index, const void *key, size_t length) {
   return NO_SLOT;
 }
 
-bool index_has(const struct index *index, const void *key, size_t length) {
-  return index_find(index, key, length) != NO_SLOT ||
-         (index->below && index_find(index->below, key, length) != NO_SLOT);
+/* The index of a key and those below: the one that has it, and sets *slot; NULL: none has. */
+static struct index *find_in(struct index *index, const void *key, size_t length, uint32_t *slot) {
+  for (; index; index = index->below) {
+    *slot = index_find(index, key, length);
+    if (*slot != NO_SLOT)
+      return index;
+  }
+  return NULL;
 }
 
-/* The version that the index has in `slot`, or the one below has; 0: none. */
-static uint64_t known_version(const struct index *index, uint32_t slot, const struct block *block) {
-  if (slot == NO_SLOT && index->below) {
-    index = index->below;
-    slot = index_find(index, block->key, block->key_length);
-  }
-  return slot == NO_SLOT ? 0 : index->slots[slot].version;
+bool index_has(struct index *index, const void *key, size_t length) {
+  uint32_t slot;
+  return find_in(index, key, length, &slot) != NULL;
+}
+
+static int copy_down(const struct index *index, const struct slot *slot, uint64_t to) {
+  if (index->copy)
+    return index->copy(index->user, slot->offset, to, slot->length);
+  memcpy(index->below->base + to, index->base + slot->offset, slot->length);
+  return 0;
 }
 
 /* Copies a block to the tier below, where it replaces others, unless it is `spare`. A reader that
- * does not find it there yet finds it here. HAUL_ELIMIT. */
+ * does not find it there yet finds it here. HAUL_ELIMIT, or as index->copy. */
 static int move_down(struct index *index, const struct slot *slot, bool spare, int64_t now) {
   struct block block = {.key = slot->key,
                         .key_length = slot->key_length,
@@ -152,7 +160,11 @@ static int move_down(struct index *index, const struct slot *slot, bool spare, i
   int code = index_reserve(index->below, &block, now);
   if (code)
     return code;
-  memcpy(index->below->base + block.offset, index->base + slot->offset, slot->length);
+  code = copy_down(index, slot, block.offset);
+  if (code) {
+    index_cancel(index->below, &block);
+    return code;
+  }
   return index_commit(index->below, &block, false, now);
 }
 
@@ -247,14 +259,15 @@ static void replace(struct index *index, uint32_t number, const struct block *bl
   keep_pin(index, number, pinned_until, now);
 }
 
-/* The block in `number` replaces that of the tier below, and takes over its pin. */
+/* The block in `number` replaces that of a tier below, and takes over its pin. */
 static void remove_below(struct index *index, uint32_t number, const struct block *block,
                          int64_t now) {
-  uint32_t slot = index_find(index->below, block->key, block->key_length);
-  if (slot == NO_SLOT)
+  uint32_t slot;
+  struct index *below = find_in(index->below, block->key, block->key_length, &slot);
+  if (!below)
     return;
-  int64_t pinned_until = index->below->tracks[slot].pinned_until;
-  index_remove(index->below, slot);
+  int64_t pinned_until = below->tracks[slot].pinned_until;
+  index_remove(below, slot);
   keep_pin(index, number, pinned_until, now);
 }
 
@@ -263,8 +276,9 @@ int index_commit(struct index *index, struct block *block, bool if_absent, int64
     index_cancel(index, block);
     return HAUL_EINVAL;
   }
-  uint32_t slot = index_find(index, block->key, block->key_length);
-  uint64_t known = known_version(index, slot, block);
+  uint32_t slot;
+  const struct index *has = find_in(index, block->key, block->key_length, &slot);
+  uint64_t known = has ? has->slots[slot].version : 0;
   if (known != 0 && (if_absent || (block->version != 0 && known >= block->version))) {
     index_cancel(index, block);
     return if_absent ? HAUL_EEXIST : 0;
@@ -274,7 +288,7 @@ int index_commit(struct index *index, struct block *block, bool if_absent, int64
   else if (block->version > index->last_version)
     index->last_version = block->version;
   counter_add(&index->header->puts, 1);
-  if (slot != NO_SLOT) {
+  if (has == index) {
     replace(index, slot, block, now);
     return 0;
   }
@@ -284,7 +298,14 @@ int index_commit(struct index *index, struct block *block, bool if_absent, int64
     return HAUL_ELIMIT;
   }
   insert(index, slot, block);
-  if (index->below)
-    remove_below(index, slot, block, now);
+  remove_below(index, slot, block, now);
   return 0;
+}
+
+bool index_evict_next(struct index *index, int64_t now) {
+  int list = 0;
+  while (list < 2 && index->lists[list].last == NO_SLOT)
+    list++;
+  return index->lists[list].last != NO_SLOT &&
+         index_evict(index, index->lists[list].last, false, now);
 }

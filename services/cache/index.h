@@ -23,9 +23,15 @@ struct track {
   int64_t pinned_until;
 };
 
+/* Copies a block from `offset` of its region to offset `to` of the region below. 0 or a HAUL_E…
+ * code. */
+typedef int block_copy(void *user, uint64_t offset, uint64_t to, uint64_t length);
+
 struct index {
   struct index *below; /* tier that keeps evicted blocks; NULL: they are lost */
-  uint8_t *base;       /* of the region */
+  block_copy *copy;    /* to there; NULL: by the processor */
+  void *user;          /* of `copy` */
+  uint8_t *base;       /* of the region; NULL: the blocks are apart */
   struct header *header;
   struct slot *slots;
   uint64_t slot_count, units;
@@ -39,18 +45,28 @@ struct index {
 /* The length of a region for this capacity in bytes and number of blocks; 0: out of bounds. */
 uint64_t index_length(uint64_t capacity, uint64_t blocks);
 
+/* The part of it before the blocks. */
+uint64_t index_slots_length(uint64_t capacity, uint64_t blocks);
+
 /* Makes a new store in zeroed memory of index_length() bytes. HAUL_ENOMEM. */
 int index_create(struct index *index, void *memory, uint64_t capacity, uint64_t blocks);
+/* The same in index_slots_length() bytes: the blocks are apart, in memory that the processor may
+ * not reach, and their offsets count from its start. */
+int index_create_apart(struct index *index, void *memory, uint64_t capacity, uint64_t blocks);
 /* Finds the blocks in memory that a store has used before, and drops damaged ones. HAUL_EINVAL: it
  * has none. HAUL_ENOMEM. */
 int index_restore(struct index *index, void *memory, uint64_t length);
 void index_close(struct index *index);
-/* From now on evicted blocks move to `below`. Of a key that both have, the newer block stays. */
+/* From now on evicted blocks move to `below`, whose blocks are not apart. Of a key that both have,
+ * the newer block stays. Tiers are joined from the bottom up. */
 void index_put_below(struct index *index, struct index *below);
+/* Evicts the least recently used block of the lowest priority, pinned or not; false: there is none.
+ */
+bool index_evict_next(struct index *index, int64_t now);
 
 uint32_t index_find(const struct index *index, const void *key, size_t length);
-/* Whether the index or the one below has the key. */
-bool index_has(const struct index *index, const void *key, size_t length);
+/* Whether the index or one below has the key. */
+bool index_has(struct index *index, const void *key, size_t length);
 
 struct block {
   const void *key;

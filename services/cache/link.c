@@ -28,6 +28,7 @@ bool is_link_failure(int code) {
 static void link_free(struct link *link) {
   for (unsigned i = 0; i < TIERS; i++)
     haul_remote_release(link->remotes[i]);
+  haul_remote_release(link->device_blocks);
   haul_peer_close(link->peer);
   free(link);
 }
@@ -38,6 +39,10 @@ void link_put(struct haul_cache *cache, struct link *link) {
   pthread_mutex_unlock(&cache->lock);
   if (last)
     link_free(link);
+}
+
+haul_remote *link_blocks(const struct link *link, unsigned tier) {
+  return tier == DEVICE_TIER ? link->device_blocks : link->remotes[tier];
 }
 
 static int fail_no_store(void) {
@@ -78,21 +83,47 @@ static int read_header(struct haul_cache *cache, struct link *link, unsigned tie
   if (tier == MEMORY_TIER)
     link->look_ns = estimate_look(region, remote, &options);
   haul_region_release(region);
-  if (code == 0 && !header_is_sound(header, haul_remote_length(remote)))
+  uint64_t apart = tier == DEVICE_TIER ? haul_remote_length(link->device_blocks) : 0;
+  if (code == 0 && ((tier == DEVICE_TIER && apart == 0) ||
+                    !header_is_sound(header, haul_remote_length(remote), apart)))
     return fail_no_store();
   return code;
 }
 
 /* A node without its store, which may come back, must not look like one that has no key. */
-static int find_tier(struct haul_cache *cache, struct link *link, haul_deadline until) {
-  unsigned tier = link->tiers;
-  int code = haul_peer_lookup(link->peer, tier_region(tier), until, &link->remotes[tier]);
+static int look_up(const struct link *link, const char *name, haul_deadline until,
+                   haul_remote **remote) {
+  int code = haul_peer_lookup(link->peer, name, until, remote);
   if (code == HAUL_ENAME)
     return fail(HAUL_ECONNECT, "haul_cache", NULL, "start the store: haul cache serve",
                 "the node serves no store");
-  if (code == 0)
-    code = read_header(cache, link, tier, until);
-  link->tiers += code == 0;
+  return code;
+}
+
+static int find_tier(struct haul_cache *cache, struct link *link, unsigned tier,
+                     haul_deadline until) {
+  int code = look_up(link, tier_region(tier), until, &link->remotes[tier]);
+  if (code == 0 && tier == DEVICE_TIER)
+    code = look_up(link, DEVICE_BLOCKS_NAME, until, &link->device_blocks);
+  return code ? code : read_header(cache, link, tier, until);
+}
+
+/* The header of the memory tier tells which others there are. */
+static int find_tiers(struct haul_cache *cache, struct link *link, haul_deadline until) {
+  int code = find_tier(cache, link, MEMORY_TIER, until);
+  if (code)
+    return code;
+  uint64_t bits = atomic_load(&link->headers[MEMORY_TIER].tiers) | TIER_BIT(MEMORY_TIER);
+  if (bits >= TIER_BIT(TIERS)) /* a key may be in a tier that is unknown here */
+    return fail_no_store();
+  for (unsigned i = 0; i < TIERS && code == 0; i++) {
+    unsigned tier = tier_order[i];
+    if (!(bits & TIER_BIT(tier)))
+      continue;
+    link->order[link->tiers++] = tier;
+    if (tier != MEMORY_TIER)
+      code = find_tier(cache, link, tier, until);
+  }
   return code;
 }
 
@@ -103,9 +134,7 @@ static int connect_link(struct haul_cache *cache, const char *address, haul_dead
     return fail_memory("haul_cache");
   int code = haul_peer_connect(cache->node, address, until, &link->peer);
   if (code == 0)
-    code = find_tier(cache, link, until);
-  if (code == 0 && atomic_load(&link->headers[MEMORY_TIER].tiers) > FILE_TIER)
-    code = find_tier(cache, link, until);
+    code = find_tiers(cache, link, until);
   if (code) {
     link_free(link);
     return code;

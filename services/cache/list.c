@@ -76,8 +76,10 @@ int slots_visit(struct haul_cache *cache, unsigned member, haul_deadline until, 
     return code;
   code = begin(cache, link, member, until, &listing);
   if (code == 0) {
-    for (; listing.tier < link->tiers && code == 0; listing.tier++)
+    for (unsigned i = 0; i < link->tiers && code == 0; i++) {
+      listing.tier = link->order[i];
       code = visit_tier(&listing, each, context);
+    }
     haul_region_release(listing.region);
   }
   if (is_store_failure(code, until))
@@ -151,14 +153,13 @@ int haul_cache_stat(haul_cache *cache, unsigned member, haul_deadline until,
     return name_member(cache, "haul_cache_stat", member, code);
   code = begin(cache, link, member, until, &listing);
   if (code == 0) {
-    code = read_at(&listing, 0, sizeof(struct header));
-    if (code == 0)
-      header_stats(haul_region_address(listing.region), stats);
-    listing.tier = FILE_TIER;
-    if (code == 0 && link->tiers > FILE_TIER)
+    *stats = (struct haul_cache_stats){0};
+    for (unsigned i = 0; i < link->tiers && code == 0; i++) {
+      listing.tier = link->order[i];
       code = read_at(&listing, 0, sizeof(struct header));
-    if (code == 0 && link->tiers > FILE_TIER)
-      header_file_stats(haul_region_address(listing.region), stats);
+      if (code == 0)
+        header_stats(haul_region_address(listing.region), listing.tier, stats);
+    }
     haul_region_release(listing.region);
   }
   if (is_store_failure(code, until))

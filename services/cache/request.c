@@ -52,13 +52,12 @@ static int execute_key(struct index *index, uint32_t kind, const struct request_
 static void execute_used(struct haul_cache_store *store, const struct request *request) {
   const struct used *used = (const struct used *)(request + 1);
   for (uint32_t i = 0; i < request->count; i++)
-    if (used[i].tier < store->tier_count)
+    if (used[i].tier < TIERS) /* the index of one that the store lacks has no slots */
       index_use(&store->tiers[used[i].tier].index, used[i].slot, used[i].sequence);
 }
 
 void request_execute(struct haul_cache_store *store, const struct haul_message *message) {
   const struct request *request = message->bytes;
-  struct index *memory = &store->tiers[MEMORY_TIER].index;
   struct response_key responses[REQUEST_KEYS_MAX] = {{0}};
   int64_t now = cache_now();
   pthread_mutex_lock(&store->lock);
@@ -66,7 +65,7 @@ void request_execute(struct haul_cache_store *store, const struct haul_message *
     execute_used(store, request);
   else
     for (uint32_t i = 0; i < request->count; i++)
-      responses[i].code = execute_key(memory, request->kind, &keys_of(request)[i], now);
+      responses[i].code = execute_key(&store->top->index, request->kind, &keys_of(request)[i], now);
   pthread_mutex_unlock(&store->lock);
   if (request->kind != REQUEST_USED)
     request_respond(message, responses, HAUL_NO_WAIT);

@@ -13,18 +13,21 @@ static uint64_t buckets_for(uint64_t capacity, uint64_t blocks) {
   return buckets;
 }
 
-uint64_t index_length(uint64_t capacity, uint64_t blocks) {
+uint64_t index_slots_length(uint64_t capacity, uint64_t blocks) {
   if (capacity == 0 || capacity > UNITS_MAX * UNIT || blocks > SLOTS_MAX / 2)
     return 0;
   uint64_t buckets = buckets_for(capacity, blocks);
-  if (buckets * BUCKET_SLOTS > SLOTS_MAX)
-    return 0;
-  return bucket_offset(buckets) + units_of(capacity) * UNIT;
+  return buckets * BUCKET_SLOTS > SLOTS_MAX ? 0 : bucket_offset(buckets);
+}
+
+uint64_t index_length(uint64_t capacity, uint64_t blocks) {
+  uint64_t slots = index_slots_length(capacity, blocks);
+  return slots == 0 ? 0 : slots + units_of(capacity) * UNIT;
 }
 
 static int index_open(struct index *index, void *memory) {
   struct header *header = memory;
-  *index = (struct index){.base = memory,
+  *index = (struct index){.base = header->data ? memory : NULL,
                           .header = header,
                           .slots = (struct slot *)((uint8_t *)memory + bucket_offset(0)),
                           .slot_count = header->buckets * BUCKET_SLOTS,
@@ -47,13 +50,13 @@ void index_close(struct index *index) {
   index->tracks = NULL;
 }
 
-int index_create(struct index *index, void *memory, uint64_t capacity, uint64_t blocks) {
-  struct header *header = memory;
+static int create(struct index *index, struct header *header, uint64_t capacity, uint64_t blocks,
+                  uint64_t data) {
   header->buckets = buckets_for(capacity, blocks);
   header->units = units_of(capacity);
-  header->data = bucket_offset(header->buckets);
+  header->data = data;
   header->check = header_check(header);
-  int code = index_open(index, memory);
+  int code = index_open(index, header);
   if (code)
     return code;
   for (uint64_t i = 0; i < index->slot_count; i++) {
@@ -62,6 +65,14 @@ int index_create(struct index *index, void *memory, uint64_t capacity, uint64_t 
   }
   atomic_store_explicit(&header->magic, STORE_MAGIC, memory_order_release);
   return 0;
+}
+
+int index_create(struct index *index, void *memory, uint64_t capacity, uint64_t blocks) {
+  return create(index, memory, capacity, blocks, index_slots_length(capacity, blocks));
+}
+
+int index_create_apart(struct index *index, void *memory, uint64_t capacity, uint64_t blocks) {
+  return create(index, memory, capacity, blocks, 0);
 }
 
 static bool units_are_free(const struct index *index, const struct slot *slot) {
@@ -101,7 +112,7 @@ static void take_over(struct index *index, uint32_t number) {
 int index_restore(struct index *index, void *memory, uint64_t length) {
   struct header *header = memory;
   uint64_t restored = 0, dropped = 0;
-  if (length < HEADER_BYTES || !header_is_sound(header, length))
+  if (length < HEADER_BYTES || !header_is_sound(header, length, 0))
     return HAUL_EINVAL;
   int code = index_open(index, memory);
   if (code)

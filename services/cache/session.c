@@ -3,21 +3,15 @@
  * visible. So no client writes to the store's memory, and one that dies leaves nothing. */
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
+#include "cache/pull.h"
 #include "cache/store.h"
 #include "common/cond.h"
 
 #define QUEUE_MAX  16
-#define REMOTES    16                          /* regions of a client that are known at a time */
 #define IDLE_NS    (INT64_C(10) * HAUL_SECOND) /* a session without puts ends */
 #define RESPOND_NS HAUL_SECOND
 #define PULL_MS    60000 /* longest time for the blocks of a request */
-
-struct source {
-  uint64_t number; /* 0: none */
-  haul_remote *remote;
-};
 
 /* A put that waits, and how long its client does. */
 struct queued {
@@ -32,9 +26,7 @@ struct session {
   pthread_cond_t submitted;
   struct queued queue[QUEUE_MAX]; /* ring */
   unsigned first, count;
-  /* The session's thread only. */
-  struct source sources[REMOTES];
-  unsigned next_source;
+  struct puller puller; /* the session's thread only */
 };
 
 /* A put in progress. */
@@ -46,31 +38,6 @@ struct put {
   struct response_key responses[REQUEST_KEYS_MAX];
 };
 
-static void forget(struct source *source) {
-  haul_remote_release(source->remote);
-  *source = (struct source){0, NULL};
-}
-
-/* The client's region; blocks for the client at first use. */
-static int find_source(struct session *session, uint64_t number, haul_deadline until,
-                       struct source **found) {
-  char name[SOURCE_NAME_MAX];
-  for (int i = 0; i < REMOTES; i++)
-    if (number != 0 && session->sources[i].number == number) {
-      *found = &session->sources[i];
-      return 0;
-    }
-  struct source *source = &session->sources[session->next_source++ % REMOTES];
-  forget(source);
-  source_name(number, name);
-  int code = haul_peer_lookup(session->peer, name, until, &source->remote);
-  if (code)
-    return code;
-  source->number = number;
-  *found = source;
-  return 0;
-}
-
 /* Replicas follow the first store's decision. */
 static bool is_if_absent(const struct put *put, uint32_t i) {
   return put->request->flags & HAUL_CACHE_IF_ABSENT && put->keys[i].version == 0;
@@ -78,7 +45,7 @@ static bool is_if_absent(const struct put *put, uint32_t i) {
 
 /* Reserves room for the blocks that may be stored. */
 static void reserve(struct haul_cache_store *store, struct put *put) {
-  struct index *memory = &store->tiers[MEMORY_TIER].index;
+  struct index *top = &store->top->index;
   int64_t now = cache_now();
   pthread_mutex_lock(&store->lock);
   for (uint32_t i = 0; i < put->request->count; i++) {
@@ -91,68 +58,45 @@ static void reserve(struct haul_cache_store *store, struct put *put) {
                             .priority = key->priority,
                             .spare = put->request->flags & REQUEST_SPARE};
     int code = 0;
-    if (is_if_absent(put, i) && index_has(memory, key->key, key->key_length))
+    if (is_if_absent(put, i) && index_has(top, key->key, key->key_length))
       code = HAUL_EEXIST;
     if (code == 0)
-      code = index_reserve(memory, block, now);
+      code = index_reserve(top, block, now);
     put->responses[i].code = code;
   }
   pthread_mutex_unlock(&store->lock);
 }
 
-static uint64_t pieces_of(const struct put *put, struct haul_piece *pieces) {
-  uint64_t count = 0;
-  for (uint32_t i = 0; i < put->request->count; i++)
-    if (put->responses[i].code == 0)
-      pieces[count++] =
-          (struct haul_piece){put->blocks[i].offset, put->keys[i].offset, put->keys[i].length};
-  return count;
-}
-
-static int pull_once(struct session *session, const struct put *put,
-                     const struct haul_piece *pieces, uint64_t count) {
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct source *source;
-  int code = find_source(session, put->request->source, put->until, &source);
-  if (code)
-    return code;
-  options.deadline = put->until;
-  code = haul_read(session->store->tiers[MEMORY_TIER].region, source->remote, pieces, count,
-                   &options, NULL);
-  if (code)
-    forget(source);
-  return code;
-}
-
 /* Reads the bytes into their room. */
 static void pull(struct session *session, struct put *put) {
-  struct haul_piece pieces[REQUEST_KEYS_MAX];
-  uint64_t count = pieces_of(put, pieces);
-  if (count == 0)
-    return;
-  int code = pull_once(session, put, pieces, count);
-  if (code == 0)
-    return;
-  pthread_mutex_lock(&session->store->lock);
-  for (uint32_t i = 0; i < put->request->count; i++)
-    if (put->responses[i].code == 0) {
-      index_cancel(&session->store->tiers[MEMORY_TIER].index, &put->blocks[i]);
-      put->responses[i].code = code;
-    }
-  pthread_mutex_unlock(&session->store->lock);
-}
-
-static void commit(struct haul_cache_store *store, struct put *put) {
-  struct index *memory = &store->tiers[MEMORY_TIER].index;
-  int64_t now = cache_now();
+  struct haul_cache_store *store = session->store;
+  struct pull pulls[REQUEST_KEYS_MAX];
+  uint32_t count = 0;
   for (uint32_t i = 0; i < put->request->count; i++)
     if (put->responses[i].code == 0)
-      put->blocks[i].checksum =
-          XXH3_64bits(memory->base + put->blocks[i].offset, put->blocks[i].length);
+      pulls[count++] = (struct pull){&put->blocks[i], put->keys[i].offset};
+  if (count == 0)
+    return;
+  int code =
+      pull_blocks(&session->puller, store->top, put->request->source, pulls, count, put->until);
+  if (code == 0)
+    return;
   pthread_mutex_lock(&store->lock);
   for (uint32_t i = 0; i < put->request->count; i++)
     if (put->responses[i].code == 0) {
-      put->responses[i].code = index_commit(memory, &put->blocks[i], is_if_absent(put, i), now);
+      index_cancel(&store->top->index, &put->blocks[i]);
+      put->responses[i].code = code;
+    }
+  pthread_mutex_unlock(&store->lock);
+}
+
+static void commit(struct haul_cache_store *store, struct put *put) {
+  struct index *top = &store->top->index;
+  int64_t now = cache_now();
+  pthread_mutex_lock(&store->lock);
+  for (uint32_t i = 0; i < put->request->count; i++)
+    if (put->responses[i].code == 0) {
+      put->responses[i].code = index_commit(top, &put->blocks[i], is_if_absent(put, i), now);
       put->responses[i].version = put->blocks[i].version;
     }
   pthread_mutex_unlock(&store->lock);
@@ -198,8 +142,7 @@ static void unlink_session(struct session *session) {
 
 /* Releases all but its place in the list. */
 static void release(struct session *session) {
-  for (int i = 0; i < REMOTES; i++)
-    forget(&session->sources[i]);
+  puller_release(&session->puller);
   for (unsigned i = 0; i < session->count; i++)
     haul_message_release(&session->queue[(session->first + i) % QUEUE_MAX].message);
   haul_peer_close(session->peer);
@@ -243,6 +186,7 @@ static struct session *begin(struct haul_cache_store *store, haul_peer *peer) {
   monotonic_cond(&session->submitted);
   session->store = store;
   session->peer = haul_peer_retain(peer);
+  session->puller = (struct puller){.node = store->node, .peer = session->peer};
   pthread_attr_init(&detached);
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
   int error = pthread_create(&thread, &detached, run, session);

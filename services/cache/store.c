@@ -15,6 +15,9 @@
 #define OPEN  "haul_cache_store_open"
 #define STATS "haul_cache_store_stats"
 
+#define COPY_NS (10 * HAUL_SECOND) /* for a block; a device that hangs loses it */
+#define SAVE_NS (60 * HAUL_SECOND) /* for all blocks of a device, when the store closes */
+
 int64_t cache_now(void) {
   return haul_deadline_in(0);
 }
@@ -51,30 +54,64 @@ static void *run(void *argument) {
 /* ---- Life ---- */
 
 static void close_tiers(struct haul_cache_store *store) {
-  for (unsigned i = 0; i < store->tier_count; i++)
+  for (unsigned i = 0; i < TIERS; i++)
     tier_close(&store->tiers[i]);
+}
+
+/* Holds the lock. */
+static int copy_from_device(void *user, uint64_t offset, uint64_t to, uint64_t length) {
+  const struct haul_cache_store *store = user;
+  return haul_region_copy(store->tiers[MEMORY_TIER].region, to, store->tiers[DEVICE_TIER].blocks,
+                          offset, length, haul_deadline_in(COPY_NS));
+}
+
+static int open_device(struct haul_cache_store *store,
+                       const struct haul_cache_store_config *config) {
+  const struct device_config device = {config->device, config->device_capacity,
+                                       config->device_blocks};
+  store->top = &store->tiers[DEVICE_TIER];
+  store->tier_bits |= TIER_BIT(DEVICE_TIER);
+  int code = device_tier_open(store->top, store->node, &device);
+  if (code)
+    return code;
+  store->top->index.copy = copy_from_device;
+  store->top->index.user = store;
+  index_put_below(&store->top->index, &store->tiers[MEMORY_TIER].index);
+  return 0;
+}
+
+static int open_file(struct haul_cache_store *store, const struct haul_cache_store_config *config) {
+  const struct tier_config file = {config->file_path, config->file_capacity, config->file_blocks};
+  store->tier_bits |= TIER_BIT(FILE_TIER);
+  int code = tier_open(&store->tiers[FILE_TIER], &file);
+  if (code == 0)
+    index_put_below(&store->tiers[MEMORY_TIER].index, &store->tiers[FILE_TIER].index);
+  return code;
 }
 
 static int open_tiers(struct haul_cache_store *store,
                       const struct haul_cache_store_config *config) {
   const struct tier_config memory = {config->path, config->capacity, config->blocks};
-  const struct tier_config file = {config->file_path, config->file_capacity, config->file_blocks};
-  int code = tier_open(&store->tiers[store->tier_count++], &memory);
-  if (code == 0 && config->file_path) {
-    code = tier_open(&store->tiers[store->tier_count++], &file);
-    if (code == 0)
-      index_put_below(&store->tiers[MEMORY_TIER].index, &store->tiers[FILE_TIER].index);
-  }
+  store->top = &store->tiers[MEMORY_TIER];
+  store->tier_bits = TIER_BIT(MEMORY_TIER);
+  for (unsigned i = 0; i < TIERS; i++)
+    store->tiers[i].file = -1;
+  int code = tier_open(&store->tiers[MEMORY_TIER], &memory);
+  if (code == 0 && config->file_path)
+    code = open_file(store, config);
+  if (code == 0 && config->device.kind)
+    code = open_device(store, config);
   if (code == 0)
-    atomic_store(&store->tiers[MEMORY_TIER].index.header->tiers, store->tier_count);
+    atomic_store(&store->tiers[MEMORY_TIER].index.header->tiers, store->tier_bits);
   return code;
 }
 
-/* The file tier first: clients look for it when they find the other one. */
+/* The memory tier last: clients look for the others when they find it. */
 static int publish(struct haul_cache_store *store) {
   int code = 0;
-  for (unsigned i = store->tier_count; i-- > 0 && code == 0;)
-    code = tier_publish(&store->tiers[i], store->node, tier_region(i));
+  for (unsigned i = TIERS; i-- > 0 && code == 0;)
+    if (store->tier_bits & TIER_BIT(i))
+      code = tier_publish(&store->tiers[i], store->node, tier_region(i));
   return code;
 }
 
@@ -119,10 +156,20 @@ int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config 
 int haul_cache_store_stats(haul_cache_store *store, struct haul_cache_stats *stats) {
   if (!store || !stats)
     return fail(HAUL_EINVAL, STATS, NULL, "pass both", "store or stats is NULL");
-  header_stats(store->tiers[MEMORY_TIER].index.header, stats);
-  if (store->tier_count > FILE_TIER)
-    header_file_stats(store->tiers[FILE_TIER].index.header, stats);
+  *stats = (struct haul_cache_stats){0};
+  for (unsigned i = 0; i < TIERS; i++)
+    if (store->tier_bits & TIER_BIT(i))
+      header_stats(store->tiers[i].index.header, i, stats);
   return 0;
+}
+
+/* Memory of a device ends with the process, so its blocks move to the tiers that do not. */
+static void save_device(struct haul_cache_store *store) {
+  haul_deadline until = haul_deadline_in(SAVE_NS);
+  pthread_mutex_lock(&store->lock);
+  while (cache_now() < until && index_evict_next(&store->top->index, cache_now()))
+    ;
+  pthread_mutex_unlock(&store->lock);
 }
 
 void haul_cache_store_close(haul_cache_store *store) {
@@ -136,6 +183,8 @@ void haul_cache_store_close(haul_cache_store *store) {
   store->closing = true;
   pthread_mutex_unlock(&store->lock);
   sessions_end(store);
+  if (store->top->blocks)
+    save_device(store);
   close_tiers(store);
   pthread_cond_destroy(&store->session_ended);
   pthread_mutex_destroy(&store->lock);

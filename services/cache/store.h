@@ -18,7 +18,8 @@ struct haul_cache_store {
   pthread_t thread;
   pthread_mutex_t lock; /* protects all below */
   struct tier tiers[TIERS];
-  unsigned tier_count;
+  struct tier *top; /* where puts go */
+  uint64_t tier_bits;
   struct session *sessions;
   pthread_cond_t session_ended;
   bool closing;

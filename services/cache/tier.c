@@ -127,7 +127,7 @@ static int fail_no_store(int code, const char *path) {
 static bool has_header(int file, uint64_t length) {
   struct header header;
   return pread(file, &header, sizeof header, 0) == (ssize_t)sizeof header &&
-         header_is_sound(&header, length);
+         header_is_sound(&header, length, 0);
 }
 
 static int restore(struct tier *tier, const struct tier_config *config, uint64_t length) {
@@ -165,7 +165,6 @@ static bool is_unfinished(const struct tier *tier, const struct stat *status) {
 int tier_open(struct tier *tier, const struct tier_config *config) {
   struct stat status = {0};
   bool created;
-  tier->file = -1;
   int code = open_file(tier, config->path, &created, &status);
   if (code)
     return code;
@@ -178,12 +177,14 @@ int tier_open(struct tier *tier, const struct tier_config *config) {
 }
 
 int tier_publish(struct tier *tier, haul_node *node, const char *name) {
-  int code = haul_region_wrap(node, tier->memory, tier->length, &tier->region);
+  int code = tier->blocks ? haul_region_publish(tier->blocks, DEVICE_BLOCKS_NAME, HAUL_READ)
+                          : haul_region_wrap(node, tier->memory, tier->length, &tier->region);
   return code ? code : haul_region_publish(tier->region, name, HAUL_READ);
 }
 
 void tier_close(struct tier *tier) {
   haul_region_release(tier->region);
+  haul_region_release(tier->blocks);
   index_close(&tier->index);
   if (tier->memory)
     munmap(tier->memory, tier->length);

@@ -1209,7 +1209,7 @@ static void begin_tier(haul_node *node, unsigned tier, const char *key, struct o
   cache_expect_races(memory, length);
   memset(memory, 0, length);
   assert_int_equal(index_create(&own->index, memory, MIB, 64), 0);
-  atomic_store(&own->index.header->tiers, 2);
+  atomic_store(&own->index.header->tiers, TIER_BIT(MEMORY_TIER) | TIER_BIT(FILE_TIER));
   assert_int_equal(index_reserve(&own->index, &block, 1), 0);
   pattern_fill(own->index.base + block.offset, block.length, tier);
   block.checksum = XXH3_64bits(own->index.base + block.offset, block.length);

@@ -144,115 +144,6 @@ static void a_spare_block_takes_no_slot(void **state) {
   assert_int_equal(atomic_load(&t.index.header->evictions), 0);
 }
 
-/* ---- Two tiers ---- */
-
-static void put_in(struct index *index, const char *key, uint64_t version) {
-  struct block block = {.key = key, .key_length = strlen(key), .length = UNIT, .version = version};
-  assert_int_equal(index_reserve(index, &block, 1), 0);
-  memset(index->base + block.offset, (int)version, UNIT);
-  block.checksum = XXH3_64bits(index->base + block.offset, UNIT);
-  assert_int_equal(index_commit(index, &block, false, 1), 0);
-}
-
-/* The version of the key's block, whose bytes are its own; 0: there is none. */
-static uint64_t version_in(const struct index *index, const char *key) {
-  uint32_t slot = index_find(index, key, strlen(key));
-  if (slot == NO_SLOT)
-    return 0;
-  const uint8_t *bytes = index->base + index->slots[slot].offset;
-  for (int i = 0; i < UNIT; i++)
-    assert_int_equal(bytes[i], index->slots[slot].version);
-  return index->slots[slot].version;
-}
-
-static void evicted_blocks_move_below(void **state) {
-  (void)state;
-  struct index below;
-  uint64_t length = index_length(3 * UNIT, 64);
-  void *memory = calloc(1, length);
-  assert_int_equal(index_create(&below, memory, 3 * UNIT, 64), 0);
-  begin(2, 64);
-  put_in(&below, "old", 1); /* of an earlier run */
-  put_in(&below, "new", 9);
-  put_in(&t.index, "old", 5);
-  put_in(&t.index, "new", 2);
-  index_put_below(&t.index, &below); /* the newer blocks stay */
-  assert_int_equal(version_in(&t.index, "old"), 5);
-  assert_int_equal(version_in(&below, "old"), 0);
-  assert_int_equal(version_in(&t.index, "new"), 0);
-  assert_int_equal(version_in(&below, "new"), 9);
-  put_in(&t.index, "new", 3); /* older than that below: dropped */
-  assert_int_equal(version_in(&t.index, "new"), 0);
-  put_in(&t.index, "a", 11);
-  put_in(&t.index, "b", 12);
-  assert_int_equal(version_in(&t.index, "old"), 0);
-  assert_int_equal(version_in(&below, "old"), 5);
-  put_in(&t.index, "new", 13); /* leaves the tier below */
-  assert_int_equal(version_in(&t.index, "new"), 13);
-  assert_int_equal(version_in(&below, "new"), 0);
-  assert_int_equal(version_in(&below, "a"), 11);
-  put_in(&t.index, "c", 14);
-  put_in(&t.index, "d", 15); /* the tier below is full, and evicts its oldest */
-  assert_int_equal(version_in(&below, "old"), 0);
-  assert_int_equal(version_in(&below, "a"), 11);
-  assert_int_equal(version_in(&below, "b"), 12);
-  assert_int_equal(version_in(&below, "new"), 13);
-  assert_true(index_has(&t.index, "a", 1) && index_has(&t.index, "d", 1));
-  assert_false(index_has(&t.index, "old", 3));
-  index_close(&below);
-  free(memory);
-}
-
-/* A spare block takes room from which a block can move, and nothing is lost. */
-static void a_spare_block_moves_others_to_free_room(void **state) {
-  (void)state;
-  struct index below;
-  uint64_t length = index_length(2 * UNIT, 64);
-  void *memory = calloc(1, length);
-  const char *const keys[] = {"s1", "s2", "s3"};
-  assert_int_equal(index_create(&below, memory, 2 * UNIT, 64), 0);
-  begin(2, 64);
-  index_put_below(&t.index, &below);
-  put_in(&t.index, "a", 1);
-  put_in(&t.index, "b", 2);
-  for (uint64_t i = 0; i < 3; i++) {
-    struct block spare = {
-        .key = keys[i], .key_length = 2, .length = UNIT, .version = 3 + i, .spare = true};
-    assert_int_equal(index_reserve(&t.index, &spare, 1), i < 2 ? 0 : HAUL_ELIMIT);
-    if (i == 2)
-      break;
-    memset(t.index.base + spare.offset, (int)spare.version, UNIT);
-    assert_int_equal(index_commit(&t.index, &spare, false, 1), 0);
-  }
-  assert_int_equal(version_in(&below, "a"), 1);
-  assert_int_equal(version_in(&below, "b"), 2);
-  assert_int_equal(version_in(&t.index, "s1"), 3);
-  assert_int_equal(version_in(&t.index, "s2"), 4);
-  index_close(&below);
-  free(memory);
-}
-
-static void a_pin_moves_up_with_its_key(void **state) {
-  (void)state;
-  struct index below;
-  uint64_t length = index_length(2 * UNIT, 64);
-  void *memory = calloc(1, length);
-  assert_int_equal(index_create(&below, memory, 2 * UNIT, 64), 0);
-  begin(2, 64);
-  index_put_below(&t.index, &below);
-  put_in(&below, "a", 1);
-  assert_int_equal(index_pin(&below, index_find(&below, "a", 1), 100, 1), 0);
-  put_in(&t.index, "a", 2);
-  assert_int_equal(below.pinned_units, 0);
-  assert_int_equal(t.index.pinned_units, 1);
-  put_in(&t.index, "b", 3);
-  put_in(&t.index, "c", 4);
-  assert_int_equal(version_in(&t.index, "a"), 2);
-  assert_int_equal(version_in(&below, "b"), 3);
-  index_close(&below);
-  free(memory);
-}
-
 static void lower_priorities_are_evicted_first(void **state) {
   (void)state;
   begin(4, 64);
@@ -482,9 +373,6 @@ int main(void) {
       TEST(the_least_recently_used_block_is_evicted),
       TEST(a_spare_block_evicts_nothing),
       TEST(a_spare_block_takes_no_slot),
-      TEST(evicted_blocks_move_below),
-      TEST(a_spare_block_moves_others_to_free_room),
-      TEST(a_pin_moves_up_with_its_key),
       TEST(lower_priorities_are_evicted_first),
       TEST(room_is_made_of_neighbours),
       TEST(pinned_blocks_stay_until_the_lease_ends),

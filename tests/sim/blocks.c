@@ -108,8 +108,8 @@ static const struct view *view_of(const struct keeper *store) {
     if (view->base == MAP_FAILED)
       sim_fail("simulator", "no memory for a store's view");
   }
-  return header_is_sound((const struct header *)(const void *)view->base, view->length) ? view
-                                                                                        : NULL;
+  return header_is_sound((const struct header *)(const void *)view->base, view->length, 0) ? view
+                                                                                           : NULL;
 }
 
 /* The slot of the key; NULL: it is in none, or that is changing. */
@@ -150,7 +150,7 @@ static bool has_evicted(const struct keeper *store) {
   sim_atomics_left = 1 << 20;
   const struct view *view = view_of(store);
   if (view)
-    header_stats((const struct header *)(const void *)view->base, &stats);
+    header_stats((const struct header *)(const void *)view->base, MEMORY_TIER, &stats);
   sim_atomics_left = left;
   return stats.evictions > 0;
 }

@@ -20,7 +20,7 @@
 
 struct brief {
   char address[160], path[128], directory[96], name[16], network[64];
-  uint64_t capacity, file_capacity;
+  uint64_t capacity, file_capacity, device_capacity;
   bool has_file;
 };
 
@@ -93,10 +93,18 @@ int cache_store_main(void) {
   how.file_path = brief.has_file ? file : NULL;
   how.file_capacity = brief.file_capacity;
   how.file_blocks = brief.file_capacity / 4096;
+  if (brief.device_capacity)
+    how.device = owners_device_place();
+  how.device_capacity = brief.device_capacity;
+  how.device_blocks = brief.device_capacity / 4096;
   config.name = *brief.name ? brief.name : NULL;
   must(haul_node_open(&config, &node));
   must(haul_cache_store_open(node, &how, &store));
   expect_races(brief.path);
+  if (brief.device_capacity) { /* its slots, and its blocks on the emulated accelerator */
+    expect_races("/memfd:haul-host");
+    expect_races("/memfd:haul-sim");
+  }
   must(haul_node_listen(node, brief.address));
   must(haul_node_address(node, 0, brief.address, sizeof brief.address));
   if (*brief.directory)
@@ -110,8 +118,10 @@ int cache_store_main(void) {
 }
 
 static void launch(struct cache_store *store, uint64_t capacity, uint64_t file_capacity) {
-  struct brief brief = {
-      .capacity = capacity, .file_capacity = file_capacity, .has_file = store->has_file};
+  struct brief brief = {.capacity = capacity,
+                        .file_capacity = file_capacity,
+                        .device_capacity = store->device_capacity,
+                        .has_file = store->has_file};
   snprintf(brief.address, sizeof brief.address, "%s", store->address);
   snprintf(brief.path, sizeof brief.path, "%s", store->path);
   snprintf(brief.directory, sizeof brief.directory, "%s", store->directory);
@@ -129,10 +139,10 @@ void cache_path(char path[128]) {
   snprintf(path, 128, "%s/haul-test-cache-%d-%u", folder, getpid(), number++);
 }
 
-static void begin(struct cache_store *store, const char *address, uint64_t capacity,
-                  uint64_t file_capacity) {
+void cache_store_begin_device(struct cache_store *store, const char *address,
+                              uint64_t device_capacity, uint64_t capacity, uint64_t file_capacity) {
   static unsigned number;
-  *store = (struct cache_store){.has_file = file_capacity > 0};
+  *store = (struct cache_store){.has_file = file_capacity > 0, .device_capacity = device_capacity};
   cache_path(store->path);
   if (address)
     snprintf(store->address, sizeof store->address, "%s", address);
@@ -143,12 +153,12 @@ static void begin(struct cache_store *store, const char *address, uint64_t capac
 }
 
 void cache_store_begin(struct cache_store *store, const char *address, uint64_t capacity) {
-  begin(store, address, capacity, 0);
+  cache_store_begin_device(store, address, 0, capacity, 0);
 }
 
 void cache_store_begin_tiers(struct cache_store *store, const char *address, uint64_t capacity,
                              uint64_t file_capacity) {
-  begin(store, address, capacity, file_capacity);
+  cache_store_begin_device(store, address, 0, capacity, file_capacity);
 }
 
 void cache_store_begin_named(struct cache_store *store, const char *directory, const char *name,

@@ -17,6 +17,7 @@ struct cache_store {
   char address[160], path[128];
   char directory[96], name[16]; /* "": none */
   bool has_file;                /* a file tier, in PATH.file */
+  uint64_t device_capacity;     /* of a device tier at owners_device_place(); 0: none */
   char network[64];             /* name of the network namespace that it runs in; "": the test's */
 };
 
@@ -28,6 +29,10 @@ void cache_store_begin(struct cache_store *store, const char *address, uint64_t 
 /* With a file tier. */
 void cache_store_begin_tiers(struct cache_store *store, const char *address, uint64_t capacity,
                              uint64_t file_capacity);
+/* With a device tier, by default on the emulated accelerator; file_capacity 0: without a file tier.
+ */
+void cache_store_begin_device(struct cache_store *store, const char *address,
+                              uint64_t device_capacity, uint64_t capacity, uint64_t file_capacity);
 /* Registered under this name, with a lease of 2 s. */
 void cache_store_begin_named(struct cache_store *store, const char *directory, const char *name,
                              uint64_t capacity);
