@@ -14,8 +14,8 @@
 
 struct cache_values {
   struct text_list listen;
-  const char *name, *directory, *priority, *only, *file_tier;
-  uint64_t capacity, file_capacity;
+  const char *name, *directory, *priority, *only, *file_tier, *device;
+  uint64_t capacity, file_capacity, device_capacity;
   int64_t lease, timeout;
   unsigned blocks, replicas, ready_fd;
   int insecure, if_absent, json;
@@ -25,7 +25,7 @@ struct cache_values {
 /* Runs a store until a signal. Returns an exit status. */
 int cache_serve(const struct command *command, const struct cache_values *given, const char *file);
 
-/* "memory", "file" */
+/* "memory", "file", "device" */
 const char *cache_tier_text(unsigned tier);
 
 /* Print the blocks, or the numbers, of all nodes. Return an exit status. */

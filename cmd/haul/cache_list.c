@@ -9,7 +9,7 @@
 #include "common/text.h"
 
 const char *cache_tier_text(unsigned tier) {
-  return tier == HAUL_CACHE_FILE ? "file" : "memory";
+  return tier == HAUL_CACHE_DEVICE ? "device" : tier == HAUL_CACHE_FILE ? "file" : "memory";
 }
 
 static const char *priority_text(int priority) {
@@ -93,6 +93,14 @@ static void stats_json(struct json *json, const char *node, const struct haul_ca
   json_number(json, "restored", stats->file_restored);
   json_number(json, "dropped", stats->file_dropped);
   json_end_object(json);
+  json_object(json, "device");
+  json_number(json, "capacity", stats->device_capacity);
+  json_number(json, "used", stats->device_used);
+  json_number(json, "pinned", stats->device_pinned);
+  json_number(json, "blocks", stats->device_blocks);
+  json_number(json, "puts", stats->device_puts);
+  json_number(json, "evictions", stats->device_evictions);
+  json_end_object(json);
   json_end_object(json);
 }
 
@@ -101,6 +109,12 @@ static void stats_row(struct table *table, const char *node, const struct haul_c
             size_text(stats->pinned).text, number_text((long)stats->blocks).text,
             number_text((long)stats->puts).text, number_text((long)stats->evictions).text,
             number_text((long)stats->dropped).text);
+  if (stats->device_capacity > 0)
+    table_row(table, "  device tier", size_text(stats->device_capacity).text,
+              size_text(stats->device_used).text, size_text(stats->device_pinned).text,
+              number_text((long)stats->device_blocks).text,
+              number_text((long)stats->device_puts).text,
+              number_text((long)stats->device_evictions).text, "-");
   if (stats->file_capacity > 0)
     table_row(table, "  file tier", size_text(stats->file_capacity).text,
               size_text(stats->file_used).text, "-", number_text((long)stats->file_blocks).text,

@@ -21,6 +21,7 @@
 struct server {
   const struct cache_values *given;
   const char *file;
+  struct haul_place device; /* kind 0: none */
   haul_node *node;
   haul_cache_store *store;
   int signals; /* descriptor */
@@ -36,6 +37,8 @@ static int open_store(struct server *server) {
   store.blocks = server->given->blocks;
   store.file_path = server->given->file_tier;
   store.file_capacity = server->given->file_capacity;
+  store.device = server->device;
+  store.device_capacity = server->given->device_capacity;
   if (haul_node_open(&config, &server->node))
     return fail_library("cannot open a node");
   if (haul_cache_store_open(server->node, &store, &server->store))
@@ -50,7 +53,7 @@ static int announce(const struct server *server) {
   unsigned long long restored = stats.restored + stats.file_restored;
   unsigned long long dropped = stats.dropped + stats.file_dropped;
   printf("%llu blocks restored, %llu damaged ones dropped, capacity %s\n", restored, dropped,
-         size_text(stats.capacity + stats.file_capacity).text);
+         size_text(stats.capacity + stats.file_capacity + stats.device_capacity).text);
   return announce_node(server->node, server->given->ready_fd);
 }
 
@@ -70,6 +73,10 @@ int cache_serve(const struct command *command, const struct cache_values *given,
   if (given->ready_fd && fcntl((int)given->ready_fd, F_GETFD) < 0)
     return options_wrong(command, "invalid --ready-fd %u: the descriptor is not open",
                          given->ready_fd);
+  if (!given->device != !given->device_capacity)
+    return options_wrong(command, "--device and --device-capacity need each other");
+  if (given->device && !options_place(command, given->device, &server.device))
+    return EXIT_USAGE;
   int status = log_begin(command, &given->log);
   if (status)
     return status;

@@ -126,6 +126,45 @@ expect 1 "a file tier without a capacity" "$HAUL" cache serve "$work/tiers" --fi
 complains "capacity"
 holds "no file is left" test ! -e "$work/none"
 
+section "a device tier" # in memory of the emulated accelerator
+serve_cache device --capacity 16M --device sim:0 --device-capacity 4M
+holds "it tells its capacity" grep -q "capacity 20.00 MiB$" "$work/device.out"
+"$HAUL" cache put "$address" first "$work/block" >/dev/null
+"$HAUL" cache put "$address" second "$work/block" >/dev/null
+expect 0 "get of a block in the device" "$HAUL" cache get "$address" second "$work/copy" --json
+holds_json "it was in the device" 'it["tier"] == "device"'
+holds "the bytes are the same" cmp "$work/block" "$work/copy"
+expect 0 "get of one that left it" "$HAUL" cache get "$address" first "$work/copy" --json
+holds_json "it was in memory" 'it["tier"] == "memory"'
+holds "the bytes are the same" cmp "$work/block" "$work/copy"
+expect 0 "ls" "$HAUL" cache ls "$address" --json
+holds_json "it names the tiers" \
+  'sorted((b["key"], b["tier"]) for b in it["blocks"]) == [("first", "memory"), ("second", "device")]'
+expect 0 "stat" "$HAUL" cache stat "$address" --json
+holds_json "it counts both" \
+  'it["stores"][0]["device"]["puts"] == 2 and it["stores"][0]["device"]["evictions"] == 1 and it["stores"][0]["puts"] == 1'
+expect 0 "stat as a table" "$HAUL" cache stat "$address"
+says "^  device tier  *4.00 MiB"
+kill "$server"
+wait "$server"
+holds "SIGTERM ends it with status 0" test $? = 0
+serve_cache device
+holds "the device's blocks are in memory" grep -q "^2 blocks restored, 0 damaged" "$work/device.out"
+expect 0 "get" "$HAUL" cache get "$address" second "$work/copy" --json
+holds_json "it was in memory" 'it["tier"] == "memory"'
+holds "the bytes are the same" cmp "$work/block" "$work/copy"
+kill "$server"
+wait "$server"
+expect 1 "a device that does not exist" "$HAUL" cache serve "$work/device" --device sim:999 --device-capacity 4M
+complains_briefly
+complains "sim has"
+expect 1 "the host as a device" "$HAUL" cache serve "$work/device" --device host --device-capacity 4M
+complains "name a device"
+expect 2 "a place that is none" "$HAUL" cache serve "$work/device" --device nowhere --device-capacity 4M
+complains "haul info"
+expect 2 "a device without a capacity" "$HAUL" cache serve "$work/device" --device sim:0
+expect 2 "a capacity without a device" "$HAUL" cache serve "$work/device" --device-capacity 4M
+
 section "several stores"
 serve_cache a --capacity 16M
 a=$address
