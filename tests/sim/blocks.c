@@ -72,7 +72,7 @@ uint64_t key_length(unsigned key) {
 static void place(struct key *key) {
   uint64_t weights[KEEPERS];
   for (unsigned i = 0; i < keep_plan.stores; i++) {
-    const char *address = keep.stores[i].address;
+    const char *address = keep.stores[i].base.address;
     const uint64_t both[] = {key->hash, XXH3_64bits(address, strlen(address))};
     weights[i] = XXH3_64bits(both, sizeof both);
     unsigned at = i;
@@ -95,8 +95,8 @@ void blocks_start(void) {
 
 /* NULL: there is none yet. */
 static const struct view *view_of(const struct keeper *store) {
-  struct view *view = &views[store->number];
-  int real = host_file(store->host, store->path);
+  struct view *view = &views[store->base.number];
+  int real = host_file(store->base.host, store->path);
   struct stat status = {0};
   if (real < 0 || fstat(real, &status) != 0 || status.st_size < HEADER_BYTES)
     return NULL;
@@ -326,10 +326,11 @@ void look_absent(const struct look *look) {
   const struct key *key = &keys[look->key];
   for (unsigned rank = 0; rank < keep_plan.replicas; rank++) {
     const struct keeper *store = &keep.stores[key->order[rank]];
-    const struct seen *before = &look->seen[store->number];
+    const struct seen *before = &look->seen[store->base.number];
     struct seen now = see(store, key);
     if (before->there && now.there && before->file == now.file && before->sequence == now.sequence)
-      sim_fail("lost", "%s is absent, and store %u has it all the time", key->text, store->number);
+      sim_fail("lost", "%s is absent, and store %u has it all the time", key->text,
+               store->base.number);
   }
 }
 
@@ -339,15 +340,15 @@ void store_died(const struct keeper *store, bool lost) {
   for (unsigned i = 0; i < KEYS; i++) {
     struct key *key = &keys[i];
     if (lost || key->putting > 0 || sim_now < key->unsure_until)
-      key->expected[store->number] = false;
+      key->expected[store->base.number] = false;
   }
 }
 
 void store_restored(const struct keeper *store) {
   for (unsigned i = 0; i < KEYS && !keep_plan.evicts && !has_evicted(store); i++)
-    if (keys[i].expected[store->number] && !see(store, &keys[i]).there && keys[i].putting == 0 &&
-        sim_now >= keys[i].unsure_until)
-      sim_fail("lost", "store %u has lost %s", store->number, keys[i].text);
+    if (keys[i].expected[store->base.number] && !see(store, &keys[i]).there &&
+        keys[i].putting == 0 && sim_now >= keys[i].unsure_until)
+      sim_fail("lost", "store %u has lost %s", store->base.number, keys[i].text);
 }
 
 bool block_must_be_found(unsigned key) {

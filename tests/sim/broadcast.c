@@ -34,11 +34,11 @@ static void draw(void) {
   cast_plan.receivers = (unsigned)sim_between(2, sim_chance(200000) ? 24 : 8);
   cast_plan.hosts = (unsigned)sim_between(1, cast_plan.receivers + 1);
   for (unsigned i = 0; i < CAST_FAULTS; i++)
-    cast_plan.faults |= (unsigned)sim_chance(400000) << i;
+    cast_plan.faults.kinds |= (unsigned)sim_chance(400000) << i;
   cast_plan.length = (uint64_t)sim_between(1, 1 << sim_between(10, 18));
   cast_plan.chunk = UINT64_C(4096) << sim_below(3);
-  cast_plan.faulty_for = sim_between(5 * S, 40 * S);
-  cast_plan.fault_interval = sim_between(50 * MS, 4 * S);
+  cast_plan.faults.lasts = sim_between(5 * S, 40 * S);
+  cast_plan.faults.interval = sim_between(50 * MS, 4 * S);
   cast_plan.publish_interval = sim_between(500 * MS, 10 * S);
   cast_plan.liveness = sim_between(300 * MS, 5 * S);
   cast_plan.slow_hosts = sim_chance(500000) ? 0 : 250000;
@@ -60,12 +60,12 @@ static void plan_crowd(void) {
   plan.tls = false;
   cards.per_host = 0;
   cast_plan.hosts = cast_plan.receivers + 1;
-  cast_plan.faults = 1u << CAST_KILL | 1u << CAST_FREEZE | 1u << CAST_CUT | 1u << CAST_CUT_ONE_WAY |
-                     1u << CAST_RESET;
+  cast_plan.faults.kinds = 1u << CAST_KILL | 1u << CAST_FREEZE | 1u << CAST_CUT |
+                           1u << CAST_CUT_ONE_WAY | 1u << CAST_RESET;
   cast_plan.length = 4 << 20;
   cast_plan.chunk = 64 << 10;
-  cast_plan.faulty_for = 60 * S;
-  cast_plan.fault_interval = 60 * S * 4 / cast_plan.receivers;
+  cast_plan.faults.lasts = 60 * S;
+  cast_plan.faults.interval = 60 * S * 4 / cast_plan.receivers;
   cast_plan.publish_interval = 1000 * S;
   cast_plan.liveness = 5 * S;
   cast_plan.slow_hosts = 10000;
@@ -76,9 +76,9 @@ static void plan_crowd(void) {
 static const struct field fields[] = {
     FIELD("receivers", cast_plan.receivers, 1, 1, RECEIVERS),
     FIELD("hosts", cast_plan.hosts, 1, 1, RECEIVERS + 1),
-    FIELD("faults", cast_plan.faults, 1, 0, UINT32_MAX),
-    FIELD("faulty", cast_plan.faulty_for, MS, 0, INT32_MAX),
-    FIELD("interval", cast_plan.fault_interval, MS, 1, INT32_MAX),
+    FIELD("faults", cast_plan.faults.kinds, 1, 0, UINT32_MAX),
+    FIELD("faulty", cast_plan.faults.lasts, MS, 0, INT32_MAX),
+    FIELD("interval", cast_plan.faults.interval, MS, 1, INT32_MAX),
     FIELD("publish", cast_plan.publish_interval, MS, 1, INT32_MAX),
     FIELD("length", cast_plan.length, 1, 1, 1 << 30),
     FIELD("chunk", cast_plan.chunk, 1, 4096, 1 << 20),
@@ -113,156 +113,85 @@ static void print_plan(void) {
       (unsigned long long)cast_plan.chunk, (long long)(cast_plan.liveness / MS),
       cast_plan.twice ? ", two regions" : "", cast_plan.leaves ? ", members leave" : "",
       plan.tls ? ", TLS" : "");
-  printf("plan: faults for %.1f s, one each %.3f s:", (double)cast_plan.faulty_for / S,
-         (double)cast_plan.fault_interval / S);
-  for (unsigned i = 0; i < CAST_FAULTS; i++)
-    if (cast_plan.faults >> i & 1)
-      printf(" %s", cast_fault_names[i]);
-  puts("");
+  faults_print(&cast_plan.faults, cast_fault_names, CAST_FAULTS);
 }
 
 /* ---- Faults ---- */
 
-static struct event next_fault, end_of_phase;
-
-static void start(struct participant *member) {
-  member->life++;
-  member->ended = false;
-  sim_trace("member %u starts its life %u", member->number, member->life);
-  member->process = process_start(member->host, member->number, member->life,
-                                  member == &cast.source ? source_main : receiver_main, member);
-}
-
-static void on_restart(struct event *event) {
-  start(list_entry(event, struct participant, restart));
-}
-
-static void on_pause_end(struct event *event) {
-  struct process *process = list_entry(event, struct participant, end_of_pause)->process;
-  if (process)
-    process_thaw(process);
-}
-
-static void on_shortage_end(struct event *event) {
-  struct process *process = list_entry(event, struct participant, end_of_shortage)->process;
-  if (process)
-    process->refuse_memory = process->next_memory = 0;
-}
-
-/* From milliseconds to some seconds, shorter ones more often. */
-static int64_t draw_length(void) {
-  return MS << sim_below(14);
-}
-
-static void end_member(struct participant *member) {
-  process_kill(member->process, false);
-  member->process = NULL;
-  event_cancel(&member->end_of_pause);
-  event_cancel(&member->end_of_shortage);
-  event_schedule(&member->restart, sim_now + sim_between(MS, 3 * S), on_restart);
-}
-
-static void freeze(struct participant *member) {
-  process_freeze(member->process);
-  event_schedule(&member->end_of_pause, sim_now + draw_length(), on_pause_end);
-}
-
-static void run_short(struct participant *member) {
-  int64_t until = sim_now + draw_length();
-  if (sim_chance(500000))
-    member->process->next_memory = 1 + (unsigned)sim_below(1u << sim_below(11));
-  else
-    member->process->refuse_memory = (unsigned)sim_between(1000, 100000);
-  cast.short_until = until > cast.short_until ? until : cast.short_until;
-  event_schedule(&member->end_of_shortage, until, on_shortage_end);
-}
-
-static void cut(bool both) {
-  unsigned one = (unsigned)sim_below(cast_plan.hosts), other = (unsigned)sim_below(cast_plan.hosts);
-  int64_t until = sim_now + draw_length();
-  net_cut(one, other, until);
-  if (both)
-    net_cut(other, one, until);
-}
-
-static void part(void) {
+static void part(int64_t until) {
   cast.source.host->side = 0;
   for (unsigned i = 0; i < cast_plan.receivers; i++)
     cast.receivers[i].host->side = (unsigned)sim_below(2);
-  net_partition(sim_now + draw_length());
+  net_partition(until);
 }
 
-static void inject(enum cast_fault fault, struct participant *member) {
-  if (fault == CAST_SOURCE_KILL || fault == CAST_SOURCE_FREEZE)
-    member = &cast.source;
+static struct participant *draw_receiver(void) {
+  return &cast.receivers[sim_below(cast_plan.receivers)];
+}
+
+static void inject(unsigned fault) {
+  bool of_source = fault == CAST_SOURCE_KILL || fault == CAST_SOURCE_FREEZE;
+  struct participant *member = of_source ? &cast.source : draw_receiver();
+  int64_t until = sim_now + faults_length();
   if (!member->process)
     return;
   sim_faults++;
-  sim_trace("fault: %s, member %u", cast_fault_names[fault], member->number);
-  if (fault == CAST_KILL || fault == CAST_SOURCE_KILL)
-    end_member(member);
-  else if (fault == CAST_FREEZE || fault == CAST_SOURCE_FREEZE)
-    freeze(member);
-  else if (fault == CAST_CUT || fault == CAST_CUT_ONE_WAY)
-    cut(fault == CAST_CUT);
-  else if (fault == CAST_PARTITION)
-    part();
-  else if (fault == CAST_RESET)
-    net_reset(member->host, cast.receivers[sim_below(cast_plan.receivers)].host);
-  else
-    run_short(member);
-}
-
-static void on_fault(struct event *event) {
-  unsigned drawn = (unsigned)sim_below(CAST_FAULTS);
-  if (!cast_plan.faults)
-    return;
-  while (!(cast_plan.faults >> drawn & 1))
-    drawn = (drawn + 1) % CAST_FAULTS;
-  inject((enum cast_fault)drawn, &cast.receivers[sim_below(cast_plan.receivers)]);
-  event_schedule(event, sim_now + sim_between(0, 2 * cast_plan.fault_interval), on_fault);
-}
-
-static void calm(struct participant *member) {
-  on_pause_end(&member->end_of_pause);
-  on_shortage_end(&member->end_of_shortage);
-  if (member->restart.place)
-    event_schedule(&member->restart, sim_now, on_restart);
+  sim_trace("fault: %s, %s", cast_fault_names[fault], member->name);
+  switch ((enum cast_fault)fault) {
+  case CAST_KILL:
+  case CAST_SOURCE_KILL:
+    participant_kill(member, false);
+    break;
+  case CAST_FREEZE:
+  case CAST_SOURCE_FREEZE:
+    participant_freeze(member, until);
+    break;
+  case CAST_CUT:
+  case CAST_CUT_ONE_WAY:
+    faults_cut(cast_plan.hosts, fault == CAST_CUT, until);
+    break;
+  case CAST_PARTITION:
+    part(until);
+    break;
+  case CAST_RESET:
+    net_reset(member->host, draw_receiver()->host);
+    break;
+  default:
+    participant_run_short(member, until);
+  }
 }
 
 /* ---- Phases ---- */
 
-static void on_quiet_limit(struct event *event) {
-  (void)event;
+static bool all_have_the_last(void) {
   for (unsigned i = 0; i < cast_plan.receivers; i++)
-    if (cast.receivers[i].version != cast.final || !cast.final)
+    if (!cast.final || cast.versions[i] != cast.final)
+      return false;
+  return true;
+}
+
+static bool is_done(void) {
+  static unsigned turn;
+  return ++turn % 64 == 0 && all_have_the_last();
+}
+
+static void fail_late(void) {
+  for (unsigned i = 0; i < cast_plan.receivers; i++)
+    if (cast.versions[i] != cast.final || !cast.final)
       sim_fail("liveness",
                "receiver %u has version %llu, and not %llu, %lld s after the last fault", i,
-               (unsigned long long)cast.receivers[i].version, (unsigned long long)cast.final,
+               (unsigned long long)cast.versions[i], (unsigned long long)cast.final,
                (long long)(QUIET_LIMIT / S));
 }
 
-static void on_quiet(struct event *event) {
-  sim_trace("no more faults");
-  load.phase = QUIET;
-  load.quiet_at = sim_now;
-  event_cancel(&next_fault);
-  net_heal();
-  net.refused_calls = 0;
-  calm(&cast.source);
-  for (unsigned i = 0; i < cast_plan.receivers; i++)
-    calm(&cast.receivers[i]);
-  event_schedule(event, sim_now + QUIET_LIMIT, on_quiet_limit);
-}
+static const struct course course = {.kinds = CAST_FAULTS,
+                                     .inject = inject,
+                                     .is_done = is_done,
+                                     .done_limit = QUIET_LIMIT,
+                                     .late = fail_late,
+                                     .stop_limit = STOP_LIMIT};
 
-static void on_stop_limit(struct event *event) {
-  (void)event;
-  sim_fail("liveness", "not all have ended %lld s after the request", (long long)(STOP_LIMIT / S));
-}
-
-void net_add_host(struct host *host);
-
-static void start_all(void) {
+static void start(void) {
   struct host **hosts = calloc(cast_plan.hosts, sizeof *hosts);
   for (unsigned i = 0; i < cast_plan.hosts; i++) {
     hosts[i] = host_create(i);
@@ -270,46 +199,16 @@ static void start_all(void) {
     if (i > 0 && sim_chance(cast_plan.slow_hosts))
       hosts[i]->slow = (unsigned)sim_between(2, 30);
   }
-  cast.source.number = cast_plan.receivers;
-  cast.source.host = hosts[0];
-  start(&cast.source);
+  participant_add(&cast.source, "source", cast_plan.receivers, hosts[0], source_main, 0);
   for (unsigned i = 0; i < cast_plan.receivers; i++) {
-    struct participant *receiver = &cast.receivers[i];
-    receiver->number = i;
-    receiver->host = hosts[i + 1 < cast_plan.hosts ? i + 1 : sim_below(cast_plan.hosts)];
-    event_schedule(&receiver->restart, sim_now + sim_between(0, 2 * S), on_restart);
+    struct host *host = hosts[i + 1 < cast_plan.hosts ? i + 1 : sim_below(cast_plan.hosts)];
+    participant_add(&cast.receivers[i], "r", i, host, receiver_main, sim_between(0, 2 * S));
   }
   free(hosts);
   if (cast_plan.hosts > PROGRAMS)
     cards.per_host = 0;
   cards_start();
-  event_schedule(&next_fault, sim_now + cast_plan.fault_interval, on_fault);
-  event_schedule(&end_of_phase, cast_plan.faulty_for, on_quiet);
-}
-
-static bool all_have_the_last(void) {
-  for (unsigned i = 0; i < cast_plan.receivers; i++)
-    if (!cast.final || cast.receivers[i].version != cast.final)
-      return false;
-  return true;
-}
-
-static bool all_ended(void) {
-  for (unsigned i = 0; i < cast_plan.receivers; i++)
-    if (!cast.receivers[i].ended)
-      return false;
-  return cast.source.ended;
-}
-
-static bool is_over(void) {
-  static unsigned turn;
-  if (load.phase == QUIET && ++turn % 64 == 0 && all_have_the_last()) {
-    sim_trace("all have the last version");
-    load.phase = STOPPING;
-    load.stop_at = sim_now;
-    event_schedule(&end_of_phase, sim_now + STOP_LIMIT, on_stop_limit);
-  }
-  return load.phase == STOPPING && all_ended();
+  course_start(&course, &cast_plan.faults);
 }
 
 /* ---- Report ---- */
@@ -335,18 +234,16 @@ static void report(struct content *content) {
 static void print_history(void) {
   for (size_t i = 0; i < cast.count; i++)
     report(&cast.contents[i]);
-  printf("%llu receives ok, %llu calls failed, %llu bytes kept, %llu chunks read again\nerrors:",
-         (unsigned long long)cast.done, (unsigned long long)cast.failed,
+  printf("%llu receives ok, %llu calls failed, %llu bytes kept, %llu chunks read again\n",
+         (unsigned long long)cast.done, (unsigned long long)results.failed,
          (unsigned long long)cast.kept, (unsigned long long)cast.retries);
-  for (int i = 1; i < 64; i++)
-    if (cast.codes[i])
-      printf(" %s %llu", haul_error_name(-i), (unsigned long long)cast.codes[i]);
-  puts("");
+  errors_print(results.codes);
 }
 
 static uint64_t operations(void) {
-  return cast.done + cast.failed;
+  return cast.done + results.failed;
 }
 
-const struct scene broadcast_scene = {"broadcast", draw,    set,           print_fields, print_plan,
-                                      start_all,   is_over, print_history, operations};
+const struct scene broadcast_scene = {"broadcast",    draw,          set,
+                                      print_fields,   print_plan,    start,
+                                      course_is_over, print_history, operations};

@@ -9,7 +9,7 @@
 #include <haul/broadcast.h>
 #include <stdio.h>
 
-#include "sim.h"
+#include "scene.h"
 
 #define RECEIVERS 4096
 #define VERSIONS  4096
@@ -29,10 +29,10 @@ enum cast_fault {
 
 struct cast_plan {
   unsigned receivers, hosts;
-  unsigned faults; /* bits by enum */
+  struct fault_plan faults;
   uint64_t length; /* of a version, at most */
   uint64_t chunk;
-  int64_t faulty_for, fault_interval, publish_interval, liveness;
+  int64_t publish_interval, liveness;
   unsigned slow_hosts; /* in a million: their links are up to 30 times slower */
   unsigned in_flight;
   bool twice; /* receivers have two regions, for two versions */
@@ -51,29 +51,19 @@ struct content {
   uint64_t source_bytes; /* that came from the source, of all of them */
 };
 
-/* A program: receiver or source. */
-struct participant {
-  unsigned number, life;
-  struct host *host;
-  struct process *process; /* NULL: dead */
-  struct event restart, end_of_pause, end_of_shortage;
-  bool ended;
-  uint64_t version; /* that it has completed, in any life */
-};
-
 struct cast {
   struct participant source, receivers[RECEIVERS];
+  uint64_t versions[RECEIVERS]; /* that they have completed, in any life */
   struct content contents[VERSIONS];
   size_t count;
-  uint64_t final;      /* version published after the last fault; 0: not yet */
-  int64_t short_until; /* memory is refused somewhere */
-  uint64_t done, failed, codes[64], kept, retries;
+  uint64_t final; /* version published after the last fault; 0: not yet */
+  uint64_t done, kept, retries;
 };
 extern struct cast cast;
 
 extern const struct scene broadcast_scene;
 
-void *source_main(void *member);
-void *receiver_main(void *member);
+void *source_main(void *participant);
+void *receiver_main(void *participant);
 
 #endif

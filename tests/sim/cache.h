@@ -11,7 +11,7 @@
 #include <haul/cache.h>
 #include <stdio.h>
 
-#include "sim.h"
+#include "scene.h"
 
 #define KEEPERS 6
 #define READERS 5
@@ -40,44 +40,39 @@ enum keep_fault {
 
 struct keep_plan {
   unsigned stores, clients, workers, hosts, replicas;
-  unsigned faults; /* bits by enum */
-  uint64_t block;  /* bytes, at most */
+  struct fault_plan faults;
+  uint64_t block; /* bytes, at most */
   uint64_t capacity;
   bool evicts;  /* the capacity does not suffice */
   bool hasty;   /* deadlines are short */
   bool by_unix; /* stores listen on Unix sockets */
   const char *only;
-  int64_t faulty_for, fault_interval, liveness, pause;
+  int64_t liveness, pause;
 };
 extern struct keep_plan keep_plan;
 
 /* A process of the load: a store or a client. */
 struct keeper {
-  unsigned number, life;
+  struct participant base;
   bool is_store;
-  struct host *host;
-  struct process *process; /* NULL: dead */
-  struct event restart, end_of_pause, end_of_shortage;
-  bool serves, leaves, ended;
-  unsigned working;           /* fibers of a client */
-  char path[32], address[64]; /* of a store */
+  bool serves, leaves;
+  char path[32];    /* of a store */
+  unsigned working; /* fibers of a client */
 };
 
 struct keep {
   struct keeper stores[KEEPERS], clients[READERS];
-  int64_t short_until; /* memory is refused somewhere */
-  uint64_t done, failed, codes[64];
+  uint64_t done;
 };
 extern struct keep keep;
 
 extern const struct scene cache_scene;
 
-void *keeper_main(void *keeper);
-void *reader_main(void *keeper);
+void *keeper_main(void *participant);
+void *reader_main(void *participant);
 
 /* Opens a node; NULL: the run ends before memory suffices. */
 haul_node *keep_open(struct keeper *keeper);
-void keep_close(struct keeper *keeper, haul_node *node);
 /* Counts a result, and fails for codes that only a defect gives. */
 void keep_count(const char *call, int code);
 

@@ -201,8 +201,6 @@ void etcd_heal(void) {
   }
 }
 
-void net_add_host(struct host *host);
-
 void etcd_start(unsigned host) {
   store_start();
   list_init(&working);

@@ -213,8 +213,6 @@ unsigned sim_shrink(const char *name, unsigned value, unsigned least) {
   return shrunk > least ? shrunk : least;
 }
 
-void net_add_host(struct host *host);
-
 static struct event end_of_phase;
 
 static void on_stop_limit(struct event *event) {

@@ -36,23 +36,17 @@ static void print_plan(void) {
     printf("plan: TLS%s%s, stranger %d, keys for %llu bytes\n",
            plan.plain_data ? ", plain data" : "", plan.process_tls ? ", by the process" : "",
            (int)plan.stranger, (unsigned long long)plan.key_lasts);
-  printf("plan: faults for %.1f s, one each %.3f s:", (double)plan.faulty_for / S,
-         (double)plan.fault_interval / S);
-  for (unsigned i = 0; i < FAULTS; i++)
-    if (plan.faults >> i & 1)
-      printf(" %s", fault_names[i]);
-  puts("");
+  faults_print(&(struct fault_plan){plan.faults, plan.faulty_for, plan.fault_interval}, fault_names,
+               FAULTS);
 }
 
 static void print_history(void) {
   for (unsigned i = 0; i < OPERATIONS; i++)
     printf("%s%s %llu ok, %llu failed", i ? "; " : "operations: ", operation_names[i],
            (unsigned long long)load.done[i], (unsigned long long)load.failed[i]);
-  printf("\nerrors:");
-  for (int i = 1; i < 64; i++)
-    if (load.codes[i])
-      printf(" %s %llu", haul_error_name(-i), (unsigned long long)load.codes[i]);
-  printf("\nstrangers: %llu rejected\n", (unsigned long long)load.rejections);
+  puts("");
+  errors_print(load.codes);
+  printf("strangers: %llu rejected\n", (unsigned long long)load.rejections);
 }
 
 static uint64_t all_operations(void) {

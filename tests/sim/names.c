@@ -9,6 +9,7 @@
 #include "fields.h"
 #include "load.h"
 #include "net.h"
+#include "scene.h"
 
 #define QUIET_LIMIT (90 * S) /* for all to find and reach all once faults have ended */
 #define STOP_LIMIT  (60 * S) /* for all to close */
@@ -262,8 +263,6 @@ static void on_stop_limit(struct event *event) {
                (long long)(STOP_LIMIT / S));
 }
 
-void net_add_host(struct host *host);
-
 void names_start(void) {
   struct host *hosts[NODES];
   json_object_seed(1); /* else it is drawn by the clock */
@@ -316,11 +315,9 @@ void names_history(void) {
   for (int i = 0; i < 4; i++)
     printf("%s %llu ok, %llu failed; ", calls[i], (unsigned long long)names.done[i],
            (unsigned long long)names.failed[i]);
-  printf("%llu names absent\nerrors:", (unsigned long long)names.absent);
-  for (int i = 1; i < 64; i++)
-    if (names.codes[i])
-      printf(" %s %llu", haul_error_name(-i), (unsigned long long)names.codes[i]);
-  printf("\netcd: %llu requests, %llu refused; in one second: all %u, after an outage %u, of one "
+  printf("%llu names absent\n", (unsigned long long)names.absent);
+  errors_print(names.codes);
+  printf("etcd: %llu requests, %llu refused; in one second: all %u, after an outage %u, of one "
          "client: %u to register, %u to look up, %u to watch, %u connections\n",
          (unsigned long long)etcd_requests, (unsigned long long)etcd_refused, etcd_peak,
          etcd_peak_after_outage, etcd_client_peak[REGISTERS], etcd_client_peak[LOOKS_UP],

@@ -19,6 +19,7 @@ struct net {
 extern struct net net;
 
 void net_draw(void);
+void net_add_host(struct host *host);
 
 /* When `bytes` that leave now arrive. */
 int64_t net_arrival(const struct host *from, const struct host *to, size_t bytes);

@@ -193,7 +193,7 @@ static int begin(struct reader *reader, haul_node *node) {
   struct haul_cache_config config = HAUL_CACHE_INIT;
   const char *members[KEEPERS];
   for (unsigned i = 0; i < keep_plan.stores; i++)
-    members[i] = keep.stores[i].address;
+    members[i] = keep.stores[i].base.address;
   config.members = members;
   config.member_count = keep_plan.stores;
   config.replicas = keep_plan.replicas;
@@ -217,10 +217,11 @@ static int begin(struct reader *reader, haul_node *node) {
 
 static void run_workers(struct reader *reader) {
   struct worker workers[WORKERS];
+  reader->keeper->working = 0;
   for (unsigned i = 0; i < keep_plan.workers; i++) {
     workers[i] = (struct worker){reader, i};
     reader->keeper->working++;
-    fiber_start(reader->keeper->process, worker_main, &workers[i])->detached = true;
+    fiber_start(reader->keeper->base.process, worker_main, &workers[i])->detached = true;
   }
   while (reader->keeper->working > 0)
     pause_for(5 * MS);
@@ -229,7 +230,7 @@ static void run_workers(struct reader *reader) {
 /* Else the first puts would miss stores. */
 static void await_stores(void) {
   for (unsigned i = 0; i < keep_plan.stores && load.phase == FAULTY; i++)
-    while (keep.stores[i].life == 1 && !keep.stores[i].serves && load.phase == FAULTY)
+    while (keep.stores[i].base.life == 1 && !keep.stores[i].serves && load.phase == FAULTY)
       pause_for(5 * MS);
 }
 
@@ -249,7 +250,7 @@ void *reader_main(void *argument) {
     haul_cache_close(reader.cache);
     haul_region_release(reader.region);
   }
-  keep_close(reader.keeper, node);
-  reader.keeper->ended = true;
+  participant_close(&reader.keeper->base, node, keep_plan.liveness);
+  reader.keeper->base.ended = true;
   return NULL;
 }

@@ -9,7 +9,6 @@
 #include "load.h"
 #include "net.h"
 
-#define PORT      7000
 #define AFTERMATH (30 * S) /* until what faults did has ended */
 #define STARTING  (12 * S) /* until what began before the first version has ended */
 #define CLOSING                                                                                    \
@@ -74,36 +73,18 @@ static bool is_undisturbed(void) {
   /* When all stop, the source closes before some receivers do. */
   if (net.refused_calls || cast.count == 0 || load.phase == STOPPING)
     return false;
-  if (!cast_plan.faults)
+  if (!cast_plan.faults.kinds)
     return sim_now > cast.contents[0].at + STARTING;
   return load.phase == QUIET && sim_now > load.quiet_at + AFTERMATH;
 }
 
-/* Codes that only a defect gives, and others where nothing hinders the call. */
-static void check_code(const char *call, int code) {
-  static const int defects[] = {HAUL_EPROTO,    HAUL_EINVAL,   HAUL_EADDRESS, HAUL_EACCESS,
-                                HAUL_EINSECURE, HAUL_EVERSION, HAUL_ERANGE,   HAUL_EEXIST,
-                                HAUL_EBUSY,     HAUL_ECLOSED,  HAUL_ECHECKSUM};
-  /* Without memory OpenSSL is not opened, or rejects its peer. */
-  bool is_short = code == HAUL_ENOMEM || code == HAUL_ELIMIT || code == HAUL_ESYSTEM ||
-                  (plan.tls && (code == HAUL_EAUTH || code == HAUL_ENOTSUP));
-  bool expected = cast.short_until && sim_now < cast.short_until + AFTERMATH;
-  bool wrong = is_short && !expected;
-  for (size_t i = 0; i < sizeof defects / sizeof *defects; i++)
-    wrong |= code == defects[i];
-  if (wrong || (code && is_undisturbed() && code != HAUL_ETIMEDOUT && code != HAUL_ESTALE))
-    sim_fail("codes", "%s: %s (%s; %s)", call, haul_error_name(code), haul_error_last()->text,
-             haul_error_last()->object);
-}
-
+/* Fails also for codes of calls that nothing hinders. */
 static void count(const char *call, int code) {
-  cast.failed += code != 0;
-  if (code < 0 && code > -64)
-    cast.codes[-code]++;
-  sim_hash(300, (uint64_t)(int64_t)code);
-  if (code)
-    sim_trace("%s: %s, %s", call, haul_error_name(code), haul_error_last()->text);
-  check_code(call, code);
+  bool wrong = code == HAUL_EEXIST || code == HAUL_EBUSY ||
+               (code && is_undisturbed() && code != HAUL_ETIMEDOUT && code != HAUL_ESTALE);
+  results_count(call, code, false);
+  if (wrong)
+    fail_code(call, code);
 }
 
 /* A version is stale if the source has it no more, or has a newer one. */
@@ -117,18 +98,9 @@ static void check_stale(const struct content *content, unsigned flags) {
 
 /* ---- Nodes ---- */
 
-static void format_address(const struct participant *member, char text[64]) {
-  uint32_t address = member->host->address;
-  snprintf(text, 64, "tcp://%u.%u.%u.%u:%u", address >> 24, address >> 16 & 255, address >> 8 & 255,
-           address & 255, PORT + member->number);
-}
-
 static int try_open(const struct participant *member, haul_node **node) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  char name[32], address[64];
-  snprintf(name, sizeof name, "%s%u", member == &cast.source ? "source" : "r", member->number);
-  format_address(member, address);
-  config.name = name;
+  config.name = member->name;
   config.insecure = 1;
   config.liveness_ns = cast_plan.liveness;
   config.copy_threads = sim_many ? (unsigned)-1 : plan.copy_threads;
@@ -137,7 +109,7 @@ static int try_open(const struct participant *member, haul_node **node) {
   int code = haul_node_open(&config, node);
   if (code)
     return code;
-  code = haul_node_listen(*node, address);
+  code = haul_node_listen(*node, member->address);
   if (code) {
     haul_node_close(*node);
     *node = NULL;
@@ -159,13 +131,7 @@ static haul_node *open_node(const struct participant *member) {
 }
 
 static void close_node(struct participant *member, haul_node *node) {
-  if (node) {
-    struct limit limit = limit_begin("haul_node_close", own_clock() + cast_plan.liveness + 10 * S);
-    haul_node_close(node);
-    limit_end(&limit);
-  }
-  pause_for(S); /* for threads that close descriptors */
-  files_check_closed(member->process);
+  participant_close(member, node, cast_plan.liveness);
   member->ended = true;
 }
 
@@ -272,9 +238,9 @@ static void complete(struct participant *receiver, haul_broadcast *broadcast,
   haul_broadcast_feeders(broadcast, feeders, &known);
   for (size_t i = 0; i < known && i < 64; i++)
     content->source_bytes += feeders[i].source ? feeders[i].bytes : 0;
-  if (receiver->version < report->version && content->complete < cast_plan.receivers)
+  if (cast.versions[receiver->number] < report->version && content->complete < cast_plan.receivers)
     content->times[content->complete++] = sim_now - content->at;
-  receiver->version = report->version;
+  cast.versions[receiver->number] = report->version;
 }
 
 static void receive(struct participant *receiver, haul_broadcast *broadcast,
@@ -310,7 +276,7 @@ static void follow(struct participant *receiver, haul_broadcast *broadcast, stru
     struct haul_broadcast_version version;
     int64_t until = own_clock() + sim_between(10 * MS, 3 * S);
     struct limit limit = limit_begin("haul_broadcast_next", until + EXTRA);
-    int code = haul_broadcast_next(broadcast, receiver->version, until, &version);
+    int code = haul_broadcast_next(broadcast, cast.versions[receiver->number], until, &version);
     limit_end(&limit);
     count("haul_broadcast_next", code);
     if (code == 0)
@@ -323,14 +289,11 @@ static void follow(struct participant *receiver, haul_broadcast *broadcast, stru
 static void join(struct participant *receiver, haul_node *node, struct slot slots[2]) {
   struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
   haul_broadcast *broadcast;
-  char name[16], address[64];
-  snprintf(name, sizeof name, "r%u", receiver->number);
-  format_address(&cast.source, address);
-  options.member = name;
+  options.member = receiver->name;
   options.in_flight = cast_plan.in_flight;
   int64_t until = own_clock() + sim_between(100 * MS, 10 * S);
   struct limit limit = limit_begin("haul_broadcast_join", until + EXTRA);
-  int code = haul_broadcast_join(node, address, "weights", &options, until, &broadcast);
+  int code = haul_broadcast_join(node, cast.source.address, "weights", &options, until, &broadcast);
   limit_end(&limit);
   count("haul_broadcast_join", code);
   if (code) {

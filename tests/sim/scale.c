@@ -39,8 +39,6 @@ struct scale scale;
 static struct event next_stage, churn;
 static unsigned rolled;
 
-void net_add_host(struct host *host);
-
 static void format_address(const struct node *node, char *text, size_t size) {
   uint32_t address = node->host->address;
   if (scale.directory)
