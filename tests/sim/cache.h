@@ -46,6 +46,7 @@ struct keep_plan {
   bool evicts;  /* the capacity does not suffice */
   bool hasty;   /* deadlines are short */
   bool by_unix; /* stores listen on Unix sockets */
+  bool device;  /* clients have their blocks in the memory of the emulated accelerator */
   const char *only;
   int64_t liveness, pause;
 };
