@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A put's bytes tell which put it was. What the stores have is read from their memories, at one
+ * A put's bytes tell which put it was. What the stores have is read from their files, at one
  * moment: nothing switches here. */
 #include <stdlib.h>
 #include <string.h>
@@ -43,12 +43,12 @@ static size_t put_count, put_room;
 static struct interval { int64_t from, until; } * troubles;
 static size_t trouble_count, trouble_room;
 
-/* A store's memory. */
+/* A tier of a store. */
 static struct view {
   int real;
   uint8_t *base; /* NULL: none */
   size_t length;
-} views[KEEPERS];
+} views[KEEPERS][TIERS];
 
 static void *grow(void *array, size_t count, size_t *room, size_t size) {
   if (count < *room)
@@ -91,12 +91,12 @@ void blocks_start(void) {
   }
 }
 
-/* ---- The stores' memories ---- */
+/* ---- The stores' tiers ---- */
 
 /* NULL: there is none yet. */
-static const struct view *view_of(const struct keeper *store) {
-  struct view *view = &views[store->base.number];
-  int real = host_file(store->base.host, store->path);
+static const struct view *view_of(const struct keeper *store, unsigned tier) {
+  struct view *view = &views[store->base.number][tier];
+  int real = host_file(store->base.host, tier == MEMORY_TIER ? store->path : store->file_path);
   struct stat status = {0};
   if (real < 0 || fstat(real, &status) != 0 || status.st_size < HEADER_BYTES)
     return NULL;
@@ -127,12 +127,9 @@ static const struct slot *slot_at(const struct view *view, const struct key *key
   return NULL;
 }
 
-/* The library's functions are asked, whose atomic operations are points for a switch. */
-static struct seen see(const struct keeper *store, const struct key *key) {
-  int left = sim_atomics_left;
-  struct seen seen = {0};
-  sim_atomics_left = 1 << 20;
-  const struct view *view = view_of(store);
+static struct seen see_tier(const struct keeper *store, unsigned tier, const struct key *key) {
+  struct seen seen = {.deaths = store->deaths};
+  const struct view *view = view_of(store, tier);
   const struct slot *slot = view ? slot_at(view, key) : NULL;
   if (slot) {
     seen.there = true;
@@ -140,19 +137,29 @@ static struct seen see(const struct keeper *store, const struct key *key) {
     seen.sequence = *(const uint64_t *)(const void *)&slot->sequence;
     memcpy(&seen.id, view->base + slot->offset, sizeof seen.id);
   }
+  return seen;
+}
+
+/* The library's functions are asked, whose atomic operations are points for a switch. */
+static struct seen see(const struct keeper *store, const struct key *key) {
+  int left = sim_atomics_left;
+  sim_atomics_left = 1 << 20;
+  struct seen seen = see_tier(store, MEMORY_TIER, key);
+  if (!seen.there && keep_plan.files)
+    seen = see_tier(store, FILE_TIER, key);
   sim_atomics_left = left;
   return seen;
 }
 
+/* From its last tier, since it was opened: such blocks are lost. */
 static bool has_evicted(const struct keeper *store) {
-  struct haul_cache_stats stats = {0};
   int left = sim_atomics_left;
   sim_atomics_left = 1 << 20;
-  const struct view *view = view_of(store);
-  if (view)
-    header_stats((const struct header *)(const void *)view->base, MEMORY_TIER, &stats);
+  const struct view *view = view_of(store, keep_plan.files ? FILE_TIER : MEMORY_TIER);
+  const struct header *header = view ? (const struct header *)(const void *)view->base : NULL;
+  bool has = header && *(const uint64_t *)(const void *)&header->evictions > 0;
   sim_atomics_left = left;
-  return stats.evictions > 0;
+  return has;
 }
 
 /* ---- Stores that seem away ---- */
@@ -237,7 +244,7 @@ void put_end(struct put *put, int code, unsigned replicas) {
   if (put->everywhere) {
     add_full(key, put->began);
   } else {
-    if (all && alone && put->key < LASTING_KEYS && !keep_plan.evicts && !keep_plan.hasty &&
+    if (all && alone && put->key < LASTING_KEYS && !keep_is_small() && !keep_plan.hasty &&
         !was_trouble(put->began, sim_now))
       sim_fail("put", "%s: put %llu succeeded, and is not in all its stores", key->text,
                (unsigned long long)put->id);
@@ -322,13 +329,25 @@ void look_found(const struct look *look, const uint8_t *bytes, uint64_t length) 
   check_fresh(look, all_puts[id - 1]);
 }
 
+/* Did the store have the block all the time: at the same place, or as it never loses one? It may
+ * have moved. */
+static bool had_it(const struct keeper *store, const struct look *look, const struct seen *before,
+                   const struct seen *now) {
+  if (!before->there || !now->there)
+    return false;
+  if (before->file == now->file && before->sequence == now->sequence)
+    return true;
+  return look->key < LASTING_KEYS && before->deaths == now->deaths && !keep_plan.evicts &&
+         !has_evicted(store);
+}
+
 void look_absent(const struct look *look) {
   const struct key *key = &keys[look->key];
   for (unsigned rank = 0; rank < keep_plan.replicas; rank++) {
     const struct keeper *store = &keep.stores[key->order[rank]];
     const struct seen *before = &look->seen[store->base.number];
     struct seen now = see(store, key);
-    if (before->there && now.there && before->file == now.file && before->sequence == now.sequence)
+    if (had_it(store, look, before, &now))
       sim_fail("lost", "%s is absent, and store %u has it all the time", key->text,
                store->base.number);
   }
@@ -363,7 +382,7 @@ bool block_must_be_found(unsigned key) {
 void blocks_check(void) {
   for (unsigned i = 0; i < keep_plan.stores; i++)
     store_restored(&keep.stores[i]);
-  if (was_trouble(0, sim_now) || keep_plan.evicts)
+  if (was_trouble(0, sim_now) || keep_is_small())
     return;
   for (unsigned i = 0; i < KEYS; i++) {
     struct seen first = see(&keep.stores[keys[i].order[0]], &keys[i]);

@@ -39,6 +39,7 @@ static void draw(void) {
   for (unsigned i = 0; i < KEEP_FAULTS; i++)
     keep_plan.faults.kinds |= (unsigned)sim_chance(400000) << i;
   keep_plan.block = (uint64_t)1 << sim_between(6, 15);
+  keep_plan.files = sim_chance(400000);
   keep_plan.evicts = sim_chance(250000);
   keep_plan.hasty = sim_chance(400000);
   keep_plan.device = sim_chance(350000);
@@ -52,6 +53,10 @@ static void draw(void) {
   keep_plan.pause = sim_chance(300000) ? 2 * MS : sim_between(2 * MS, 200 * MS);
 }
 
+bool keep_is_small(void) {
+  return keep_plan.files || keep_plan.evicts;
+}
+
 static const struct field fields[] = {
     FIELD("stores", keep_plan.stores, 1, 1, KEEPERS),
     FIELD("clients", keep_plan.clients, 1, 1, READERS),
@@ -60,6 +65,7 @@ static const struct field fields[] = {
     FIELD("replicas", keep_plan.replicas, 1, 1, KEEPERS),
     FIELD("faults", keep_plan.faults.kinds, 1, 0, UINT32_MAX),
     FIELD("block", keep_plan.block, 1, 16, 1 << 20),
+    FIELD("files", keep_plan.files, 1, 0, 1),
     FIELD("evicts", keep_plan.evicts, 1, 0, 1),
     FIELD("hasty", keep_plan.hasty, 1, 0, 1),
     FIELD("device", keep_plan.device, 1, 0, 1),
@@ -90,12 +96,13 @@ static void print_fields(FILE *to) {
 
 static void print_plan(void) {
   printf("plan: %u stores, %u clients of %u fibers, %u hosts, %u replicas, blocks of up to %llu "
-         "bytes, liveness %lld ms%s%s%s%s%s\n",
+         "bytes, liveness %lld ms%s%s%s%s%s%s\n",
          keep_plan.stores, keep_plan.clients, keep_plan.workers, keep_plan.hosts,
          keep_plan.replicas, (unsigned long long)keep_plan.block,
-         (long long)(keep_plan.liveness / MS), keep_plan.evicts ? ", evicts" : "",
-         keep_plan.hasty ? ", hasty" : "", keep_plan.device ? ", in devices" : "",
-         keep_plan.only ? ", tcp alone" : "", plan.tls ? ", TLS" : "");
+         (long long)(keep_plan.liveness / MS), keep_plan.files ? ", file tiers" : "",
+         keep_plan.evicts ? ", evicts" : "", keep_plan.hasty ? ", hasty" : "",
+         keep_plan.device ? ", in devices" : "", keep_plan.only ? ", tcp alone" : "",
+         plan.tls ? ", TLS" : "");
   faults_print(&keep_plan.faults, keep_fault_names, KEEP_FAULTS);
 }
 
@@ -106,11 +113,19 @@ static struct keeper *draw_keeper(bool store) {
                : &keep.clients[sim_below(keep_plan.clients)];
 }
 
+/* And the file, in part of the cases: what the kernel had not written. */
+static void lose_memory(struct keeper *store) {
+  host_lose_file(store->base.host, store->path);
+  if (keep_plan.files && sim_chance(500000))
+    host_lose_file(store->base.host, store->file_path);
+}
+
 static void end_keeper(struct keeper *keeper, bool power) {
   participant_kill(&keeper->base, power);
   keeper->serves = false;
+  keeper->deaths++;
   if (power)
-    host_lose_file(keeper->base.host, keeper->path);
+    lose_memory(keeper);
   if (keeper->is_store)
     store_died(keeper, power);
 }
@@ -182,16 +197,21 @@ static void add_store(unsigned number, struct host *host) {
   participant_add(&store->base, "store", number, host, keeper_main, 0);
   store->is_store = true;
   snprintf(store->path, sizeof store->path, "/store/cache-%u", number);
+  snprintf(store->file_path, sizeof store->file_path, "/store/file-%u", number);
   if (keep_plan.by_unix)
     snprintf(store->base.address, sizeof store->base.address, "unix://@cache-%u", number);
 }
 
+/* For a few blocks of the longest kind, or for all. */
+static uint64_t draw_capacity(bool few) {
+  uint64_t pages = (keep_plan.block + 4095) / 4096 * 4096; /* blocks take whole pages */
+  return pages * (few ? 2 + sim_below(11) : KEYS + WORKERS * READERS * ITEMS + 64);
+}
+
 static void start(void) {
   struct host *hosts[KEEPERS + READERS];
-  /* Blocks take whole pages. */
-  uint64_t pages = (keep_plan.block + 4095) / 4096 * 4096;
-  keep_plan.capacity =
-      pages * (keep_plan.evicts ? 2 + sim_below(11) : KEYS + WORKERS * READERS * ITEMS + 64);
+  keep_plan.capacity = draw_capacity(keep_is_small());
+  keep_plan.file_capacity = draw_capacity(keep_plan.evicts);
   for (unsigned i = 0; i < keep_plan.hosts; i++) {
     hosts[i] = host_create(i);
     net_add_host(hosts[i]);

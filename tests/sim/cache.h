@@ -42,7 +42,8 @@ struct keep_plan {
   unsigned stores, clients, workers, hosts, replicas;
   struct fault_plan faults;
   uint64_t block; /* bytes, at most */
-  uint64_t capacity;
+  uint64_t capacity, file_capacity;
+  bool files;   /* stores have file tiers, and memory for few blocks */
   bool evicts;  /* the capacity does not suffice */
   bool hasty;   /* deadlines are short */
   bool by_unix; /* stores listen on Unix sockets */
@@ -51,14 +52,17 @@ struct keep_plan {
   int64_t liveness, pause;
 };
 extern struct keep_plan keep_plan;
+/* Pins may fill the memory. */
+bool keep_is_small(void);
 
 /* A process of the load: a store or a client. */
 struct keeper {
   struct participant base;
   bool is_store;
   bool serves, leaves;
-  char path[32];    /* of a store */
-  unsigned working; /* fibers of a client */
+  char path[32], file_path[32]; /* of a store */
+  unsigned deaths;              /* each may lose a block that changes */
+  unsigned working;             /* fibers of a client */
 };
 
 struct keep {
@@ -93,9 +97,10 @@ struct look {
   int64_t began;
   struct seen {
     bool there;
-    int file; /* of the store: after a loss of power it has another */
+    int file; /* of the store's tier: after a loss of power it has another */
+    unsigned deaths;
     uint64_t sequence, id;
-  } seen[KEEPERS]; /* in the stores' memories when it began */
+  } seen[KEEPERS]; /* in the stores' tiers when it began */
 };
 
 void blocks_start(void);

@@ -12,7 +12,7 @@
 
 void keep_count(const char *call, int code) {
   keep.done += code == 0;
-  results_count(call, code, keep_plan.evicts);
+  results_count(call, code, keep_is_small());
 }
 
 /* ---- Nodes ---- */
@@ -47,7 +47,9 @@ static haul_cache_store *open_store(struct keeper *keeper, haul_node *node) {
   haul_cache_store *store = NULL;
   config.path = keeper->path;
   config.capacity = keep_plan.capacity;
-  config.blocks = 512;
+  config.blocks = config.file_blocks = 512;
+  config.file_path = keep_plan.files ? keeper->file_path : NULL;
+  config.file_capacity = keep_plan.file_capacity;
   while (node && load.phase != STOPPING) {
     int code = haul_cache_store_open(node, &config, &store);
     keep_count("haul_cache_store_open", code);
