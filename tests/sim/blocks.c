@@ -176,6 +176,17 @@ void trouble(int64_t from, int64_t until) {
   troubles[trouble_count++] = (struct interval){from, until};
 }
 
+static int64_t repaired_until; /* 0: no repair has begun */
+
+void repair_begin(int64_t until) {
+  repaired_until = until > repaired_until ? until : repaired_until;
+}
+
+/* A repair may bring such a block back. */
+static bool may_return(const struct look *look) {
+  return repaired_until && (look->key >= LASTING_KEYS || keep_plan.evicts);
+}
+
 static bool was_trouble(int64_t from, int64_t until) {
   if (net.refused_calls || (cards.per_host && cards.faults))
     return true;
@@ -323,7 +334,7 @@ void look_found(const struct look *look, const uint8_t *bytes, uint64_t length) 
     sim_fail("content", "%s: %llu bytes of %llu", key->text, (unsigned long long)length,
              (unsigned long long)expected);
   check_block(key, id, bytes, length);
-  if (constant)
+  if (constant || may_return(look))
     return;
   check_present(look, all_puts[id - 1]);
   check_fresh(look, all_puts[id - 1]);
@@ -356,6 +367,8 @@ void look_absent(const struct look *look) {
 /* ---- What stores must have ---- */
 
 void store_died(const struct keeper *store, bool lost) {
+  if (sim_now < repaired_until) /* it takes blocks that are older than those that it lost */
+    trouble(0, sim_now);
   for (unsigned i = 0; i < KEYS; i++) {
     struct key *key = &keys[i];
     if (lost || key->putting > 0 || sim_now < key->unsure_until)
@@ -379,18 +392,22 @@ bool block_must_be_found(unsigned key) {
   return must;
 }
 
-void blocks_check(void) {
-  for (unsigned i = 0; i < keep_plan.stores; i++)
-    store_restored(&keep.stores[i]);
-  if (was_trouble(0, sim_now) || keep_is_small())
-    return;
+void replicas_check(void) {
   for (unsigned i = 0; i < KEYS; i++) {
     struct seen first = see(&keep.stores[keys[i].order[0]], &keys[i]);
-    for (unsigned rank = 1; rank < keep_plan.replicas; rank++) {
+    for (unsigned rank = 1; rank < keep_plan.stores; rank++) {
       struct seen other = see(&keep.stores[keys[i].order[rank]], &keys[i]);
-      if (first.there != other.there || (first.there && first.id != other.id))
+      bool differs = first.there != other.there || (first.there && first.id != other.id);
+      if (rank < keep_plan.replicas ? differs : other.there && !first.there)
         sim_fail("replicas", "%s: put %llu and put %llu", keys[i].text,
                  (unsigned long long)first.id, (unsigned long long)other.id);
     }
   }
+}
+
+void blocks_check(void) {
+  for (unsigned i = 0; i < keep_plan.stores; i++)
+    store_restored(&keep.stores[i]);
+  if (!was_trouble(0, sim_now) && !keep_is_small())
+    replicas_check();
 }

@@ -42,6 +42,7 @@ static void draw(void) {
   keep_plan.files = sim_chance(400000);
   keep_plan.evicts = sim_chance(250000);
   keep_plan.hasty = sim_chance(400000);
+  keep_plan.repairs = sim_chance(250000);
   keep_plan.device = sim_chance(350000);
   keep_plan.by_unix = keep_plan.hosts == 1 && sim_chance(500000);
   keep_plan.only = sim_chance(300000) && !keep_plan.by_unix ? "tcp" : NULL;
@@ -69,6 +70,7 @@ static const struct field fields[] = {
     FIELD("evicts", keep_plan.evicts, 1, 0, 1),
     FIELD("hasty", keep_plan.hasty, 1, 0, 1),
     FIELD("device", keep_plan.device, 1, 0, 1),
+    FIELD("repairs", keep_plan.repairs, 1, 0, 1),
     FIELD("faulty", keep_plan.faults.lasts, MS, 0, INT32_MAX),
     FIELD("atomics", sim_atomics_share, 1, 1, INT32_MAX),
     FIELD("calls", net.short_calls, 1, 0, 1000000),
@@ -96,13 +98,13 @@ static void print_fields(FILE *to) {
 
 static void print_plan(void) {
   printf("plan: %u stores, %u clients of %u fibers, %u hosts, %u replicas, blocks of up to %llu "
-         "bytes, liveness %lld ms%s%s%s%s%s%s\n",
+         "bytes, liveness %lld ms%s%s%s%s%s%s%s\n",
          keep_plan.stores, keep_plan.clients, keep_plan.workers, keep_plan.hosts,
          keep_plan.replicas, (unsigned long long)keep_plan.block,
          (long long)(keep_plan.liveness / MS), keep_plan.files ? ", file tiers" : "",
          keep_plan.evicts ? ", evicts" : "", keep_plan.hasty ? ", hasty" : "",
-         keep_plan.device ? ", in devices" : "", keep_plan.only ? ", tcp alone" : "",
-         plan.tls ? ", TLS" : "");
+         keep_plan.repairs ? ", repairs" : "", keep_plan.device ? ", in devices" : "",
+         keep_plan.only ? ", tcp alone" : "", plan.tls ? ", TLS" : "");
   faults_print(&keep_plan.faults, keep_fault_names, KEEP_FAULTS);
 }
 
@@ -175,7 +177,6 @@ static bool is_done(void) {
   for (unsigned i = 0; i < keep_plan.clients; i++)
     if (!keep.clients[i].base.ended)
       return false;
-  blocks_check();
   return true;
 }
 

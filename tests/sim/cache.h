@@ -46,6 +46,7 @@ struct keep_plan {
   bool files;   /* stores have file tiers, and memory for few blocks */
   bool evicts;  /* the capacity does not suffice */
   bool hasty;   /* deadlines are short */
+  bool repairs; /* a client does amid faults */
   bool by_unix; /* stores listen on Unix sockets */
   bool device;  /* clients have their blocks in the memory of the emulated accelerator */
   const char *only;
@@ -122,6 +123,8 @@ void look_absent(const struct look *look);
 
 /* From `from` on until `until`, a store may seem away to a client. */
 void trouble(int64_t from, int64_t until);
+/* Until then, a client may put blocks back that are removed or evicted meanwhile. */
+void repair_begin(int64_t until);
 
 /* A store dies, amid puts; or with its memory. */
 void store_died(const struct keeper *store, bool lost);
@@ -129,6 +132,8 @@ void store_died(const struct keeper *store, bool lost);
 void store_restored(const struct keeper *store);
 /* Is the key at one of the stores that gets ask, so that they must find it? */
 bool block_must_be_found(unsigned key);
+/* Each key is at all its first stores, or at none, and the same. For repaired stores. */
+void replicas_check(void);
 /* All stores run and no call does: replicas agree if no store was ever away. */
 void blocks_check(void);
 

@@ -4,6 +4,7 @@
 
 #include "cache.h"
 #include "calls.h"
+#include "cards.h"
 #include "load.h"
 
 #define SETTLED (25 * S) /* after the last fault, until all have connected again */
@@ -51,6 +52,18 @@ static int64_t draw_deadline(void) {
 
 static void prepare(struct haul_cache_item *item, unsigned key, char text[16]) {
   *item = (struct haul_cache_item){.key = text, .key_length = key_text(key, text)};
+}
+
+/* The client that repairs, and ends after the others. */
+static bool is_last(const struct reader *reader) {
+  return reader->keeper == &keep.clients[0];
+}
+
+static bool others_ended(void) {
+  for (unsigned i = 1; i < keep_plan.clients; i++)
+    if (!keep.clients[i].base.ended)
+      return false;
+  return true;
 }
 
 /* ---- Calls ---- */
@@ -139,11 +152,23 @@ static void pin(struct worker *worker, const unsigned *drawn, unsigned count) {
     keep_count("haul_cache_pin", code);
 }
 
+static int repair(struct reader *reader, struct haul_cache_repair *result) {
+  int64_t until = draw_deadline();
+  repair_begin(sim_now + PATIENT + EXTRA);
+  struct limit limit = limit_begin("haul_cache_repair", until + EXTRA);
+  int code = haul_cache_repair(reader->cache, 0, until, NULL, NULL, result);
+  limit_end(&limit);
+  keep_count("haul_cache_repair", code);
+  return code;
+}
+
 static void act(struct worker *worker) {
   unsigned drawn[ITEMS];
   uint64_t what = sim_below(100);
   unsigned count = draw_keys(drawn, 0, KEYS);
-  if (what < 30)
+  if (keep_plan.repairs && is_last(worker->reader) && sim_chance(20000))
+    repair(worker->reader, &(struct haul_cache_repair){0});
+  else if (what < 30)
     put(worker, drawn, count, false);
   else if (what < 35)
     put(worker, drawn, count, true);
@@ -188,6 +213,21 @@ static void prove(struct reader *reader) {
   if (code && !(code == HAUL_ELIMIT && keep_is_small()))
     sim_fail("liveness", "a put fails %.3f s after the last fault: %s",
              (double)(sim_now - load.quiet_at) / S, haul_error_last()->text);
+}
+
+/* Nothing else changes, and all stores run: replicas agree, after a repair in any case. */
+static void prove_repair(struct reader *reader) {
+  struct haul_cache_repair result = {0};
+  while (!others_ended())
+    pause_for(50 * MS);
+  blocks_check();
+  int code = repair(reader, &result);
+  bool whole = code == 0 && result.away == 0 && result.missing == 0;
+  if (whole)
+    replicas_check();
+  else if (!keep_is_small() && !cards.faults)
+    sim_fail("repair", "%s; %u stores away, %llu replicas missing: %s", haul_error_name(code),
+             result.away, (unsigned long long)result.missing, haul_error_name(result.code));
 }
 
 static int begin(struct reader *reader, haul_node *node) {
@@ -247,6 +287,8 @@ void *reader_main(void *argument) {
   if (code == 0) {
     run_workers(&reader);
     prove(&reader);
+    if (is_last(&reader))
+      prove_repair(&reader);
     haul_cache_detach(reader.cache, reader.region);
     haul_cache_close(reader.cache);
     haul_region_release(reader.region);
