@@ -51,63 +51,64 @@ static int check_progress(struct receive *receive) {
 
 /* ---- Begin ---- */
 
-/* From the source, else from a member. If none sends them the source's code counts: members that
- * have not begun have no such name. */
-static int find_sums(struct receive *receive, haul_remote **sums) {
-  struct haul_broadcast *broadcast = receive->broadcast;
-  struct join *join = receive->join;
+/* Reads the checksums from a source or member. They must be those that the source's head names. */
+static int read_sums(struct receive *receive, haul_peer *peer, haul_deadline until) {
+  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
+  struct haul_piece piece = {0, 0, receive->chunks * sizeof(uint64_t)};
   char name[MEMBER_NAME_ROOM];
-  int code = HAUL_EPEER;
-  member_name(broadcast, receive->version.number, "sums", name);
-  if (join->peer)
-    code = haul_peer_lookup(join->peer, name, sooner(receive->until, CONTROL_NS), sums);
-  const int of_source = code;
-  for (size_t i = 0; code && i < receive->feeders.order_count; i++) {
-    struct feeder *feeder = receive->feeders.order[i];
-    haul_peer *peer;
-    haul_deadline until = sooner(receive->until, HAUL_SECOND);
-    if (feeder->source || now_ns() >= receive->until ||
-        haul_peer_connect(broadcast->node, feeder->card.address, until, &peer))
-      continue;
-    code = haul_peer_lookup(peer, name, until, sums);
-    haul_peer_close(peer); /* the remote keeps the connection */
-  }
+  haul_remote *remote;
+  member_name(receive->broadcast, receive->version.number, "sums", name);
+  int code = haul_peer_lookup(peer, name, until, &remote);
   if (code)
-    code = of_source;
-  if (code == HAUL_ENAME) {
-    code = HAUL_ESTALE;
-    fail(code, CALL, broadcast->name, "call haul_broadcast_next for the present version",
-         "neither the source nor a member has version %" PRIu64 " any more",
-         receive->version.number);
-  } else if (code) {
-    fail(code, CALL, broadcast->name, "check that the source runs, and try again",
-         "neither the source nor a member sends the checksums");
-  }
+    return code;
+  options.deadline = receive->until;
+  code = haul_read(receive->held->sums, remote, &piece, 1, &options, NULL);
+  haul_remote_release(remote);
+  if (!code && XXH3_64bits(receive->sums, piece.length) != receive->join->known.sums)
+    code = HAUL_ECHECKSUM;
   return code;
 }
 
-/* The checksums must be those that the source's head names. */
-static int load_sums(struct receive *receive) {
-  struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
-  struct haul_piece piece = {0, 0, receive->chunks * sizeof(uint64_t)};
-  struct haul_place host = {HAUL_HOST, 0};
-  haul_remote *sums;
-  options.deadline = receive->until;
-  int code = find_sums(receive, &sums);
+static int read_sums_of(struct receive *receive, const struct feeder *feeder) {
+  haul_deadline until = sooner(receive->until, HAUL_SECOND);
+  haul_peer *peer;
+  int code = haul_peer_connect(receive->broadcast->node, feeder->card.address, until, &peer);
   if (code)
     return code;
-  code = haul_region_alloc(receive->broadcast->node, host, piece.length, 0, &receive->held->sums);
-  if (!code)
-    code = haul_read(receive->held->sums, sums, &piece, 1, &options, NULL);
-  haul_remote_release(sums);
+  code = read_sums(receive, peer, until);
+  haul_peer_close(peer);
+  return code;
+}
+
+static int fail_sums(const struct receive *receive, int code) {
+  const char *name = receive->broadcast->name;
+  if (code == HAUL_ENAME || code == HAUL_ESTALE)
+    return fail(HAUL_ESTALE, CALL, name, "call haul_broadcast_next for the present version",
+                "neither the source nor a member has version %" PRIu64 " any more",
+                receive->version.number);
+  if (code == HAUL_ECHECKSUM)
+    return fail(code, CALL, name, "try again; if it stays, find the member that sends wrong bytes",
+                "the list of checksums is not the source's");
+  return fail(code, CALL, name, "check that the source runs, and try again",
+              "neither the source nor a member sends the checksums");
+}
+
+/* From the source, else from a member. If none sends them the source's code counts: members that
+ * have not begun have no such name, and those that leave withdraw it. */
+static int load_sums(struct receive *receive) {
+  struct haul_place host = {HAUL_HOST, 0};
+  haul_peer *source = receive->join->peer;
+  int code = haul_region_alloc(receive->broadcast->node, host, receive->chunks * sizeof(uint64_t),
+                               0, &receive->held->sums);
   if (code)
     return code;
   receive->sums = haul_region_address(receive->held->sums);
-  if (XXH3_64bits(receive->sums, piece.length) != receive->join->known.sums)
-    return fail(HAUL_ECHECKSUM, CALL, receive->broadcast->name,
-                "try again; if it stays, find the member that sends wrong bytes",
-                "the list of checksums is not the source's");
-  return 0;
+  code = source ? read_sums(receive, source, sooner(receive->until, CONTROL_NS)) : HAUL_EPEER;
+  const int of_source = code;
+  for (size_t i = 0; code && i < receive->feeders.order_count; i++)
+    if (!receive->feeders.order[i]->source && now_ns() < receive->until)
+      code = read_sums_of(receive, receive->feeders.order[i]);
+  return code ? fail_sums(receive, of_source) : 0;
 }
 
 static int make_have(struct receive *receive) {
