@@ -7,9 +7,10 @@
 #include "cards.h"
 #include "load.h"
 
-#define SETTLED (25 * S) /* after the last fault, until all have connected again */
-#define EXTRA   (6 * S)  /* calls end transfers and withdraw names after their deadline */
-#define PATIENT (20 * S)
+#define SETTLED  (25 * S)   /* after the last fault, until all have connected again */
+#define SETTLING (200 * MS) /* pauses until then: most of a run's time */
+#define EXTRA    (6 * S)    /* calls end transfers and withdraw names after their deadline */
+#define PATIENT  (20 * S)
 
 /* What the fibers of a client share. */
 struct reader {
@@ -195,7 +196,7 @@ static void *worker_main(void *argument) {
   struct worker *worker = argument;
   while (goes_on()) {
     act(worker);
-    pause_for(sim_between(0, keep_plan.pause));
+    pause_for(sim_between(0, load.phase == FAULTY ? keep_plan.pause : SETTLING));
   }
   worker->reader->keeper->working--;
   return NULL;
