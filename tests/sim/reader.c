@@ -230,12 +230,15 @@ static void prove_repair(struct reader *reader) {
   bool whole = code == 0 && result.away == 0 && result.missing == 0 && result.changed == 0;
   if (keep_is_small())
     return;
-  if (whole)
+  if (whole) {
     replicas_check();
-  else if (!cards.faults)
+    if (repair(reader, &result) == 0 && result.copies > 0)
+      sim_fail("repair", "%llu blocks are copied again", (unsigned long long)result.copies);
+  } else if (!cards.faults) {
     sim_fail("repair", "%s; %u stores away, %llu replicas missing, %llu blocks changed: %s",
              haul_error_name(code), result.away, (unsigned long long)result.missing,
              (unsigned long long)result.changed, haul_error_name(result.code));
+  }
 }
 
 static int begin(struct reader *reader, haul_node *node) {
