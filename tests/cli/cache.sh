@@ -11,6 +11,7 @@ random_file "$work/other" 70000
 
 # serve_cache NAME OPTION…: starts a store in $work/NAME; sets $server and $address.
 serve_cache() {
+  rm -f "$work/$1.out" # of the store before
   "$HAUL" cache serve "$work/$1" --listen "unix://$work/$1.sock" "${@:2}" >"$work/$1.out" 2>"$work/$1.err" &
   server=$!
   processes+=("$server")
