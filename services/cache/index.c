@@ -140,6 +140,14 @@ bool index_has(struct index *index, const void *key, size_t length) {
   return find_in(index, key, length, &slot) != NULL;
 }
 
+void index_drop_older(struct index *index, const void *key, size_t length, uint64_t version) {
+  for (; index; index = index->below) {
+    uint32_t slot = index_find(index, key, length);
+    if (slot != NO_SLOT && index->slots[slot].version < version)
+      index_remove(index, slot);
+  }
+}
+
 static int copy_down(const struct index *index, const struct slot *slot, uint64_t to) {
   if (index->copy)
     return index->copy(index->user, slot->offset, to, slot->length);

@@ -67,6 +67,8 @@ bool index_evict_next(struct index *index, int64_t now);
 uint32_t index_find(const struct index *index, const void *key, size_t length);
 /* Whether the index or one below has the key. */
 bool index_has(struct index *index, const void *key, size_t length);
+/* Removes the block of the key, if it is older, also below. */
+void index_drop_older(struct index *index, const void *key, size_t length, uint64_t version);
 
 struct block {
   const void *key;

@@ -90,6 +90,13 @@ static void pull(struct session *session, struct put *put) {
   pthread_mutex_unlock(&store->lock);
 }
 
+/* Another store has the version of a replica that could not be stored here, so the older block must
+ * not be found. The first store of a key has failed the whole put, and keeps it. */
+static void drop_older(struct index *index, const struct request_key *key, int code) {
+  if (key->version != 0 && code != 0 && code != HAUL_EINVAL)
+    index_drop_older(index, key->key, key->key_length, key->version);
+}
+
 static void commit(struct haul_cache_store *store, struct put *put) {
   struct index *top = &store->top->index;
   int64_t now = cache_now();
@@ -99,6 +106,8 @@ static void commit(struct haul_cache_store *store, struct put *put) {
       put->responses[i].code = index_commit(top, &put->blocks[i], is_if_absent(put, i), now);
       put->responses[i].version = put->blocks[i].version;
     }
+  for (uint32_t i = 0; i < put->request->count; i++)
+    drop_older(top, &put->keys[i], put->responses[i].code);
   pthread_mutex_unlock(&store->lock);
 }
 

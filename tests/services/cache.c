@@ -611,6 +611,35 @@ static void a_replicated_block_outlives_a_store(void **state) {
   }
 }
 
+/* Puts a key whose first store is member 0. */
+static void put_first_at_0(char key[16]) {
+  struct haul_cache_item item = {.key = key, .length = 1000};
+  for (int i = 0;; i++) {
+    snprintf(key, 16, "key%d", i);
+    item.key_length = strlen(key);
+    assert_works(
+        haul_cache_put(t.client.cache, t.client.region, &item, 1, 0, 0, haul_deadline_in(20 * S)));
+    assert_int_equal(item.replicas, 2);
+    if (item.member == 0)
+      return;
+  }
+}
+
+/* Else a get would find the older block when the other store is away. */
+static void a_replica_that_has_no_room_drops_the_older_block(void **state) {
+  (void)state;
+  char key[16];
+  cache_store_begin(&t.stores[0], NULL, 4 * MIB);
+  cache_store_begin(&t.stores[1], NULL, 65536);
+  cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
+  put_first_at_0(key);
+  put_pattern(key, 100000, 2);
+  check_pattern(&t.client, key, 100000, 2);
+  cache_store_kill(&t.stores[0]);
+  int code = get_code(key);
+  assert_true(code == HAUL_EPEER || code == HAUL_ECONNECT || code == HAUL_EADDRESS);
+}
+
 /* Over tcp: over map a stopped process is read like any other. */
 static void a_hanging_store_is_bypassed(void **state) {
   (void)state;
@@ -1489,6 +1518,7 @@ int main(int argc, char **argv) {
       BOTH(a_dead_store_loses_what_it_alone_had),
       TCP(a_node_without_its_store_is_away),
       BOTH(a_replicated_block_outlives_a_store),
+      BOTH(a_replica_that_has_no_room_drops_the_older_block),
       TCP(a_hanging_store_is_bypassed),
       TCP(a_short_deadline_blames_no_store),
       BOTH(a_repair_copies_what_a_lost_store_had),
