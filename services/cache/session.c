@@ -26,6 +26,7 @@ struct session {
   pthread_cond_t submitted;
   struct queued queue[QUEUE_MAX]; /* ring */
   unsigned first, count;
+  bool ended;           /* takes no more puts */
   struct puller puller; /* the session's thread only */
 };
 
@@ -149,9 +150,8 @@ static void unlink_session(struct session *session) {
   *at = session->next;
 }
 
-/* Releases all but its place in the list. */
+/* Releases all but its place in the list and what its puller has. */
 static void release(struct session *session) {
-  puller_release(&session->puller);
   for (unsigned i = 0; i < session->count; i++)
     haul_message_release(&session->queue[(session->first + i) % QUEUE_MAX].message);
   haul_peer_close(session->peer);
@@ -170,6 +170,10 @@ static void *run(void *argument) {
     haul_message_release(&queued.message);
     pthread_mutex_lock(&store->lock);
   }
+  session->ended = true;
+  pthread_mutex_unlock(&store->lock);
+  puller_release(&session->puller); /* to unpin memory may wait for all that runs on a GPU */
+  pthread_mutex_lock(&store->lock);
   unlink_session(session);
   release(session);
   pthread_cond_signal(&store->session_ended);
@@ -180,7 +184,7 @@ static void *run(void *argument) {
 /* Holds the lock. */
 static struct session *find(struct haul_cache_store *store, const haul_peer *peer) {
   struct session *session = store->sessions;
-  while (session && session->peer != peer)
+  while (session && (session->ended || session->peer != peer))
     session = session->next;
   return session;
 }
