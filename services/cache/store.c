@@ -76,7 +76,6 @@ static int open_device(struct haul_cache_store *store,
     return code;
   store->top->index.copy = copy_from_device;
   store->top->index.user = store;
-  index_put_below(&store->top->index, &store->tiers[MEMORY_TIER].index);
   return 0;
 }
 
@@ -96,11 +95,13 @@ static int open_tiers(struct haul_cache_store *store,
   store->tier_bits = TIER_BIT(MEMORY_TIER);
   for (unsigned i = 0; i < TIERS; i++)
     store->tiers[i].file = -1;
-  int code = tier_open(&store->tiers[MEMORY_TIER], &memory);
+  int code = config->device.kind ? open_device(store, config) : 0; /* before files are made */
+  if (code == 0)
+    code = tier_open(&store->tiers[MEMORY_TIER], &memory);
   if (code == 0 && config->file_path)
     code = open_file(store, config);
   if (code == 0 && config->device.kind)
-    code = open_device(store, config);
+    index_put_below(&store->top->index, &store->tiers[MEMORY_TIER].index);
   if (code == 0)
     atomic_store(&store->tiers[MEMORY_TIER].index.header->tiers, store->tier_bits);
   return code;

@@ -156,9 +156,11 @@ holds_json "it was in memory" 'it["tier"] == "memory"'
 holds "the bytes are the same" cmp "$work/block" "$work/copy"
 kill "$server"
 wait "$server"
-expect 1 "a device that does not exist" "$HAUL" cache serve "$work/device" --device sim:999 --device-capacity 4M
+expect 1 "a device that does not exist" "$HAUL" cache serve "$work/none" --capacity 16M --device sim:999 \
+  --device-capacity 4M
 complains_briefly
 complains "sim has"
+holds "no file is left" test ! -e "$work/none"
 expect 1 "the host as a device" "$HAUL" cache serve "$work/device" --device host --device-capacity 4M
 complains "name a device"
 expect 2 "a place that is none" "$HAUL" cache serve "$work/device" --device nowhere --device-capacity 4M
