@@ -134,6 +134,7 @@ static struct seen see_tier(const struct keeper *store, unsigned tier, const str
   if (slot) {
     seen.there = true;
     seen.file = view->real;
+    seen.slot = slot;
     seen.sequence = *(const uint64_t *)(const void *)&slot->sequence;
     memcpy(&seen.id, view->base + slot->offset, sizeof seen.id);
   }
@@ -346,7 +347,7 @@ static bool had_it(const struct keeper *store, const struct look *look, const st
                    const struct seen *now) {
   if (!before->there || !now->there)
     return false;
-  if (before->file == now->file && before->sequence == now->sequence)
+  if (before->file == now->file && before->slot == now->slot && before->sequence == now->sequence)
     return true;
   return look->key < LASTING_KEYS && before->deaths == now->deaths && !keep_plan.evicts &&
          !has_evicted(store);

@@ -97,6 +97,7 @@ struct look {
   unsigned key;
   int64_t began;
   struct seen {
+    const void *slot; /* in a mapping of that file */
     bool there;
     int file; /* of the store's tier: after a loss of power it has another */
     unsigned deaths;
