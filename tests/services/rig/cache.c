@@ -2,11 +2,13 @@
 #include "services/rig/cache.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -134,9 +136,10 @@ static void launch(struct cache_store *store, uint64_t capacity, uint64_t file_c
 }
 
 void cache_path(char path[128]) {
-  static unsigned number;
   const char *folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-  snprintf(path, 128, "%s/haul-test-cache-%d-%u", folder, getpid(), number++);
+  uint64_t number; /* a process that was killed may have left files, and had this one's number */
+  assert_int_equal(getrandom(&number, sizeof number, 0), sizeof number);
+  snprintf(path, 128, "%s/haul-test-cache-%016" PRIx64, folder, number);
 }
 
 void cache_store_begin_device(struct cache_store *store, const char *address,
