@@ -91,11 +91,18 @@ static void pull(struct session *session, struct put *put) {
   pthread_mutex_unlock(&store->lock);
 }
 
-/* Another store has the version of a replica that could not be stored here, so the older block must
- * not be found. The first store of a key has failed the whole put, and keeps it. */
-static void drop_older(struct index *index, const struct request_key *key, int code) {
-  if (key->version != 0 && code != 0 && code != HAUL_EINVAL)
-    index_drop_older(index, key->key, key->key_length, key->version);
+/* Another store has the version of a replica that is not stored here, so the older block must not
+ * be found. The first store of a key has failed the whole put, and keeps it. Holds the lock. */
+static void drop_older(struct haul_cache_store *store, const struct request_key *key) {
+  if (key->version != 0)
+    index_drop_older(&store->top->index, key->key, key->key_length, key->version);
+}
+
+/* Of a request that is not executed. Holds the lock. */
+static void drop_all_older(struct haul_cache_store *store, const struct haul_message *message) {
+  const struct request *request = message->bytes;
+  for (uint32_t i = 0; i < request->count; i++)
+    drop_older(store, (const struct request_key *)(request + 1) + i);
 }
 
 static void commit(struct haul_cache_store *store, struct put *put) {
@@ -108,7 +115,8 @@ static void commit(struct haul_cache_store *store, struct put *put) {
       put->responses[i].version = put->blocks[i].version;
     }
   for (uint32_t i = 0; i < put->request->count; i++)
-    drop_older(top, &put->keys[i], put->responses[i].code);
+    if (put->responses[i].code != 0 && put->responses[i].code != HAUL_EINVAL)
+      drop_older(store, &put->keys[i]);
   pthread_mutex_unlock(&store->lock);
 }
 
@@ -118,8 +126,12 @@ static void execute(struct session *session, const struct queued *queued) {
   struct put put = {.request = request,
                     .keys = (const struct request_key *)(request + 1),
                     .until = queued->until};
-  if (haul_deadline_in(0) >= put.until)
+  if (haul_deadline_in(0) >= put.until) {
+    pthread_mutex_lock(&session->store->lock);
+    drop_all_older(session->store, &queued->message);
+    pthread_mutex_unlock(&session->store->lock);
     return;
+  }
   memset(put.responses, 0, sizeof put.responses);
   reserve(session->store, &put);
   pull(session, &put);
@@ -237,6 +249,8 @@ void session_submit(struct haul_cache_store *store, struct haul_message *message
     session->queue[(session->first + session->count++) % QUEUE_MAX] =
         (struct queued){*message, deadline_of(message)};
     pthread_cond_signal(&session->submitted);
+  } else {
+    drop_all_older(store, message);
   }
   pthread_mutex_unlock(&store->lock);
   if (!taken)
