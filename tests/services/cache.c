@@ -1363,6 +1363,27 @@ static void send_malformed(haul_peer *peer, uint64_t *random, struct malformed *
                                  haul_deadline_in(20 * S)));
 }
 
+/* Its client has waited no longer: another store has the newer version. */
+static void a_replica_that_comes_too_late_drops_the_older_block(void **state) {
+  (void)state;
+  struct malformed message = {.request = {.kind = REQUEST_PUT, .count = 1}};
+  haul_peer *peer;
+  start(1, 1, MIB);
+  put_pattern("key", 1000, 1);
+  message.keys[0] =
+      (struct request_key){.length = 1000, .version = INT64_MAX, .key_length = 3, .key = "key"};
+  assert_works(
+      haul_peer_connect(t.client.node, t.stores[0].address, haul_deadline_in(20 * S), &peer));
+  assert_works(haul_message_send(peer, CACHE_TAG << 48, &message,
+                                 sizeof message.request + sizeof *message.keys,
+                                 haul_deadline_in(20 * S)));
+  haul_deadline until = haul_deadline_in(20 * S);
+  while (cache_exists(&t.client, "key") == 0 && haul_deadline_in(0) < until)
+    usleep(10000);
+  assert_fails(HAUL_ENAME, cache_exists(&t.client, "key"));
+  haul_peer_close(peer);
+}
+
 static void a_malformed_client_harms_nobody(void **state) {
   (void)state;
   struct haul_node_config config = patient_config();
@@ -1519,6 +1540,7 @@ int main(int argc, char **argv) {
       TCP(a_node_without_its_store_is_away),
       BOTH(a_replicated_block_outlives_a_store),
       BOTH(a_replica_that_has_no_room_drops_the_older_block),
+      BOTH(a_replica_that_comes_too_late_drops_the_older_block),
       TCP(a_hanging_store_is_bypassed),
       TCP(a_short_deadline_blames_no_store),
       BOTH(a_repair_copies_what_a_lost_store_had),
