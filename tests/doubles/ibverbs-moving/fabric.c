@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -23,6 +22,7 @@ struct fabric {
   struct fabric_mr mrs[FABRIC_MRS];
   struct fabric_srq srqs[FABRIC_SRQS];
   pthread_mutex_t atomics;
+  atomic_bool ready; /* the locks are initialised */
 };
 
 static struct fabric *fabric;
@@ -41,20 +41,17 @@ static void begin_locks(struct fabric *made) {
     pthread_mutex_init(&made->srqs[i].lock, &attributes);
   pthread_mutex_init(&made->atomics, &attributes);
   pthread_mutexattr_destroy(&attributes);
+  atomic_store(&made->ready, true);
 }
 
-/* The first process initialises it, under the file's lock. */
+/* The first process initialises it, under the file's lock; the next one if that was killed. */
 static struct fabric *map_file(int fd) {
-  struct stat status;
-  if (flock(fd, LOCK_EX) != 0 || fstat(fd, &status) != 0)
+  if (flock(fd, LOCK_EX) != 0 || ftruncate(fd, sizeof(struct fabric)) != 0)
     return NULL;
-  bool first = status.st_size == 0;
-  if (first && ftruncate(fd, sizeof(struct fabric)) != 0)
-    return NULL;
-  void *got = mmap(NULL, sizeof(struct fabric), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  struct fabric *got = mmap(NULL, sizeof(struct fabric), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (got == MAP_FAILED)
     return NULL;
-  if (first)
+  if (!atomic_load(&got->ready))
     begin_locks(got);
   return got;
 }
