@@ -72,55 +72,45 @@ int cache_ls(haul_cache *cache, const struct cache_values *given, haul_deadline 
   return status;
 }
 
+static void tier_json(struct json *json, const struct haul_cache_tier_stats *tier) {
+  json_number(json, "capacity", tier->capacity);
+  json_number(json, "used", tier->used);
+  json_number(json, "pinned", tier->pinned);
+  json_number(json, "blocks", tier->blocks);
+  json_number(json, "room", tier->room);
+  json_number(json, "puts", tier->puts);
+  json_number(json, "evictions", tier->evictions);
+  json_number(json, "restored", tier->restored);
+  json_number(json, "dropped", tier->dropped);
+}
+
 static void stats_json(struct json *json, const char *node, const struct haul_cache_stats *stats) {
   json_object(json, NULL);
   json_text(json, "node", node);
-  json_number(json, "capacity", stats->capacity);
-  json_number(json, "used", stats->used);
-  json_number(json, "pinned", stats->pinned);
-  json_number(json, "blocks", stats->blocks);
-  json_number(json, "room", stats->room);
-  json_number(json, "puts", stats->puts);
-  json_number(json, "evictions", stats->evictions);
-  json_number(json, "restored", stats->restored);
-  json_number(json, "dropped", stats->dropped);
+  tier_json(json, &stats->memory);
   json_object(json, "file");
-  json_number(json, "capacity", stats->file_capacity);
-  json_number(json, "used", stats->file_used);
-  json_number(json, "blocks", stats->file_blocks);
-  json_number(json, "puts", stats->file_puts);
-  json_number(json, "evictions", stats->file_evictions);
-  json_number(json, "restored", stats->file_restored);
-  json_number(json, "dropped", stats->file_dropped);
+  tier_json(json, &stats->file);
   json_end_object(json);
   json_object(json, "device");
-  json_number(json, "capacity", stats->device_capacity);
-  json_number(json, "used", stats->device_used);
-  json_number(json, "pinned", stats->device_pinned);
-  json_number(json, "blocks", stats->device_blocks);
-  json_number(json, "puts", stats->device_puts);
-  json_number(json, "evictions", stats->device_evictions);
+  tier_json(json, &stats->device);
   json_end_object(json);
   json_end_object(json);
 }
 
+static void tier_row(struct table *table, const char *name,
+                     const struct haul_cache_tier_stats *tier) {
+  table_row(table, name, size_text(tier->capacity).text, size_text(tier->used).text,
+            size_text(tier->pinned).text, number_text((long)tier->blocks).text,
+            number_text((long)tier->puts).text, number_text((long)tier->evictions).text,
+            number_text((long)tier->dropped).text);
+}
+
 static void stats_row(struct table *table, const char *node, const struct haul_cache_stats *stats) {
-  table_row(table, node, size_text(stats->capacity).text, size_text(stats->used).text,
-            size_text(stats->pinned).text, number_text((long)stats->blocks).text,
-            number_text((long)stats->puts).text, number_text((long)stats->evictions).text,
-            number_text((long)stats->dropped).text);
-  if (stats->device_capacity > 0)
-    table_row(table, "  device tier", size_text(stats->device_capacity).text,
-              size_text(stats->device_used).text, size_text(stats->device_pinned).text,
-              number_text((long)stats->device_blocks).text,
-              number_text((long)stats->device_puts).text,
-              number_text((long)stats->device_evictions).text, "-");
-  if (stats->file_capacity > 0)
-    table_row(table, "  file tier", size_text(stats->file_capacity).text,
-              size_text(stats->file_used).text, "-", number_text((long)stats->file_blocks).text,
-              number_text((long)stats->file_puts).text,
-              number_text((long)stats->file_evictions).text,
-              number_text((long)stats->file_dropped).text);
+  tier_row(table, node, &stats->memory);
+  if (stats->device.capacity > 0)
+    tier_row(table, "  device tier", &stats->device);
+  if (stats->file.capacity > 0)
+    tier_row(table, "  file tier", &stats->file);
 }
 
 int cache_stat(haul_cache *cache, const struct cache_values *given, haul_deadline until) {
@@ -135,7 +125,7 @@ int cache_stat(haul_cache *cache, const struct cache_values *given, haul_deadlin
                         "EVICTIONS", "DROPPED");
   }
   for (unsigned i = 0; haul_cache_member(cache, i); i++) {
-    struct haul_cache_stats stats;
+    struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
     if (haul_cache_stat(cache, i, until, &stats))
       status = fail_library("cannot examine all stores");
     else if (given->json)

@@ -65,7 +65,7 @@ static int judge(const struct haul_cache_repair *result, bool dry) {
 
 int cache_repair(haul_cache *cache, const struct cache_values *given, haul_deadline until,
                  bool dry) {
-  struct haul_cache_repair result = {0};
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   struct json json;
   struct table table;
   struct printer printer = {NULL, NULL};

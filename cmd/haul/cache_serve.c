@@ -47,13 +47,13 @@ static int open_store(struct server *server) {
 }
 
 static int announce(const struct server *server) {
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   if (haul_cache_store_stats(server->store, &stats))
     return fail_library("cannot examine the store");
-  unsigned long long restored = stats.restored + stats.file_restored;
-  unsigned long long dropped = stats.dropped + stats.file_dropped;
+  unsigned long long restored = stats.memory.restored + stats.file.restored;
+  unsigned long long dropped = stats.memory.dropped + stats.file.dropped;
   printf("%llu blocks restored, %llu damaged ones dropped, capacity %s\n", restored, dropped,
-         size_text(stats.capacity + stats.file_capacity + stats.device_capacity).text);
+         size_text(stats.memory.capacity + stats.file.capacity + stats.device.capacity).text);
   return announce_node(server->node, server->given->ready_fd);
 }
 
@@ -73,6 +73,8 @@ int cache_serve(const struct command *command, const struct cache_values *given,
   if (given->ready_fd && fcntl((int)given->ready_fd, F_GETFD) < 0)
     return options_wrong(command, "invalid --ready-fd %u: the descriptor is not open",
                          given->ready_fd);
+  if (given->file_capacity && !given->file_tier)
+    return options_wrong(command, "--file-capacity needs --file-tier");
   if (!given->device != !given->device_capacity)
     return options_wrong(command, "--device and --device-capacity need each other");
   if (given->device && !options_place(command, given->device, &server.device))

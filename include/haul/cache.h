@@ -38,22 +38,30 @@ struct haul_cache_store_config {
 #define HAUL_CACHE_STORE_INIT                                                                      \
   { sizeof(struct haul_cache_store_config), NULL, 0, 0, NULL, 0, 0, {0, 0}, 0, 0 }
 
-struct haul_cache_stats {
-  uint64_t capacity, used, pinned; /* bytes */
+/* What a store has in one tier. */
+struct haul_cache_tier_stats {
+  uint64_t capacity, used, pinned; /* bytes; capacity 0: the store has no such tier */
   uint64_t blocks;
-  uint64_t room;            /* entries of the index */
-  uint64_t restored;        /* blocks found in the file at the start */
-  uint64_t dropped;         /* of these, damaged ones */
-  uint64_t puts, evictions; /* with a file tier, evicted blocks have moved there; with a device
-                               tier, puts are the blocks that moved from there */
-  /* Of the file tier; file_puts: blocks that moved there, file_evictions: those that were lost. */
-  uint64_t file_capacity, file_used, file_blocks, file_puts, file_evictions;
-  uint64_t file_restored, file_dropped;
-  /* Of the device tier; device_evictions: blocks that moved to memory, or, where it had no room for
-   * them, were lost. */
-  uint64_t device_capacity, device_used, device_pinned, device_blocks, device_puts;
-  uint64_t device_evictions;
+  uint64_t room;      /* entries of the index */
+  uint64_t restored;  /* blocks found in the file at the start */
+  uint64_t dropped;   /* of these, damaged ones */
+  uint64_t puts;      /* blocks that came, also from the tier above */
+  uint64_t evictions; /* blocks that left for want of room: to the tier below, or, without one, or
+                         where that had no room either, lost */
 };
+
+/* Start from HAUL_CACHE_STATS_INIT. Blocks move from the device to memory, and from there to the
+ * file; puts of clients go to the first of them that the store has. */
+struct haul_cache_stats {
+  size_t size; /* sizeof(struct haul_cache_stats), set by the initializer */
+  struct haul_cache_tier_stats device, memory, file;
+};
+#define HAUL_CACHE_STATS_INIT                                                                      \
+  {                                                                                                \
+    sizeof(struct haul_cache_stats), {0, 0, 0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0, 0}, {   \
+      0, 0, 0, 0, 0, 0, 0, 0, 0                                                                    \
+    }                                                                                              \
+  }
 
 /* Opens a store: maps its file, creating it if it does not exist, drops damaged blocks, and
  * publishes it to the peers of `node` as the region "haul-cache", for reading only. From now on the
@@ -65,11 +73,13 @@ struct haul_cache_stats {
  * those of the device tier; pins and the order of use do not. Blocks until all blocks in the file
  * are verified, some 0.1 s a GiB in memory, for a file tier the time to read it, and a second for a
  * file that is in use. HAUL_EINVAL (no file and no capacity, or the file has another capacity or is
- * no store; a device without a capacity, or the host as device), HAUL_EPLACE (there is no such
+ * no store; a device without a capacity, or the reverse, or the host as device; a
+ * file tier's capacity without its path), HAUL_EPLACE (there is no such
  * device), HAUL_EINSECURE (others than its owner can write the file), HAUL_EBUSY (another process
  * has it), HAUL_ESYSTEM, and those of haul_region_alloc and haul_region_publish. */
 HAUL_API int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config *config,
                                    haul_cache_store **store);
+/* HAUL_EINVAL: an argument is NULL, or the stats have an unknown size. */
 HAUL_API int haul_cache_store_stats(haul_cache_store *store, struct haul_cache_stats *stats);
 /* Blocks for puts in progress, and then for the blocks of the device tier, which move to memory as
  * if they were evicted: each at most a minute. The files stay. */
@@ -153,9 +163,9 @@ struct haul_cache_item {
  * lowest priority first (enum haul_priority), then the least recently used; never pinned ones. The
  * result is 0 if at least one store has the block; `replicas` counts them. No store reads the bytes
  * after the call, even if one has not answered: to stop a copy it may block as
- * haul_region_unpublish. HAUL_EINVAL: the region is not attached. HAUL_ELIMIT: there is no room;
- * all is pinned, or the block exceeds the capacity of the tier that puts go to. HAUL_ERANGE: beyond
- * the region. */
+ * haul_region_unpublish. HAUL_EINVAL: the region is not attached. HAUL_ELIMIT: the first store of
+ * the key that can be reached has no room; all is pinned, or the block exceeds the capacity of the
+ * tier that puts go to. HAUL_ERANGE: beyond the region. */
 HAUL_API int haul_cache_put(haul_cache *cache, haul_region *region, struct haul_cache_item *items,
                             size_t count, unsigned flags, int priority, haul_deadline until);
 
@@ -198,7 +208,9 @@ HAUL_API int haul_cache_stat(haul_cache *cache, unsigned member, haul_deadline u
 
 #define HAUL_CACHE_DRY_RUN 1u /* copy nothing */
 
+/* Start from HAUL_CACHE_REPAIR_INIT. */
 struct haul_cache_repair {
+  size_t size;            /* sizeof(struct haul_cache_repair), set by the initializer */
   uint64_t blocks;        /* different keys */
   uint64_t copies, bytes; /* made */
   uint64_t missing;       /* replicas that blocks lack at the end, where a get looks */
@@ -206,6 +218,8 @@ struct haul_cache_repair {
   int code;               /* of the last copy that failed: HAUL_ELIMIT if the store had no room */
   unsigned away;          /* stores that could not be read: what they have is not counted */
 };
+#define HAUL_CACHE_REPAIR_INIT                                                                     \
+  { sizeof(struct haul_cache_repair), 0, 0, 0, 0, 0, 0, 0 }
 
 /* Copies blocks to those of their first stores that lack them, or have an older block of the key,
  * as after a store was lost, came back or was added. The bytes pass through memory of the client,

@@ -67,41 +67,20 @@ static uint64_t counter(const _Atomic uint64_t *value) {
   return atomic_load_explicit(value, memory_order_relaxed);
 }
 
-static void memory_stats(const struct header *header, struct haul_cache_stats *stats) {
-  stats->capacity = header->units * UNIT;
-  stats->used = counter(&header->used) * UNIT;
-  stats->pinned = counter(&header->pinned) * UNIT;
-  stats->blocks = counter(&header->blocks);
-  stats->room = header->buckets * BUCKET_SLOTS;
-  stats->restored = counter(&header->restored);
-  stats->dropped = counter(&header->dropped);
-  stats->puts = counter(&header->puts);
-  stats->evictions = counter(&header->evictions);
-}
-
-static void file_stats(const struct header *header, struct haul_cache_stats *stats) {
-  stats->file_capacity = header->units * UNIT;
-  stats->file_used = counter(&header->used) * UNIT;
-  stats->file_blocks = counter(&header->blocks);
-  stats->file_puts = counter(&header->puts);
-  stats->file_evictions = counter(&header->evictions);
-  stats->file_restored = counter(&header->restored);
-  stats->file_dropped = counter(&header->dropped);
-}
-
-static void device_stats(const struct header *header, struct haul_cache_stats *stats) {
-  stats->device_capacity = header->units * UNIT;
-  stats->device_used = counter(&header->used) * UNIT;
-  stats->device_pinned = counter(&header->pinned) * UNIT;
-  stats->device_blocks = counter(&header->blocks);
-  stats->device_puts = counter(&header->puts);
-  stats->device_evictions = counter(&header->evictions);
-}
-
 void header_stats(const struct header *header, unsigned tier, struct haul_cache_stats *stats) {
-  static void (*const fill[TIERS])(const struct header *, struct haul_cache_stats *) = {
-      [MEMORY_TIER] = memory_stats, [FILE_TIER] = file_stats, [DEVICE_TIER] = device_stats};
-  fill[tier](header, stats);
+  struct haul_cache_tier_stats *const of[TIERS] = {
+      [MEMORY_TIER] = &stats->memory, [FILE_TIER] = &stats->file, [DEVICE_TIER] = &stats->device};
+  *of[tier] = (struct haul_cache_tier_stats){
+      .capacity = header->units * UNIT,
+      .used = counter(&header->used) * UNIT,
+      .pinned = counter(&header->pinned) * UNIT,
+      .blocks = counter(&header->blocks),
+      .room = header->buckets * BUCKET_SLOTS,
+      .restored = counter(&header->restored),
+      .dropped = counter(&header->dropped),
+      .puts = counter(&header->puts),
+      .evictions = counter(&header->evictions),
+  };
 }
 
 void source_name(uint64_t source, char name[SOURCE_NAME_MAX]) {

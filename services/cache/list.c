@@ -148,12 +148,15 @@ int haul_cache_stat(haul_cache *cache, unsigned member, haul_deadline until,
   int code = check(cache, "haul_cache_stat", member, stats);
   if (code)
     return code;
+  if (stats->size != sizeof *stats)
+    return fail(HAUL_EINVAL, "haul_cache_stat", "stats", "start from HAUL_CACHE_STATS_INIT",
+                "the stats have an unknown size");
   code = link_get(cache, member, until, &link);
   if (code)
     return name_member(cache, "haul_cache_stat", member, code);
   code = begin(cache, link, member, until, &listing);
   if (code == 0) {
-    *stats = (struct haul_cache_stats){0};
+    *stats = (struct haul_cache_stats)HAUL_CACHE_STATS_INIT;
     for (unsigned i = 0; i < link->tiers && code == 0; i++) {
       listing.tier = link->order[i];
       code = read_at(&listing, 0, sizeof(struct header));

@@ -349,10 +349,13 @@ int haul_cache_repair(haul_cache *cache, unsigned flags, haul_deadline until,
   if (!cache || !result || flags & ~HAUL_CACHE_DRY_RUN)
     return fail(HAUL_EINVAL, REPAIR, NULL, "pass both, and HAUL_CACHE_DRY_RUN or 0",
                 "cache or result is NULL, or there are unknown flags");
+  if (result->size != sizeof *result)
+    return fail(HAUL_EINVAL, REPAIR, "result", "start from HAUL_CACHE_REPAIR_INIT",
+                "the result has an unknown size");
   struct repair *repair = calloc(1, sizeof *repair);
   if (!repair)
     return fail_memory(REPAIR);
-  *result = (struct haul_cache_repair){0};
+  *result = (struct haul_cache_repair)HAUL_CACHE_REPAIR_INIT;
   repair->cache = cache;
   repair->flags = flags;
   repair->until = until;

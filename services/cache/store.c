@@ -134,6 +134,12 @@ int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config 
   if (!node || !config || config->size != sizeof *config || !config->path || !out)
     return fail(HAUL_EINVAL, OPEN, NULL, "start from HAUL_CACHE_STORE_INIT and set path",
                 "node, config, its path or store is NULL, or its size is wrong");
+  if (config->file_capacity && !config->file_path)
+    return fail(HAUL_EINVAL, OPEN, "file_capacity", "set file_path, too",
+                "the file tier has a capacity, but no file");
+  if (config->device_capacity && config->device.kind == 0)
+    return fail(HAUL_EINVAL, OPEN, "device_capacity", "set device, too",
+                "the device tier has a capacity, but no device");
   struct haul_cache_store *store = calloc(1, sizeof *store);
   if (!store)
     return fail_memory(OPEN);
@@ -155,9 +161,10 @@ int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config 
 }
 
 int haul_cache_store_stats(haul_cache_store *store, struct haul_cache_stats *stats) {
-  if (!store || !stats)
-    return fail(HAUL_EINVAL, STATS, NULL, "pass both", "store or stats is NULL");
-  *stats = (struct haul_cache_stats){0};
+  if (!store || !stats || stats->size != sizeof *stats)
+    return fail(HAUL_EINVAL, STATS, NULL, "pass both, and start from HAUL_CACHE_STATS_INIT",
+                "store or stats is NULL, or the stats have an unknown size");
+  *stats = (struct haul_cache_stats)HAUL_CACHE_STATS_INIT;
   for (unsigned i = 0; i < TIERS; i++)
     if (store->tier_bits & TIER_BIT(i))
       header_stats(store->tiers[i].index.header, i, stats);

@@ -166,6 +166,7 @@ complains "name a device"
 expect 2 "a place that is none" "$HAUL" cache serve "$work/device" --device nowhere --device-capacity 4M
 complains "haul info"
 expect 2 "a device without a capacity" "$HAUL" cache serve "$work/device" --device sim:0
+expect 2 "a capacity without a file tier" "$HAUL" cache serve "$work/device" --capacity 4M --file-capacity 4M
 expect 2 "a capacity without a device" "$HAUL" cache serve "$work/device" --device-capacity 4M
 
 section "several stores"

@@ -96,6 +96,22 @@ class Errors(CacheCase):
         (self.folder / "a").chmod(0o666)
         self.fails(Code.EINSECURE, Store, self.node, self.folder / "a")
 
+    def test_tiers_that_cannot_be_opened(self):
+        for wrong in (
+            {"device": "sim:0"},
+            {"device": "host", "device_capacity": ROOM},
+            {"device_capacity": ROOM},
+            {"file": self.folder / "tier"},
+            {"file_capacity": ROOM},
+        ):
+            with self.subTest(wrong):
+                self.fails(Code.EINVAL, Store, self.node, self.folder / "a", ROOM, **wrong)
+        self.fails(Code.EPLACE, Store, self.node, self.folder / "a", ROOM, device="sim:9", device_capacity=ROOM)
+        self.assertRaises(haul.Error, Store, self.node, self.folder / "a", ROOM, device="no place", device_capacity=ROOM)
+        for wrong in ({"device": 5}, {"file": 5}, {"file_capacity": "1"}, {"device_blocks": None}):
+            self.assertRaises(TypeError, Store, self.node, self.folder / "a", ROOM, **wrong)
+        self.fails(Code.ESYSTEM, Store, self.node, self.folder / "a", ROOM, file=self.folder / "no" / "b", file_capacity=ROOM)
+
     def test_missing_keys(self):
         _, address = self.store()
         cache = self.cache(address)
@@ -159,6 +175,13 @@ class Errors(CacheCase):
                         call(**{argument: wrong})
                     self.assertNotIn("invalid keyword", str(caught.exception))
 
+    def test_arguments_of_a_repair(self):
+        cache = self.cache("unix:///nobody")
+        self.assertRaises(TypeError, cache.repair, True)
+        self.assertRaises(TypeError, cache.repair, timeout="1")
+        self.assertRaises(ValueError, cache.repair, timeout=-1)
+        self.fails(Code.ECONNECT, cache.repair, timeout=1)
+
     def test_regions_that_are_not_attached(self):
         _, address = self.store()
         cache = self.cache(address)
@@ -189,7 +212,8 @@ class Errors(CacheCase):
         self.succeed(cache.put(self.region, blocks("ef")))  # instead of c and d
         found = [item.error is None for item in cache.exists(["a", "b", "c", "d", "e", "f"])]
         self.assertEqual(found, [True, True, False, False, True, True])
-        self.assertEqual((cache.stat(0).pinned, cache.stat(0).evictions), (2 * BLOCK, 2))
+        memory = cache.stat(0).memory
+        self.assertEqual((memory.pinned, memory.evictions), (2 * BLOCK, 2))
 
     def test_a_store_that_is_away(self):
         cache = self.cache("unix:///nobody/listens", timeout=1)
@@ -272,7 +296,7 @@ class Process:
             "node = haul.Node()\n"
             "store = haul.cache.Store(node, sys.argv[1], int(sys.argv[2]))\n"
             "node.listen(sys.argv[3])\n"
-            "print(store.stat().restored, flush=True)\n"
+            "print(store.stat().memory.restored, flush=True)\n"
             "threading.Event().wait()\n"
         )
         self.process = subprocess.Popen(
@@ -306,10 +330,54 @@ class Use(CacheCase):
         self.succeed(cache.remove(["a", "b"]))
         self.assertEqual([item.error is None for item in cache.exists(["a", "b", "c"])], [False, False, True])
         self.assertEqual(cache.stat(0), store.stat())
-        stats = store.stat()
+        stats = store.stat().memory
         self.assertEqual((stats.capacity, stats.blocks, stats.puts), (ROOM, 2, 4))
         for call in (cache.exists, cache.remove, lambda keys: cache.get(self.region, keys)):
             self.assertEqual(call([]), [])
+
+    def test_blocks_move_from_the_device_to_memory_to_the_file(self):
+        store, address = self.store(
+            capacity=2 * BLOCK, file=self.folder / "tier", file_capacity=ROOM, device="sim:0", device_capacity=2 * BLOCK
+        )
+        cache = self.cache(address)
+        for key in "abcdefgh":
+            self.succeed(cache.put(self.region, [(key, "abcdefgh".index(key) * BLOCK, BLOCK)]))
+        self.assertEqual(cache.stat(0), store.stat())
+        self.assertEqual([tier.blocks for tier in store.stat()], [2, 2, 4])
+        self.assertEqual([tier.capacity for tier in store.stat()], [2 * BLOCK, 2 * BLOCK, ROOM])
+        tiers = ["file"] * 4 + ["memory"] * 2 + ["device"] * 2
+        self.assertEqual([item.tier for item in self.succeed(cache.exists(list("abcdefgh")))], tiers)
+        got = self.succeed(cache.get(self.region, blocks("abcdefgh", 8)))
+        self.assertEqual([item.tier for item in got], tiers)
+        self.assertEqual(self.content(8, 8), self.data)
+        self.assertEqual({block.key: block.tier for block in cache.list(0)}, {key.encode(): tier for key, tier in zip("abcdefgh", tiers)})
+        self.assertIsNone(cache.put(self.region, blocks("a"))[0].tier)
+        self.assertIsNone(cache.exists(["none"])[0].tier)
+
+    def test_a_repair_copies_what_a_store_lost(self):
+        first, address = self.store("first")
+        second, other = self.store("second")
+        cache = self.cache(address, other, replicas=2)
+        self.succeed(cache.put(self.region, blocks("abcd")))
+        with haul.Node() as node, Cache(node, [other]) as one:
+            self.succeed(one.remove(["a", "b"]))
+        found = cache.repair(dry_run=True)
+        self.assertEqual((found.blocks, found.copies, found.missing, found.away, found.error), (4, 0, 2, 0, None))
+        done = cache.repair()
+        self.assertEqual((done.copies, done.bytes, done.missing), (2, 2 * BLOCK, 0))
+        self.assertEqual((first.stat().memory.blocks, second.stat().memory.blocks), (4, 4))
+
+    def test_a_repair_says_what_it_cannot_do(self):
+        _, address = self.store("first", blocks=1000)
+        second, other = self.store("second", capacity=4096)
+        cache = self.cache(address, other, replicas=2)
+        keys = [f"key {i}" for i in range(64)]  # about half of them have the large store first
+        put = [item for item in cache.put(self.region, [(key, 0, BLOCK) for key in keys]) if not item.error]
+        self.assertEqual({item.replicas for item in put}, {1})
+        done = cache.repair()
+        self.assertEqual((done.copies, done.missing, done.error.code), (0, len(put), Code.ELIMIT))
+        second.close()
+        self.assertEqual(cache.repair().away, 1)
 
     def test_a_thousand_keys(self):
         _, address = self.store(capacity=8 << 20, blocks=2000)

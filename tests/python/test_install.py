@@ -88,7 +88,7 @@ class Install(support.Case):
 
     def test_cache(self):
         """The library of services is beside the one that it needs."""
-        store = "import haul.cache as c; s = c.Store(haul.Node(), 'blocks', 8192); print(s.stat().capacity)"
+        store = "import haul.cache as c; s = c.Store(haul.Node(), 'blocks', 8192); print(s.stat().memory.capacity)"
         self.assertEqual(self.python("-c", f"import haul; {store}"), "8192\n")
 
     def test_plugin_of_nixl(self):

@@ -89,7 +89,7 @@ class Storages(support.Case):
         self.assertEqual(storage.batch_set_v1(["a", "b"], indices([2, 3])), [True, True])
         self.assertEqual(storage.batch_get_v1(["a"], indices([9])), [True])
         self.assertTrue(bool((pool.page(9 * TOKENS) == 1).all()))
-        self.assertEqual(self.store.stat().puts, 2)
+        self.assertEqual(self.store.stat().memory.puts, 2)
 
     def test_pages_of_others(self):
         """Other ranks, models, layouts and types have other pages for the same tokens."""

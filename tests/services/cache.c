@@ -81,7 +81,7 @@ static int get_code(const char *key) {
 }
 
 static struct haul_cache_stats stats_of(unsigned member) {
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   assert_works(haul_cache_stat(t.client.cache, member, haul_deadline_in(20 * S), &stats));
   return stats;
 }
@@ -170,7 +170,7 @@ static void one_call_takes_many_keys(void **state) {
     }
   }
   free(expected);
-  assert_int_equal(stats_of(0).blocks, KEYS);
+  assert_int_equal(stats_of(0).memory.blocks, KEYS);
 }
 
 static void a_replaced_block_is_found_by_all_clients(void **state) {
@@ -185,12 +185,12 @@ static void a_replaced_block_is_found_by_all_clients(void **state) {
     check_pattern(&other, "key", i * 1000, i);
     check_pattern(&t.client, "key", i * 1000, i);
   }
-  assert_int_equal(stats_of(0).blocks, 1);
-  assert_int_equal(stats_of(0).used, 8192);
+  assert_int_equal(stats_of(0).memory.blocks, 1);
+  assert_int_equal(stats_of(0).memory.used, 8192);
   assert_works(cache_remove(&t.client, "key"));
   uint64_t length = 10000;
   assert_fails(HAUL_ENAME, cache_get(&other, "key", 0, &length));
-  assert_int_equal(stats_of(0).used, 0);
+  assert_int_equal(stats_of(0).memory.used, 0);
   cache_client_end(&other);
 }
 
@@ -231,7 +231,7 @@ static void wrong_arguments_are_refused(void **state) {
   assert_fails(HAUL_EINVAL, haul_cache_detach(t.client.cache, t.client.region));
   assert_works(haul_cache_attach(t.client.cache, t.client.region));
   assert_fails(HAUL_EEXIST, haul_cache_attach(t.client.cache, t.client.region));
-  assert_int_equal(stats_of(0).used, 4096); /* of "key": failed puts keep no room */
+  assert_int_equal(stats_of(0).memory.used, 4096); /* of "key": failed puts keep no room */
 }
 
 static void members_are_checked(void **state) {
@@ -305,7 +305,7 @@ static void one_of_two_puts_if_absent_wins(void **state) {
     for (int j = 0; j < 5000; j++)
       assert_int_equal(t.client.bytes[j], racers[1].won[i]);
   }
-  assert_int_equal(stats_of(0).blocks + stats_of(1).blocks, 2 * RACE_KEYS);
+  assert_int_equal(stats_of(0).memory.blocks + stats_of(1).memory.blocks, 2 * RACE_KEYS);
   for (int i = 0; i < 2; i++)
     cache_client_end(&racers[i].client);
 }
@@ -319,11 +319,11 @@ static void the_capacity_is_obeyed(void **state) {
   for (uint64_t i = 0; i < 100; i++) {
     snprintf(key, sizeof key, "key%d", (int)i);
     put_pattern(key, 30 * KIB + i, i);
-    assert_true(stats_of(0).used <= MIB);
+    assert_true(stats_of(0).memory.used <= MIB);
   }
   check_pattern(&t.client, "key99", 30 * KIB + 99, 99);
   assert_fails(HAUL_ENAME, get_code("key0"));
-  assert_int_equal(stats_of(0).evictions, 100 - MIB / (32 * KIB));
+  assert_int_equal(stats_of(0).memory.evictions, 100 - MIB / (32 * KIB));
 }
 
 static void a_pinned_block_stays_until_its_lease_ends(void **state) {
@@ -405,8 +405,8 @@ static void a_killed_store_finds_its_blocks_again(void **state) {
   check_pattern(&t.client, "good", 50000, 1);
   assert_fails(HAUL_ENAME, get_code("torn"));
   assert_fails(HAUL_ENAME, get_code("changing"));
-  assert_int_equal(stats_of(0).restored, 1);
-  assert_int_equal(stats_of(0).dropped, 2);
+  assert_int_equal(stats_of(0).memory.restored, 1);
+  assert_int_equal(stats_of(0).memory.dropped, 2);
   put_pattern("torn", 50000, 4);
   check_pattern(&t.client, "torn", 50000, 4);
 }
@@ -424,7 +424,12 @@ static void another_file_is_no_store(void **state) {
   assert_fails(HAUL_EINVAL, haul_cache_store_open(node, &config, &store)); /* capacity 0 */
   assert_int_equal(access(path, F_OK), -1);
   config.capacity = 100 * KIB;
+  config.file_capacity = MIB;
+  assert_fails(HAUL_EINVAL, haul_cache_store_open(node, &config, &store)); /* no file_path */
+  config.file_capacity = 0;
   assert_works(haul_cache_store_open(node, &config, &store));
+  struct haul_cache_stats stats = {0};
+  assert_fails(HAUL_EINVAL, haul_cache_store_stats(store, &stats)); /* size 0 */
   haul_cache_store *second;
   assert_fails(HAUL_EBUSY, haul_cache_store_open(node, &config, &second));
   haul_cache_store_close(store);
@@ -542,8 +547,8 @@ static void a_dead_store_loses_what_it_alone_had(void **state) {
   start(3, 1, 4 * MIB);
   put_spread();
   for (unsigned m = 0; m < 3; m++)
-    assert_true(stats_of(m).blocks > 0);
-  uint64_t expected = stats_of(1).blocks;
+    assert_true(stats_of(m).memory.blocks > 0);
+  uint64_t expected = stats_of(1).memory.blocks;
   cache_store_kill(&t.stores[1]);
   for (uint64_t i = 0; i < SPREAD; i++) {
     char key[16];
@@ -588,17 +593,19 @@ static void a_node_without_its_store_is_away(void **state) {
 
 /* The client connects again after a pause. */
 static void await_store(unsigned member) {
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   while (haul_cache_stat(t.client.cache, member, haul_deadline_in(20 * S), &stats))
     usleep(20000);
-  assert_int_equal(stats.dropped, 0);
+  assert_int_equal(stats.memory.dropped, 0);
 }
 
 static void a_replicated_block_outlives_a_store(void **state) {
   (void)state;
   start(3, 2, 4 * MIB);
   put_spread();
-  assert_int_equal(stats_of(0).blocks + stats_of(1).blocks + stats_of(2).blocks, 2 * SPREAD);
+  assert_int_equal(stats_of(0).memory.blocks + stats_of(1).memory.blocks +
+                       stats_of(2).memory.blocks,
+                   2 * SPREAD);
   for (int dead = 0; dead < 3; dead++) {
     cache_store_kill(&t.stores[dead]);
     for (uint64_t i = 0; i < SPREAD; i++) {
@@ -671,7 +678,7 @@ static void a_short_deadline_blames_no_store(void **state) {
                    : haul_cache_get(t.client.cache, t.client.region, &item, 1, until);
     kill(t.stores[0].pid, SIGCONT);
     assert_int_equal(code, HAUL_ETIMEDOUT);
-    assert_int_equal(stats_of(0).blocks, 1);
+    assert_int_equal(stats_of(0).memory.blocks, 1);
   }
 }
 
@@ -721,7 +728,7 @@ static void count_told(void *user, const struct haul_cache_entry *entry, unsigne
 }
 
 static struct haul_cache_repair repair(unsigned flags, struct told *told) {
-  struct haul_cache_repair result;
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   *told = (struct told){0};
   assert_works(haul_cache_repair(t.client.cache, flags, haul_deadline_in(60 * S), count_told, told,
                                  &result));
@@ -735,7 +742,7 @@ static void a_repair_copies_what_a_lost_store_had(void **state) {
   start(3, 2, 4 * MIB);
   put_spread();
   assert_int_equal(repair(0, &told).copies, 0);
-  uint64_t lost = stats_of(1).blocks;
+  uint64_t lost = stats_of(1).memory.blocks;
   assert_true(lost > 0);
   cache_store_kill(&t.stores[1]);
   struct haul_cache_repair before = repair(HAUL_CACHE_DRY_RUN, &told);
@@ -759,7 +766,7 @@ static void a_repair_fills_an_empty_store(void **state) {
   struct told told;
   start(2, 1, 4 * MIB);
   put_spread();
-  uint64_t kept = stats_of(1).blocks;
+  uint64_t kept = stats_of(1).memory.blocks;
   assert_true(kept > 0 && kept < SPREAD);
   cache_client_end(&t.client);
   cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
@@ -832,23 +839,23 @@ static void a_repair_spreads_the_newest_block(void **state) {
 /* Which of the blocks a store keeps depends on its address. */
 static void a_repair_evicts_nothing(void **state) {
   (void)state;
-  struct haul_cache_repair result;
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   start(2, 1, 256 * KIB);
   for (int i = 0; i < 300; i++) { /* more than both can keep */
     char key[16];
     snprintf(key, sizeof key, "full%d", i);
     put_pattern(key, 4096, (uint64_t)i);
   }
-  uint64_t evictions = stats_of(0).evictions + stats_of(1).evictions;
-  uint64_t blocks = stats_of(0).blocks + stats_of(1).blocks;
+  uint64_t evictions = stats_of(0).memory.evictions + stats_of(1).memory.evictions;
+  uint64_t blocks = stats_of(0).memory.blocks + stats_of(1).memory.blocks;
   assert_true(evictions > 0 && blocks > 64);
   cache_client_end(&t.client);
   cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
   assert_works(haul_cache_repair(t.client.cache, 0, haul_deadline_in(60 * S), NULL, NULL, &result));
   assert_int_equal(result.code, HAUL_ELIMIT);
   assert_int_equal(result.missing + result.copies, blocks);
-  assert_int_equal(stats_of(0).evictions + stats_of(1).evictions, evictions);
-  assert_int_equal(stats_of(0).blocks + stats_of(1).blocks, blocks + result.copies);
+  assert_int_equal(stats_of(0).memory.evictions + stats_of(1).memory.evictions, evictions);
+  assert_int_equal(stats_of(0).memory.blocks + stats_of(1).memory.blocks, blocks + result.copies);
 }
 
 /* Its bytes do not match the checksum that its store computed. */
@@ -890,20 +897,25 @@ static void a_repair_counts_a_key_that_keeps_changing(void **state) {
 
 static void a_passed_deadline_blames_no_store(void **state) {
   (void)state;
-  struct haul_cache_repair result;
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   start(1, 1, 4 * MIB);
   put_pattern("key", 1000, 1);
   assert_fails(HAUL_ETIMEDOUT,
                haul_cache_repair(t.client.cache, 0, haul_deadline_in(1), NULL, NULL, &result));
-  assert_int_equal(stats_of(0).blocks, 1); /* over the connection that was there */
+  assert_int_equal(stats_of(0).memory.blocks, 1); /* over the connection that was there */
 }
 
 static void a_repair_without_stores_fails(void **state) {
   (void)state;
-  struct haul_cache_repair result;
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   start(1, 1, 4 * MIB);
   assert_fails(HAUL_EINVAL,
                haul_cache_repair(t.client.cache, 2, HAUL_FOREVER, NULL, NULL, &result));
+  struct haul_cache_repair wrong = {0};
+  struct haul_cache_stats stats = {0};
+  assert_fails(HAUL_EINVAL,
+               haul_cache_repair(t.client.cache, 0, HAUL_FOREVER, NULL, NULL, &wrong)); /* size */
+  assert_fails(HAUL_EINVAL, haul_cache_stat(t.client.cache, 0, HAUL_FOREVER, &stats));
   cache_store_kill(&t.stores[0]);
   assert_true(haul_cache_repair(t.client.cache, 0, haul_deadline_in(20 * S), NULL, NULL, &result) <
               0);
@@ -1112,11 +1124,11 @@ static void evicted_blocks_move_to_the_file(void **state) {
   check_tiers(1);
   check_tiers(1); /* by their locations */
   struct haul_cache_stats stats = stats_of(0);
-  assert_int_equal(stats.blocks + stats.file_blocks, TIER_KEYS);
-  assert_int_equal(stats.evictions, stats.file_puts);
-  assert_int_equal(stats.file_blocks, stats.file_puts);
-  assert_int_equal(stats.file_evictions, 0);
-  assert_true(stats.file_used >= stats.file_blocks * TIER_BLOCK);
+  assert_int_equal(stats.memory.blocks + stats.file.blocks, TIER_KEYS);
+  assert_int_equal(stats.memory.evictions, stats.file.puts);
+  assert_int_equal(stats.file.blocks, stats.file.puts);
+  assert_int_equal(stats.file.evictions, 0);
+  assert_true(stats.file.used >= stats.file.blocks * TIER_BLOCK);
   assert_fails(HAUL_ENAME, get_code("nothing"));
 }
 
@@ -1127,7 +1139,7 @@ static void a_key_is_in_one_tier(void **state) {
   put_tiers(1000); /* those in the file are put again */
   check_tiers(1000);
   struct haul_cache_stats stats = stats_of(0);
-  assert_int_equal(stats.blocks + stats.file_blocks, TIER_KEYS);
+  assert_int_equal(stats.memory.blocks + stats.file.blocks, TIER_KEYS);
   assert_int_equal(tier_of("tier5"), HAUL_CACHE_FILE);
   assert_fails(HAUL_EEXIST, cache_put(&t.client, "tier5", 0, 10, HAUL_CACHE_IF_ABSENT));
   assert_works(cache_pin(&t.client, "tier5", 10));
@@ -1150,10 +1162,10 @@ static void a_restart_finds_both_tiers(void **state) {
   cache_store_again(&t.stores[0]);
   check_tiers(1);
   struct haul_cache_stats stats = stats_of(0);
-  assert_int_equal(stats.restored + stats.file_restored, TIER_KEYS);
+  assert_int_equal(stats.memory.restored + stats.file.restored, TIER_KEYS);
   assert_works(haul_cache_list(t.client.cache, 0, haul_deadline_in(20 * S), count_tiers, counts));
-  assert_int_equal(counts[HAUL_CACHE_MEMORY], stats.blocks);
-  assert_int_equal(counts[HAUL_CACHE_FILE], stats.file_blocks);
+  assert_int_equal(counts[HAUL_CACHE_MEMORY], stats.memory.blocks);
+  assert_int_equal(counts[HAUL_CACHE_FILE], stats.file.blocks);
 }
 
 /* Memory is lost, as when the host starts again; the file is not. */
@@ -1161,12 +1173,12 @@ static void a_file_tier_outlives_the_memory(void **state) {
   (void)state;
   start_tiers();
   put_tiers(1);
-  uint64_t in_file = stats_of(0).file_blocks;
+  uint64_t in_file = stats_of(0).file.blocks;
   cache_store_kill(&t.stores[0]);
   unlink(t.stores[0].path);
   struct haul_node_config node_config = patient_config();
   struct haul_cache_store_config config = HAUL_CACHE_STORE_INIT;
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   haul_node *node;
   haul_cache_store *store;
   char file[160];
@@ -1177,8 +1189,8 @@ static void a_file_tier_outlives_the_memory(void **state) {
   assert_works(haul_node_open(&node_config, &node));
   assert_works(haul_cache_store_open(node, &config, &store));
   assert_works(haul_cache_store_stats(store, &stats));
-  assert_int_equal(stats.blocks, 0);
-  assert_int_equal(stats.file_restored, in_file);
+  assert_int_equal(stats.memory.blocks, 0);
+  assert_int_equal(stats.file.restored, in_file);
   haul_cache_store_close(store);
   config.file_path = "/nowhere/file";
   assert_fails(HAUL_ESYSTEM, haul_cache_store_open(node, &config, &store));
@@ -1189,7 +1201,7 @@ static void a_file_tier_outlives_the_memory(void **state) {
 
 static void a_repair_copies_from_files(void **state) {
   (void)state;
-  struct haul_cache_repair result;
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   start_tiers();
   put_tiers(1);
   cache_store_begin(&t.stores[1], t.only ? "tcp://127.0.0.1:0" : NULL, 8 * MIB);
@@ -1206,7 +1218,7 @@ static void a_repair_copies_from_files(void **state) {
 /* A store whose memory is full takes the blocks of the other one, and moves its own to its file. */
 static void a_repair_fills_a_file_tier(void **state) {
   (void)state;
-  struct haul_cache_repair result;
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   cache_store_begin(&t.stores[1], t.only ? "tcp://127.0.0.1:0" : NULL, 8 * MIB);
   cache_client_begin(&t.client, &t.stores[1], 1, 1, t.only, REGION);
   put_spread();
@@ -1332,9 +1344,9 @@ static void no_key_is_absent_while_blocks_move(void **state) {
     cache_client_end(&churners[i].client);
   }
   struct haul_cache_stats stats = stats_of(0);
-  assert_int_equal(stats.blocks + stats.file_blocks, TIER_KEYS);
-  assert_int_equal(stats.file_evictions, 0);
-  assert_true(stats.file_puts > TIER_KEYS);
+  assert_int_equal(stats.memory.blocks + stats.file.blocks, TIER_KEYS);
+  assert_int_equal(stats.file.evictions, 0);
+  assert_true(stats.file.puts > TIER_KEYS);
 }
 
 /* ---- A malformed client ---- */

@@ -62,7 +62,7 @@ static void start(uint64_t device, uint64_t memory, uint64_t file) {
 }
 
 static struct haul_cache_stats stats_of(unsigned member) {
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   assert_works(haul_cache_stat(t.client.cache, member, BOUND, &stats));
   return stats;
 }
@@ -134,12 +134,12 @@ static void a_block_is_read_as_it_was_put(void **state) {
   assert_works(haul_cache_list(t.client.cache, 0, BOUND, check_entry, &entries));
   assert_int_equal(entries, COUNT(lengths));
   struct haul_cache_stats stats = stats_of(0);
-  assert_int_equal(stats.device_capacity, 32 * MIB);
-  assert_int_equal(stats.device_blocks, COUNT(lengths));
-  assert_int_equal(stats.device_puts, COUNT(lengths));
-  assert_int_equal(stats.device_evictions, 0);
-  assert_int_equal(stats.blocks, 0);
-  assert_int_equal(stats.used, 0);
+  assert_int_equal(stats.device.capacity, 32 * MIB);
+  assert_int_equal(stats.device.blocks, COUNT(lengths));
+  assert_int_equal(stats.device.puts, COUNT(lengths));
+  assert_int_equal(stats.device.evictions, 0);
+  assert_int_equal(stats.memory.blocks, 0);
+  assert_int_equal(stats.memory.used, 0);
 }
 
 static void one_call_takes_many_keys(void **state) {
@@ -166,7 +166,7 @@ static void one_call_takes_many_keys(void **state) {
     assert_works(haul_cache_get(t.client.cache, t.client.region, items, MANY, BOUND));
     pattern_check(t.client.bytes, at, 3);
   }
-  assert_int_equal(stats_of(0).device_blocks, MANY);
+  assert_int_equal(stats_of(0).device.blocks, MANY);
 }
 
 /* From memory of a device and into it, without a host buffer of the client. */
@@ -203,13 +203,13 @@ static void evicted_blocks_move_through_all_tiers(void **state) {
   check_all(0, 1);
   check_all(0, 1); /* by their locations */
   struct haul_cache_stats stats = stats_of(0);
-  assert_int_equal(stats.device_blocks, HELD);
-  assert_int_equal(stats.blocks, HELD);
-  assert_int_equal(stats.file_blocks, KEYS - 2 * HELD);
-  assert_int_equal(stats.device_puts, KEYS);
-  assert_int_equal(stats.device_evictions, stats.puts);
-  assert_int_equal(stats.evictions, stats.file_puts);
-  assert_int_equal(stats.file_evictions, 0);
+  assert_int_equal(stats.device.blocks, HELD);
+  assert_int_equal(stats.memory.blocks, HELD);
+  assert_int_equal(stats.file.blocks, KEYS - 2 * HELD);
+  assert_int_equal(stats.device.puts, KEYS);
+  assert_int_equal(stats.device.evictions, stats.memory.puts);
+  assert_int_equal(stats.memory.evictions, stats.file.puts);
+  assert_int_equal(stats.file.evictions, 0);
   assert_fails(HAUL_ENAME, get_code("nothing"));
   assert_fails(HAUL_ENAME, cache_exists(&t.client, "nothing"));
 }
@@ -235,7 +235,7 @@ static void a_key_is_in_one_tier(void **state) {
     check_pattern(in_tiers[i], 5000, 77);
     assert_int_equal(tier_of(in_tiers[i]), HAUL_CACHE_DEVICE);
     struct haul_cache_stats stats = stats_of(0);
-    assert_int_equal(stats.device_blocks + stats.blocks + stats.file_blocks, KEYS);
+    assert_int_equal(stats.device.blocks + stats.memory.blocks + stats.file.blocks, KEYS);
   }
 }
 
@@ -260,7 +260,7 @@ static void a_pinned_block_stays_in_the_device(void **state) {
   start(MIB, MIB, 4 * MIB);
   put_pattern("pinned", 1000, 5);
   assert_works(cache_pin(&t.client, "pinned", 1000));
-  assert_int_equal(stats_of(0).device_pinned, 4096);
+  assert_int_equal(stats_of(0).device.pinned, 4096);
   put_all(1);
   assert_int_equal(tier_of("pinned"), HAUL_CACHE_DEVICE);
   check_pattern("pinned", 1000, 5);
@@ -276,7 +276,7 @@ static void the_capacity_of_the_device_is_obeyed(void **state) {
   assert_int_equal(tier_of("whole"), HAUL_CACHE_MEMORY);
   assert_works(cache_pin(&t.client, "half", 1000));
   assert_fails(HAUL_ELIMIT, cache_put(&t.client, "more", 0, MIB / 2 + 1, 0));
-  assert_int_equal(stats_of(0).device_used, MIB / 2);
+  assert_int_equal(stats_of(0).device.used, MIB / 2);
   check_pattern("whole", MIB, 1);
   check_pattern("half", MIB / 2, 2);
 }
@@ -291,7 +291,7 @@ static void a_failed_put_keeps_nothing(void **state) {
   assert_fails(HAUL_ERANGE, haul_cache_put(t.client.cache, t.client.region, items, 2, 0,
                                            HAUL_PRIORITY_NORMAL, BOUND));
   assert_fails(HAUL_ENAME, get_code("bad"));
-  assert_int_equal(stats_of(0).device_used, 0);
+  assert_int_equal(stats_of(0).device.used, 0);
   put_pattern("good", 5 * MIB, 1);
   check_pattern("good", 5 * MIB, 1);
 }
@@ -307,9 +307,9 @@ static void a_killed_store_loses_the_device_tier_alone(void **state) {
   cache_client_end(&t.client);
   start_client(1, 1);
   struct haul_cache_stats stats = stats_of(0);
-  assert_int_equal(stats.restored + stats.file_restored, KEYS - HELD);
-  assert_int_equal(stats.device_capacity, MIB);
-  assert_int_equal(stats.device_blocks, 0);
+  assert_int_equal(stats.memory.restored + stats.file.restored, KEYS - HELD);
+  assert_int_equal(stats.device.capacity, MIB);
+  assert_int_equal(stats.device.blocks, 0);
   for (uint64_t i = 0; i < KEYS - HELD; i++)
     check_pattern(name_of(i), BLOCK + i, 1 + i);
   for (uint64_t i = KEYS - HELD; i < KEYS; i++)
@@ -326,7 +326,7 @@ static void a_store_that_ends_moves_the_device_tier_down(void **state) {
   cache_store_again(&t.stores[0]);
   start_client(1, 1);
   struct haul_cache_stats stats = stats_of(0);
-  assert_int_equal(stats.restored + stats.file_restored, KEYS);
+  assert_int_equal(stats.memory.restored + stats.file.restored, KEYS);
   assert_int_equal(tier_of("key99"), HAUL_CACHE_MEMORY); /* the last used ones */
   assert_int_equal(tier_of("key0"), HAUL_CACHE_FILE);
   check_all(0, 1);
@@ -346,7 +346,7 @@ static void a_store_can_give_its_device_up(void **state) {
   check_all(0, 1);
   put_pattern("new", 1000, 2);
   assert_int_equal(tier_of("new"), HAUL_CACHE_MEMORY);
-  assert_int_equal(stats_of(0).device_capacity, 0);
+  assert_int_equal(stats_of(0).device.capacity, 0);
 }
 
 /* ---- Several stores, one of them with a device ---- */
@@ -361,7 +361,7 @@ static void replicas_are_at_stores_with_and_without_a_device(void **state) {
   (void)state;
   start_mixed(2);
   put_all(1);
-  assert_int_equal(stats_of(1).blocks, KEYS);
+  assert_int_equal(stats_of(1).memory.blocks, KEYS);
   check_all(0, 1);
   for (int lost = 0; lost < 2; lost++) { /* what each one alone has */
     cache_client_end(&t.client);
@@ -375,7 +375,7 @@ static void replicas_are_at_stores_with_and_without_a_device(void **state) {
 }
 
 static struct haul_cache_repair repair(void) {
-  struct haul_cache_repair result;
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   assert_works(haul_cache_repair(t.client.cache, 0, BOUND, NULL, NULL, &result));
   return result;
 }
@@ -411,9 +411,9 @@ static void a_repair_fills_a_device_and_what_is_below(void **state) {
     assert_int_equal(result.code, HAUL_ELIMIT);
   }
   struct haul_cache_stats stats = stats_of(0);
-  assert_int_equal(stats.device_blocks, HELD);
-  assert_int_equal(stats.blocks, HELD);
-  assert_int_equal(stats.evictions, 0);
+  assert_int_equal(stats.device.blocks, HELD);
+  assert_int_equal(stats.memory.blocks, HELD);
+  assert_int_equal(stats.memory.evictions, 0);
   check_all(0, 1);
 }
 

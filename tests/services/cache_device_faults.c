@@ -78,6 +78,10 @@ static void a_device_that_does_not_exist_is_told(void **state) {
   config.device_capacity = UINT64_MAX;
   assert_fails(HAUL_EINVAL, haul_cache_store_open(node, &config, &store));
   config.device_capacity = MIB;
+  config.device = (struct haul_place){0, 0};
+  assert_fails(HAUL_EINVAL, haul_cache_store_open(node, &config, &store));
+  assert_string_equal(haul_error_last()->object, "device_capacity");
+  config.device = device_place();
   assert_works(haul_cache_store_open(node, &config, &store)); /* nothing of these is left */
   haul_cache_store_close(store);
   unlink(path);
@@ -319,7 +323,7 @@ static void run_churn(uint64_t keys) {
 }
 
 static struct haul_cache_stats stats(void) {
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   assert_works(haul_cache_stat(t.client.cache, 0, BOUND, &stats));
   return stats;
 }
@@ -331,9 +335,9 @@ static void no_key_is_absent_while_blocks_move(void **state) {
                            8 * MIB);
   run_churn(CHURN_KEYS);
   struct haul_cache_stats now = stats();
-  assert_int_equal(now.device_blocks + now.blocks + now.file_blocks, CHURN_KEYS);
-  assert_int_equal(now.file_evictions, 0);
-  assert_true(now.file_puts > CHURN_KEYS);
+  assert_int_equal(now.device.blocks + now.memory.blocks + now.file.blocks, CHURN_KEYS);
+  assert_int_equal(now.file.evictions, 0);
+  assert_true(now.file.puts > CHURN_KEYS);
 }
 
 /* All in the device, where blocks take each other's room at once. */
@@ -341,7 +345,7 @@ static void readers_see_one_put_or_another(void **state) {
   (void)state;
   cache_store_begin_device(&t.store, t.only ? "tcp://127.0.0.1:0" : NULL, 192 * KIB, MIB, 0);
   run_churn(3);
-  assert_int_equal(stats().device_blocks, 3);
+  assert_int_equal(stats().device.blocks, 3);
 }
 
 #define TCP(test)                                                                                  \

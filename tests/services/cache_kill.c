@@ -199,9 +199,9 @@ static void check_all(void) {
   unsigned checked = 0;
   cache_client_begin(&client, t.stores, STORES, 2, NULL, REGION);
   for (unsigned m = 0; m < STORES; m++) {
-    struct haul_cache_stats stats;
+    struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
     assert_works(haul_cache_stat(client.cache, m, haul_deadline_in(BOUND), &stats));
-    assert_int_equal(stats.evictions, 0);
+    assert_int_equal(stats.memory.evictions, 0);
   }
   for (uint64_t key = 0; key < KEYS; key++)
     if (atomic_load(&t.replicated[key])) {
@@ -222,7 +222,7 @@ static void restart(struct cache_store *store, struct cache_client *client) {
 
 /* An empty store, and copies of what the others have until all is there twice. */
 static void replace(struct cache_store *store, struct cache_client *client) {
-  struct haul_cache_repair result;
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   char address[sizeof store->address], network[sizeof store->network];
   memcpy(address, store->address, sizeof address);
   memcpy(network, store->network, sizeof network);

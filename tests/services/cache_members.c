@@ -79,7 +79,7 @@ static int stat_of(unsigned member, struct haul_cache_stats *stats) {
 }
 
 static void await_member(unsigned member) {
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   haul_deadline until = haul_deadline_in(BOUND);
   while (!haul_cache_member(t.client.cache, member) || stat_of(member, &stats)) {
     assert_true(haul_deadline_in(0) < until);
@@ -88,7 +88,7 @@ static void await_member(unsigned member) {
 }
 
 static void await_departure(unsigned member) {
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   haul_deadline until = haul_deadline_in(BOUND);
   while (stat_of(member, &stats) == 0 ||
          !strstr(haul_error_last()->text, "entry in the directory is gone")) {
@@ -98,7 +98,7 @@ static void await_departure(unsigned member) {
 }
 
 static void a_new_store_is_used(void **state) {
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   (void)state;
   start_store(0);
   start_client(1);
@@ -111,12 +111,12 @@ static void a_new_store_is_used(void **state) {
   check_keys(); /* the second store of a key is asked, too */
   put_keys();
   assert_works(stat_of(1, &stats));
-  assert_true(stats.blocks > 0 && stats.blocks < KEYS);
+  assert_true(stats.memory.blocks > 0 && stats.memory.blocks < KEYS);
   check_keys();
 }
 
 static void a_store_that_left_is_not_tried_until_it_returns(void **state) {
-  struct haul_cache_stats stats;
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
   (void)state;
   start_store(0);
   start_store(1);
@@ -132,7 +132,7 @@ static void a_store_that_left_is_not_tried_until_it_returns(void **state) {
   await_member(lost);
   assert_null(haul_cache_member(t.client.cache, 2)); /* it has its number again */
   assert_works(stat_of(lost, &stats));
-  assert_int_equal(stats.blocks, KEYS);
+  assert_int_equal(stats.memory.blocks, KEYS);
 }
 
 static void a_client_outlives_its_directory(void **state) {

@@ -55,8 +55,10 @@ static haul_cache_store *open_store(struct keeper *keeper, haul_node *node) {
   config.path = keeper->path;
   config.capacity = keep_plan.capacity;
   config.blocks = config.file_blocks = 512;
-  config.file_path = keep_plan.files ? keeper->file_path : NULL;
-  config.file_capacity = keep_plan.file_capacity;
+  if (keep_plan.files) {
+    config.file_path = keeper->file_path;
+    config.file_capacity = keep_plan.file_capacity;
+  }
   while (node && load.phase != STOPPING) {
     int code = haul_cache_store_open(node, &config, &store);
     keep_count("haul_cache_store_open", code);

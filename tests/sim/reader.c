@@ -171,7 +171,7 @@ static void act(struct worker *worker) {
   uint64_t what = sim_below(100);
   unsigned count = draw_keys(drawn, 0, KEYS);
   if (keep_plan.repairs && is_last(worker->reader) && sim_chance(20000))
-    repair(worker->reader, &(struct haul_cache_repair){0});
+    repair(worker->reader, &(struct haul_cache_repair)HAUL_CACHE_REPAIR_INIT);
   else if (what < 30)
     put(worker, drawn, count, false);
   else if (what < 35)
@@ -222,7 +222,7 @@ static void prove(struct reader *reader) {
 /* Nothing else changes, and all stores run: replicas agree, after a repair in any case, unless a
  * store may have no room for one. */
 static void prove_repair(struct reader *reader) {
-  struct haul_cache_repair result = {0};
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   while (!others_ended())
     pause_for(50 * MS);
   blocks_check();

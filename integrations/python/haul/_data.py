@@ -362,6 +362,7 @@ class Item(NamedTuple):
     member: int | None  # the number of the store that has it
     replicas: int  # put: the number of stores that have it
     error: Error | None  # why the key failed
+    tier: str | None = None  # get, exists: "device", "memory" or "file"
 
 
 class Block(NamedTuple):
@@ -372,20 +373,41 @@ class Block(NamedTuple):
     checksum: int  # XXH3, 64 bits
     version: int  # increases with each put; about nanoseconds since 1970
     priority: int  # -1, 0 or 1
+    tier: str  # "device", "memory" or "file"
 
 
-class Stats(NamedTuple):
-    """What a store of a cache has and has done."""
+class TierStats(NamedTuple):
+    """What a store of a cache has in one tier, and has done."""
 
-    capacity: int  # in bytes, like the next two
+    capacity: int  # in bytes, like the next two; 0: there is no such tier
     used: int
     pinned: int
     blocks: int
     room: int  # entries of the index
     restored: int  # blocks found in the file at the start
     dropped: int  # of these, damaged ones
-    puts: int
-    evictions: int
+    puts: int  # blocks that came, also from the tier above
+    evictions: int  # blocks that left for want of room: to the tier below, or lost
+
+
+class Stats(NamedTuple):
+    """What a store of a cache has in each tier; blocks move from the device to memory to the file."""
+
+    device: TierStats
+    memory: TierStats
+    file: TierStats
+
+
+class Repair(NamedTuple):
+    """What Cache.repair found and did."""
+
+    blocks: int  # different keys
+    copies: int  # made
+    bytes: int  # of the copies
+    missing: int  # replicas that blocks lack at the end
+    changed: int  # blocks that were replaced or removed meanwhile
+    away: int  # stores that could not be read: what they have is not counted
+    error: Error | None  # of the last copy that failed
 
 
 class Version(NamedTuple):

@@ -22,6 +22,7 @@ from ._data import (
     Path,
     Port,
     Published,
+    Repair,
     Report,
     Rights,
     Stats,
@@ -403,11 +404,23 @@ class Cache(_Object):
     ) -> builtins.list[Item]: ...
     def list(self, member: int, *, timeout: float | None = None) -> builtins.list[Block]: ...
     def stat(self, member: int, *, timeout: float | None = None) -> Stats: ...
+    def repair(self, *, dry_run: bool = False, timeout: float | None = None) -> Repair: ...
 
 @final
 class Store(_Object):
     def __new__(
-        cls, node: Node, path: str | PathLike[str], capacity: int = 0, *, blocks: int = 0
+        cls,
+        node: Node,
+        path: str | PathLike[str],
+        capacity: int = 0,
+        *,
+        blocks: int = 0,
+        file: str | PathLike[str] | None = None,
+        file_capacity: int = 0,
+        file_blocks: int = 0,
+        device: str | None = None,
+        device_capacity: int = 0,
+        device_blocks: int = 0,
     ) -> Self: ...
     @property
     def node(self) -> Node: ...

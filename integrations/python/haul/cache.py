@@ -14,14 +14,14 @@ on stores, and moves blocks between them and regions of this process:
 A key that fails is no exception: its Item has the error. docs/cache.md has the design.
 """
 
-from ._data import Block, Item, Stats
+from ._data import Block, Item, Repair, Stats, TierStats
 from ._haul import CACHE_KEY_MAX, Cache, Store
 
 KEY_MAX = CACHE_KEY_MAX
 """Bytes of a key, of any value."""
 
-__all__ = ["KEY_MAX", "Block", "Cache", "Item", "Stats", "Store"]
+__all__ = ["KEY_MAX", "Block", "Cache", "Item", "Repair", "Stats", "Store", "TierStats"]
 
-for _public in (Block, Item, Stats):
+for _public in (Block, Item, Repair, Stats, TierStats):
     _public.__module__ = __name__  # as tracebacks show it
 del _public

@@ -6,6 +6,7 @@
 #include "cache.h"
 
 #define UNTOUCHED 1 /* no code: the call failed before it began with the keys */
+#define NO_TIER   UINT_MAX
 
 /* The keys' bytes lie behind the items, in rooms of HAUL_CACHE_KEY_MAX. */
 struct batch {
@@ -56,6 +57,12 @@ static int run_pin(struct job *job) {
       batch, haul_cache_pin(job->handle, batch->items, batch->count, batch->seconds, batch->until));
 }
 
+const char *tier_name(unsigned tier) {
+  static const char *const names[] = {
+      [HAUL_CACHE_MEMORY] = "memory", [HAUL_CACHE_FILE] = "file", [HAUL_CACHE_DEVICE] = "device"};
+  return tier < sizeof names / sizeof *names ? names[tier] : NULL;
+}
+
 /* A longer key keeps its length alone, with which the library refuses it. */
 static bool read_key(PyObject *given, char *room, struct haul_cache_item *item) {
   Py_buffer view = {.obj = NULL};
@@ -88,6 +95,7 @@ static PyObject *read_item(PyObject *given, const struct local *local, const cha
   bool read = !local || (parts && PyArg_ParseTuple(parts, "OKK;a block is (key, offset, length)",
                                                    &key, &offset, &length));
   item->code = UNTOUCHED;
+  item->tier = NO_TIER;
   read = read && read_key(key, room, item);
   if (read && local) {
     item->offset = offset;
@@ -172,9 +180,9 @@ static PyObject *item_object(const struct batch *batch, size_t index, PyObject *
   PyObject *error = item->code ? error_of(batch, item, first) : Py_NewRef(Py_None);
   PyObject *member = error ? member_of(item) : NULL;
   if (member)
-    return data_make("Item",
-                     Py_BuildValue("(OKNIN)", key, known ? (unsigned long long)item->length : 0,
-                                   member, item->replicas, error));
+    return data_make(
+        "Item", Py_BuildValue("(OKNINz)", key, known ? (unsigned long long)item->length : 0, member,
+                              item->replicas, error, item->code ? NULL : tier_name(item->tier)));
   Py_XDECREF(error);
   return NULL;
 }

@@ -293,14 +293,16 @@ static struct asking *ask(PyObject *self, PyObject *args, PyObject *keywords, co
     return NULL;
   asking->member = member;
   asking->until = until;
+  asking->stats = (struct haul_cache_stats)HAUL_CACHE_STATS_INIT;
   return job_run(&asking->job) == 0 ? asking : NULL;
 }
 
 static PyObject *block_object(const struct haul_cache_entry *entry) {
-  return data_make("Block", Py_BuildValue("(y#KKKi)", entry->key, (Py_ssize_t)entry->key_length,
+  return data_make("Block", Py_BuildValue("(y#KKKiz)", entry->key, (Py_ssize_t)entry->key_length,
                                           (unsigned long long)entry->length,
                                           (unsigned long long)entry->checksum,
-                                          (unsigned long long)entry->version, entry->priority));
+                                          (unsigned long long)entry->version, entry->priority,
+                                          tier_name(entry->tier)));
 }
 
 static PyObject *cache_list(PyObject *self, PyObject *args, PyObject *keywords) {
@@ -322,6 +324,56 @@ static PyObject *cache_stat(PyObject *self, PyObject *args, PyObject *keywords) 
   PyObject *stats = cache_stats_object(&asking->stats);
   job_free(&asking->job);
   return stats;
+}
+
+/* ---- Repair ---- */
+
+struct repair {
+  struct job job;
+  unsigned flags;
+  haul_deadline until;
+  struct haul_cache_repair result;
+};
+
+static int run_repair(struct job *job) {
+  struct repair *repair = (struct repair *)job;
+  return haul_cache_repair(job->handle, repair->flags, repair->until, NULL, NULL, &repair->result);
+}
+
+static PyObject *repair_object(const struct haul_cache_repair *result) {
+  struct haul_error error = {.code = result->code, .call = "haul_cache_repair"};
+  PyOS_snprintf(error.text, sizeof error.text, "%s", haul_error_text(result->code));
+  PyOS_snprintf(error.hint, sizeof error.hint, "repair again, with room in the stores");
+  PyObject *failed = result->code ? error_object(&error) : Py_NewRef(Py_None);
+  if (!failed)
+    return NULL;
+  return data_make(
+      "Repair", Py_BuildValue("(KKKKKIN)", (unsigned long long)result->blocks,
+                              (unsigned long long)result->copies, (unsigned long long)result->bytes,
+                              (unsigned long long)result->missing,
+                              (unsigned long long)result->changed, result->away, failed));
+}
+
+static PyObject *cache_repair(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"dry_run", "timeout", NULL};
+  PyObject *timeout = Py_None;
+  int dry_run = 0;
+  haul_deadline until;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$pO", names, &dry_run, &timeout) ||
+      !deadline_from(timeout, ((struct object *)self)->node->timeout, &until))
+    return NULL;
+  struct repair *repair =
+      job_new(sizeof *repair, (struct object *)self, "repair", run_repair, NULL);
+  if (!repair)
+    return NULL;
+  repair->flags = dry_run ? HAUL_CACHE_DRY_RUN : 0;
+  repair->until = until;
+  repair->result = (struct haul_cache_repair)HAUL_CACHE_REPAIR_INIT;
+  if (job_run(&repair->job) != 0)
+    return NULL;
+  PyObject *result = repair_object(&repair->result);
+  job_free(&repair->job);
+  return result;
 }
 
 static PyMethodDef methods[] = {
@@ -421,6 +473,21 @@ static PyMethodDef methods[] = {
                                                  "timeout  in seconds; None: the node's\n"
                                                  "\n"
                                                  "Blocks. Raises as list, TimedOut included.")},
+    {"repair", METHOD_WITH_KEYWORDS(cache_repair),
+     DOC("repair($self, *, dry_run=False, timeout=None)",
+         "Copy blocks to those of their stores that lack them, or have an older block of the key; "
+         "return\nRepair.\n"
+         "\n"
+         "dry_run  only count\n"
+         "timeout  in seconds; None: the node's\n"
+         "\n"
+         "As after a store was lost, came back or was added. The bytes pass through this process. "
+         "No block is\n"
+         "lost to it; a key that is removed meanwhile may come back. Stores that cannot be reached "
+         "are\n"
+         "skipped and counted. Blocks. Raises TimedOut, and ConnectFailed and others of "
+         "Transfer.wait (no\n"
+         "store can be reached).")},
     OBJECT_CLOSE("Detach all regions and end the connections. Blocks for stores that read the "
                  "regions, as\nRegion.unpublish."),
     OBJECT_METHODS,

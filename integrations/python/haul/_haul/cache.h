@@ -11,4 +11,7 @@ PyObject *cache_exists(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *cache_remove(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *cache_pin(PyObject *self, PyObject *args, PyObject *keywords);
 
+/* NULL: of an item without one. */
+const char *tier_name(unsigned tier);
+
 #endif
