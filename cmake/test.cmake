@@ -9,7 +9,9 @@ set(HAUL_LONG_TESTS directory.directory conformance.transport_tcp conformance.tr
   conformance.transport_rdma_double conformance.transport_tls conformance.doubles_cuda_to_gaudi_rdma
   storage.service_remote storage.mounted_remote rdma.late rdma.faults usrbio.restarts install node.raw_rails
   node.oom cli.bench cli.hosts cli.trace cli.files cli.top cli.readme python.install python.examples python.lmcache
-  nccl.traffic_auto services.cache)
+  nccl.traffic_auto services.cache services.cache_device services.broadcast nixl.conformance_tcp node.raw_control
+  node.submit rdma.malformed conformance.provider unit.memory_dpdk unit.memory_cuda unit.gaudi_memory sim.seeds sim.cache
+  sim.scale cli.push python.torch python.cache)
 function(haul_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "NIGHTLY" "TIMEOUT;LABEL" "ENVIRONMENT;COMMAND")
   if(TEST_UNPARSED_ARGUMENTS OR NOT TEST_COMMAND)
