@@ -15,50 +15,24 @@
 
 #include "cache/format.h"
 #include "cache/index.h"
-#include "services/rig/cache.h"
+#include "services/rig/cache_case.h"
 #include "support/child.h"
 #include "support/owner.h"
 
 #define KIB    ((uint64_t)1 << 10)
 #define MIB    ((uint64_t)1 << 20)
 #define REGION (8 * MIB)
-#define STORES 3
 
-static struct {
-  const char *only; /* the variant */
-  struct cache_store stores[STORES];
-  struct cache_client client;
-  uint64_t churn_words; /* of 8 bytes in a block, at most */
-} t;
+static uint64_t churn_words; /* of 8 bytes in a block, at most */
 
 static void start_stores(size_t count, uint64_t capacity) {
   for (size_t i = 0; i < count; i++)
-    cache_store_begin(&t.stores[i], t.only ? "tcp://127.0.0.1:0" : NULL, capacity);
+    cache_store_begin(&t.stores[i], cache_case_address(), capacity);
 }
 
 static void start(size_t count, unsigned replicas, uint64_t capacity) {
   start_stores(count, capacity);
   cache_client_begin(&t.client, t.stores, count, replicas, t.only, REGION);
-}
-
-static int set_up(void **state) {
-  t.only = *state;
-  setenv("HAUL_PATHS", t.only ? t.only : "auto", 1); /* of the stores, too */
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  if (t.client.cache)
-    cache_client_end(&t.client);
-  for (int i = 0; i < STORES; i++) {
-    if (t.stores[i].pid)
-      assert_int_equal(cache_store_end(&t.stores[i]), 0);
-    if (*t.stores[i].path)
-      cache_store_forget(&t.stores[i]);
-  }
-  memset(&t, 0, sizeof t);
-  return 0;
 }
 
 static void put_pattern(const char *key, uint64_t length, uint64_t seed) {
@@ -971,7 +945,7 @@ static atomic_uint churn_writers; /* that have not ended */
 /* Blocks have 1 to `churn_words` words with one value, which tells key and length. */
 static void churn_write(struct churner *churner, uint64_t key, const char *name) {
   uint64_t *words = (uint64_t *)churner->client.bytes;
-  uint64_t count = 1 + next_random(&churner->random) % t.churn_words;
+  uint64_t count = 1 + next_random(&churner->random) % churn_words;
   uint64_t value = next_random(&churner->random) << 16 << 8 | count << 8 | key;
   for (uint64_t i = 0; i < count; i++)
     words[i] = value;
@@ -982,7 +956,7 @@ static void churn_write(struct churner *churner, uint64_t key, const char *name)
 
 static void churn_read(struct churner *churner, uint64_t key, const char *name) {
   const uint64_t *words = (const uint64_t *)(churner->client.bytes + REGION / 2);
-  uint64_t length = t.churn_words * 8;
+  uint64_t length = churn_words * 8;
   int code = cache_get(&churner->client, name, REGION / 2, &length);
   if (code == HAUL_ENAME || code == HAUL_EBUSY)
     return;
@@ -1023,7 +997,7 @@ static void churn(uint64_t words, uint64_t capacity) {
   struct churner churners[CHURN_THREADS] = {0};
   pthread_t threads[CHURN_THREADS];
   unsigned hits = 0;
-  t.churn_words = words;
+  churn_words = words;
   start(1, 1, capacity); /* so little room that blocks take each other's place */
   atomic_store(&churn_writers, CHURN_THREADS / 2);
   for (uint64_t i = 0; i < CHURN_THREADS; i++) {
@@ -1088,7 +1062,7 @@ enum { TIER_KEYS = 100 };
 
 /* Room for 32 blocks of TIER_BLOCK in memory, and for all in the file. */
 static void start_tiers(void) {
-  cache_store_begin_tiers(&t.stores[0], t.only ? "tcp://127.0.0.1:0" : NULL, MIB, 4 * MIB);
+  cache_store_begin_tiers(&t.stores[0], cache_case_address(), MIB, 4 * MIB);
   cache_client_begin(&t.client, t.stores, 1, 1, t.only, REGION);
 }
 
@@ -1204,7 +1178,7 @@ static void a_repair_copies_from_files(void **state) {
   struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   start_tiers();
   put_tiers(1);
-  cache_store_begin(&t.stores[1], t.only ? "tcp://127.0.0.1:0" : NULL, 8 * MIB);
+  cache_store_begin(&t.stores[1], cache_case_address(), 8 * MIB);
   cache_client_end(&t.client);
   cache_client_begin(&t.client, t.stores, 2, 2, t.only, REGION);
   assert_works(haul_cache_repair(t.client.cache, 0, haul_deadline_in(60 * S), NULL, NULL, &result));
@@ -1219,7 +1193,7 @@ static void a_repair_copies_from_files(void **state) {
 static void a_repair_fills_a_file_tier(void **state) {
   (void)state;
   struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
-  cache_store_begin(&t.stores[1], t.only ? "tcp://127.0.0.1:0" : NULL, 8 * MIB);
+  cache_store_begin(&t.stores[1], cache_case_address(), 8 * MIB);
   cache_client_begin(&t.client, &t.stores[1], 1, 1, t.only, REGION);
   put_spread();
   cache_client_end(&t.client);
@@ -1326,7 +1300,7 @@ static void no_key_is_absent_while_blocks_move(void **state) {
   struct churner churners[CHURN_THREADS] = {0};
   pthread_t threads[CHURN_THREADS];
   char key[16];
-  cache_store_begin_tiers(&t.stores[0], t.only ? "tcp://127.0.0.1:0" : NULL, 128 * KIB, 8 * MIB);
+  cache_store_begin_tiers(&t.stores[0], cache_case_address(), 128 * KIB, 8 * MIB);
   cache_client_begin(&t.client, t.stores, 1, 1, t.only, REGION);
   for (int i = 0; i < TIER_KEYS; i++) {
     snprintf(key, sizeof key, "tier%d", i);
@@ -1517,13 +1491,6 @@ static void a_listing_has_all_keys(void **state) {
   assert_fails(HAUL_ERANGE, haul_cache_list(t.client.cache, 1, haul_deadline_in(20 * S),
                                             a_listing_has_all_keys_each, &seen));
 }
-
-#define TCP(test)                                                                                  \
-  { #test ", tcp", test, set_up, tear_down, "tcp" }
-#define BOTH(test)                                                                                 \
-  {#test ", best path", test, set_up, tear_down, NULL}, {                                          \
-#test ", tcp", test, set_up, tear_down, "tcp"                                                  \
-  }
 
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], CACHE_STORE_MODE) == 0)

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "services/rig/cache.h"
+#include "services/rig/cache_case.h"
 #include "support/child.h"
 #include "support/owner.h"
 
@@ -21,35 +21,8 @@
 enum { KEYS = 100, HELD = 32 }; /* HELD: blocks of BLOCK and more that fit into 1 MiB */
 #define BLOCK (30 * KIB)
 
-static struct {
-  const char *only; /* the variant */
-  struct cache_store stores[2];
-  struct cache_client client;
-} t;
-
-static int set_up(void **state) {
-  t.only = *state;
-  setenv("HAUL_PATHS", t.only ? t.only : "auto", 1); /* of the stores, too */
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  if (t.client.cache)
-    cache_client_end(&t.client);
-  for (int i = 0; i < 2; i++) {
-    if (t.stores[i].pid)
-      assert_int_equal(cache_store_end(&t.stores[i]), 0);
-    if (*t.stores[i].path)
-      cache_store_forget(&t.stores[i]);
-  }
-  memset(&t, 0, sizeof t);
-  return 0;
-}
-
 static void start_store(unsigned number, uint64_t device, uint64_t memory, uint64_t file) {
-  cache_store_begin_device(&t.stores[number], t.only ? "tcp://127.0.0.1:0" : NULL, device, memory,
-                           file);
+  cache_store_begin_device(&t.stores[number], cache_case_address(), device, memory, file);
 }
 
 static void start_client(size_t stores, unsigned replicas) {
@@ -416,11 +389,6 @@ static void a_repair_fills_a_device_and_what_is_below(void **state) {
   assert_int_equal(stats.memory.evictions, 0);
   check_all(0, 1);
 }
-
-#define BOTH(test)                                                                                 \
-  {#test ", best path", test, set_up, tear_down, NULL}, {                                          \
-#test ", tcp", test, set_up, tear_down, "tcp"                                                  \
-  }
 
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], CACHE_STORE_MODE) == 0)

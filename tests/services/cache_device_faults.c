@@ -11,37 +11,13 @@
 #include <xxhash.h>
 
 #include "cache/index.h"
-#include "services/rig/cache.h"
+#include "services/rig/cache_case.h"
 #include "support/owner.h"
 
 #define KIB    ((uint64_t)1 << 10)
 #define MIB    ((uint64_t)1 << 20)
 #define REGION (4 * MIB)
 #define BOUND  haul_deadline_in(60 * S)
-
-static struct {
-  const char *only; /* the variant */
-  struct cache_store store;
-  struct cache_client client;
-} t;
-
-static int set_up(void **state) {
-  t.only = *state;
-  setenv("HAUL_PATHS", t.only ? t.only : "auto", 1); /* of the stores, too */
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  if (t.client.cache)
-    cache_client_end(&t.client);
-  if (t.store.pid)
-    assert_int_equal(cache_store_end(&t.store), 0);
-  if (*t.store.path)
-    cache_store_forget(&t.store);
-  memset(&t, 0, sizeof t);
-  return 0;
-}
 
 /* ---- Stores that do not open ---- */
 
@@ -140,7 +116,8 @@ static void begin_false_store(void) {
   assert_works(haul_region_publish(false_store.slots, DEVICE_REGION_NAME, HAUL_READ));
   assert_works(haul_region_publish(false_store.memory, REGION_NAME, HAUL_READ));
   assert_works(haul_node_listen(false_store.node, "tcp://127.0.0.1:0"));
-  assert_works(haul_node_address(false_store.node, 0, t.store.address, sizeof t.store.address));
+  assert_works(
+      haul_node_address(false_store.node, 0, t.stores[0].address, sizeof t.stores[0].address));
 }
 
 static void end_false_store(void) {
@@ -153,7 +130,7 @@ static void end_false_store(void) {
 /* Of a client that connects now. */
 static void check_get(int code) {
   uint64_t length = UNIT;
-  cache_client_begin(&t.client, &t.store, 1, 1, t.only, REGION);
+  cache_client_begin(&t.client, &t.stores[0], 1, 1, t.only, REGION);
   assert_fails(code, cache_get(&t.client, "key", 0, &length));
   cache_client_end(&t.client);
 }
@@ -218,7 +195,7 @@ static void malformed_slots_harm_no_client(void **state) {
   uint64_t random = test_seed() | 1, room = 2 * UNIT;
   unsigned got = 0;
   begin_false_store();
-  cache_client_begin(&t.client, &t.store, 1, 1, t.only, REGION);
+  cache_client_begin(&t.client, &t.stores[0], 1, 1, t.only, REGION);
   struct slot *slots = slots_of(haul_region_address(false_store.slots));
   for (int round = 0; round < 300; round++) {
     for (int i = 0; i < FALSE_BUCKETS * BUCKET_SLOTS; i++)
@@ -299,7 +276,7 @@ static void run_churn(uint64_t keys) {
   struct churner churners[CHURN_THREADS] = {0};
   pthread_t threads[CHURN_THREADS];
   uint64_t hits = 0;
-  cache_client_begin(&t.client, &t.store, 1, 1, t.only, REGION);
+  cache_client_begin(&t.client, &t.stores[0], 1, 1, t.only, REGION);
   for (uint64_t key = 0; key < keys; key++) {
     char name[16];
     snprintf(name, sizeof name, "churn%d", (int)key);
@@ -310,7 +287,7 @@ static void run_churn(uint64_t keys) {
   atomic_store(&churn_writers, CHURN_THREADS / 2);
   for (uint64_t i = 0; i < CHURN_THREADS; i++) {
     churners[i] = (struct churner){.random = test_seed() + i + 1, .keys = keys, .writes = i % 2};
-    cache_client_begin(&churners[i].client, &t.store, 1, 1, t.only, REGION);
+    cache_client_begin(&churners[i].client, &t.stores[0], 1, 1, t.only, REGION);
     pthread_create(&threads[i], NULL, churn, &churners[i]);
   }
   for (int i = 0; i < CHURN_THREADS; i++) {
@@ -331,8 +308,7 @@ static struct haul_cache_stats stats(void) {
 /* Room for four blocks in each of the upper tiers. */
 static void no_key_is_absent_while_blocks_move(void **state) {
   (void)state;
-  cache_store_begin_device(&t.store, t.only ? "tcp://127.0.0.1:0" : NULL, 128 * KIB, 128 * KIB,
-                           8 * MIB);
+  cache_store_begin_device(&t.stores[0], cache_case_address(), 128 * KIB, 128 * KIB, 8 * MIB);
   run_churn(CHURN_KEYS);
   struct haul_cache_stats now = stats();
   assert_int_equal(now.device.blocks + now.memory.blocks + now.file.blocks, CHURN_KEYS);
@@ -343,17 +319,10 @@ static void no_key_is_absent_while_blocks_move(void **state) {
 /* All in the device, where blocks take each other's room at once. */
 static void readers_see_one_put_or_another(void **state) {
   (void)state;
-  cache_store_begin_device(&t.store, t.only ? "tcp://127.0.0.1:0" : NULL, 192 * KIB, MIB, 0);
+  cache_store_begin_device(&t.stores[0], cache_case_address(), 192 * KIB, MIB, 0);
   run_churn(3);
   assert_int_equal(stats().device.blocks, 3);
 }
-
-#define TCP(test)                                                                                  \
-  { #test ", tcp", test, set_up, tear_down, "tcp" }
-#define BOTH(test)                                                                                 \
-  {#test ", best path", test, set_up, tear_down, NULL}, {                                          \
-#test ", tcp", test, set_up, tear_down, "tcp"                                                  \
-  }
 
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], CACHE_STORE_MODE) == 0)
