@@ -144,7 +144,7 @@ struct fabric_qp *fabric_take_qp(void) {
     if (!take(&qp->lock, &qp->pid))
       continue;
     uint32_t uses = atomic_load(&qp->number) / FABRIC_QPS + 1;
-    atomic_store(&qp->number, (uses < 2 || uses >> 17 ? 2 : uses) * FABRIC_QPS + i);
+    atomic_store(&qp->number, (uses < 2 || uses >> 16 ? 2 : uses) * FABRIC_QPS + i);
     return qp;
   }
   return NULL;
