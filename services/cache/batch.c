@@ -236,6 +236,8 @@ static void batch_begin(struct batch *batch, const char *call, struct haul_cache
 int batch_run(struct haul_cache *cache, const char *call, struct haul_cache_item *items,
               size_t count, haul_deadline until, batch_work *work, void *context) {
   struct haul_error error = {0};
+  if (cache_enter(cache, call))
+    return HAUL_EFORK;
   struct batch *batch = batch_new(cache);
   if (!batch)
     return fail_memory(call);

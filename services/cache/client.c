@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "common/cond.h"
 #include "common/fail.h"
+#include "common/owner.h"
 
 #define OPEN       "haul_cache_open"
 #define CONNECT_NS HAUL_SECOND
@@ -99,9 +101,12 @@ static struct haul_cache *allocate(const struct haul_cache_config *config) {
   return NULL;
 }
 
-static void free_all(struct haul_cache *cache) {
+static void end_locks(struct haul_cache *cache) {
   pthread_cond_destroy(&cache->changed);
   pthread_mutex_destroy(&cache->lock);
+}
+
+static void free_all(struct haul_cache *cache) {
   free(cache->only);
   free(cache->locations);
   free(cache->members);
@@ -114,6 +119,7 @@ static int open_cache(haul_node *node, const struct haul_cache_config *config, h
   if (!cache)
     return fail_memory(OPEN);
   cache->node = node;
+  cache->owner = getpid();
   cache->replicas = config->replicas ? config->replicas : 1;
   cache->connect_ns = config->connect_ns > 0 ? config->connect_ns : CONNECT_NS;
   pthread_mutex_init(&cache->lock, NULL);
@@ -121,6 +127,7 @@ static int open_cache(haul_node *node, const struct haul_cache_config *config, h
   int code = config->member_count ? add_members(cache, config)
                                   : watch_begin(cache, config->directory, until);
   if (code) {
+    end_locks(cache);
     free_all(cache);
     return code;
   }
@@ -134,6 +141,8 @@ int haul_cache_open(haul_node *node, const struct haul_cache_config *config, hau
       (!config->members && config->member_count > 0))
     return fail(HAUL_EINVAL, OPEN, NULL, "start from HAUL_CACHE_INIT",
                 "node, config, its members or cache is NULL, or its size is wrong");
+  if (config->connect_ns < 0)
+    return fail(HAUL_EINVAL, OPEN, "connect_ns", "set 0 for the default", "connect_ns is below 0");
   if ((config->member_count == 0 && !config->directory) ||
       config->member_count > HAUL_CACHE_MEMBERS_MAX)
     return fail_members(NULL, "there are no members, or too many");
@@ -149,9 +158,29 @@ static void release_batches(struct haul_cache *cache) {
   }
 }
 
+/* In a child of fork(2): takes no lock, as the parent's threads may have held it. */
+static void close_forked(struct haul_cache *cache) {
+  if (cache->watch)
+    watch_free(cache->watch);
+  while (cache->sources) {
+    struct source_region *source = cache->sources;
+    cache->sources = source->next;
+    free(source);
+  }
+  release_batches(cache);
+  for (unsigned i = 0; i < cache->member_count; i++)
+    if (cache->members[i].link)
+      link_free(cache->members[i].link);
+  free_all(cache);
+}
+
 void haul_cache_close(haul_cache *cache) {
   if (!cache)
     return;
+  if (is_forked(cache->owner)) {
+    close_forked(cache);
+    return;
+  }
   watch_end(cache);
   while (cache->sources)
     haul_cache_detach(cache, cache->sources->region);
@@ -159,7 +188,12 @@ void haul_cache_close(haul_cache *cache) {
   for (unsigned i = 0; i < cache->member_count; i++)
     if (cache->members[i].link)
       link_put(cache, cache->members[i].link);
+  end_locks(cache);
   free_all(cache);
+}
+
+int cache_enter(const struct haul_cache *cache, const char *call) {
+  return owner_check(cache->owner, call);
 }
 
 const char *haul_cache_member(haul_cache *cache, unsigned member) {
@@ -260,6 +294,8 @@ int haul_cache_attach(haul_cache *cache, haul_region *region) {
   struct source_region *source;
   if (!cache || !region)
     return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or region is NULL");
+  if (cache_enter(cache, call))
+    return HAUL_EFORK;
   pthread_mutex_lock(&cache->lock);
   int code = *place_of(cache, region) ? fail(HAUL_EEXIST, call, NULL, "attach a region once",
                                              "the region is attached already")
@@ -283,6 +319,8 @@ int haul_cache_detach(haul_cache *cache, haul_region *region) {
   int code = 0;
   if (!cache || !region)
     return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or region is NULL");
+  if (cache_enter(cache, call))
+    return HAUL_EFORK;
   struct source_region *source = take_out(cache, region);
   if (!source)
     return fail(HAUL_EINVAL, call, NULL, "detach attached regions", "the region is not attached");

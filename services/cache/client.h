@@ -79,6 +79,7 @@ struct batch;
 
 struct haul_cache {
   haul_node *node;
+  pid_t owner;
   unsigned replicas;
   int64_t connect_ns;
   char *only;
@@ -99,6 +100,9 @@ struct haul_cache {
 
 /* ---- client.c ---- */
 
+/* 0, or HAUL_EFORK in a child of fork(2). */
+int cache_enter(const struct haul_cache *cache, const char *call);
+
 /* A name of the region for one put. HAUL_EINVAL: it is not attached. */
 int source_take(struct haul_cache *cache, haul_region *region, uint64_t *number);
 /* Gives it back. `withdraw`: a store may still have a request with it, and must not read what the
@@ -118,12 +122,14 @@ void members_settle(struct haul_cache *cache);
 int watch_begin(struct haul_cache *cache, const char *directory, haul_deadline until);
 /* Blocks as long as the client has been open, at most a second. */
 void watch_end(struct haul_cache *cache);
+void watch_free(struct watch *watch); /* in a child of fork(2), without its thread */
 
 /* ---- link.c ---- */
 
 /* Connects the member, unless it is or it failed a moment ago. Release with link_put. */
 int link_get(struct haul_cache *cache, unsigned member, haul_deadline until, struct link **link);
 void link_put(struct haul_cache *cache, struct link *link);
+void link_free(struct link *link); /* the last user's */
 /* The connection failed with `code` after `waited` nanoseconds, and later calls need another one.
  * After HAUL_ETIMEDOUT in less than connect_ns they keep it: the caller's deadline was short. */
 void link_failed(struct haul_cache *cache, unsigned member, struct link *link, int code,

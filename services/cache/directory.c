@@ -116,9 +116,8 @@ static void *follow(void *argument) {
   return NULL;
 }
 
-static void watch_free(struct watch *watch) {
+void watch_free(struct watch *watch) {
   haul_directory_close(watch->walk);
-  pthread_cond_destroy(&watch->closed);
   free(watch->directory);
   free(watch);
 }
@@ -162,5 +161,6 @@ void watch_end(struct haul_cache *cache) {
   pthread_cond_signal(&watch->closed);
   pthread_mutex_unlock(&cache->lock);
   pthread_join(watch->thread, NULL);
+  pthread_cond_destroy(&watch->closed);
   watch_free(watch);
 }

@@ -25,7 +25,7 @@ bool is_link_failure(int code) {
   }
 }
 
-static void link_free(struct link *link) {
+void link_free(struct link *link) {
   for (unsigned i = 0; i < TIERS; i++)
     haul_remote_release(link->remotes[i]);
   haul_remote_release(link->device_blocks);

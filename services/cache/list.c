@@ -94,7 +94,7 @@ static int check(haul_cache *cache, const char *call, unsigned member, const voi
   if (member >= cache->member_count)
     return fail(HAUL_ERANGE, call, NULL, "count from 0", "there are %u members",
                 cache->member_count);
-  return 0;
+  return cache_enter(cache, call);
 }
 
 /* Adds the node to the detail of a failure of haul. */

@@ -227,6 +227,8 @@ int haul_cache_put(haul_cache *cache, haul_region *region, struct haul_cache_ite
   if (flags & ~HAUL_CACHE_IF_ABSENT || !priority_is_valid(priority))
     return fail(HAUL_EINVAL, call, NULL, "use HAUL_CACHE_IF_ABSENT or 0, and enum haul_priority",
                 "unknown flags or priority");
+  if (cache_enter(cache, call))
+    return HAUL_EFORK;
   int code = source_take(cache, region, &ask.source);
   if (code)
     return code;

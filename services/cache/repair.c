@@ -352,6 +352,8 @@ int haul_cache_repair(haul_cache *cache, unsigned flags, haul_deadline until,
   if (result->size != sizeof *result)
     return fail(HAUL_EINVAL, REPAIR, "result", "start from HAUL_CACHE_REPAIR_INIT",
                 "the result has an unknown size");
+  if (cache_enter(cache, REPAIR))
+    return HAUL_EFORK;
   struct repair *repair = calloc(1, sizeof *repair);
   if (!repair)
     return fail_memory(REPAIR);

@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/cond.h"
 #include "common/fail.h"
+#include "common/owner.h"
 
 #define OPEN  "haul_cache_store_open"
 #define STATS "haul_cache_store_stats"
@@ -81,6 +83,11 @@ static int open_device(struct haul_cache_store *store,
 
 static int open_file(struct haul_cache_store *store, const struct haul_cache_store_config *config) {
   const struct tier_config file = {config->file_path, config->file_capacity, config->file_blocks};
+  struct stat first, second;
+  if (fstat(store->tiers[MEMORY_TIER].file, &first) == 0 && stat(config->file_path, &second) == 0 &&
+      first.st_dev == second.st_dev && first.st_ino == second.st_ino)
+    return fail(HAUL_EINVAL, OPEN, config->file_path, "name a second file",
+                "the file tier is the file of the store itself");
   store->tier_bits |= TIER_BIT(FILE_TIER);
   int code = tier_open(&store->tiers[FILE_TIER], &file);
   if (code == 0)
@@ -129,6 +136,15 @@ static int start(struct haul_cache_store *store) {
               "cannot start a thread: %s", strerror(error));
 }
 
+/* Holds their locks. */
+static void remove_new_files(struct haul_cache_store *store,
+                             const struct haul_cache_store_config *config) {
+  if (store->tiers[MEMORY_TIER].created)
+    unlink(config->path);
+  if (store->tiers[FILE_TIER].created)
+    unlink(config->file_path);
+}
+
 int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config *config,
                           haul_cache_store **out) {
   if (!node || !config || config->size != sizeof *config || !config->path || !out)
@@ -144,6 +160,7 @@ int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config 
   if (!store)
     return fail_memory(OPEN);
   store->node = node;
+  store->owner = getpid();
   pthread_mutex_init(&store->lock, NULL);
   monotonic_cond(&store->session_ended);
   int code = open_tiers(store, config);
@@ -155,6 +172,7 @@ int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config 
     *out = store;
     return 0;
   }
+  remove_new_files(store, config);
   close_tiers(store);
   free(store);
   return code;
@@ -164,6 +182,8 @@ int haul_cache_store_stats(haul_cache_store *store, struct haul_cache_stats *sta
   if (!store || !stats || stats->size != sizeof *stats)
     return fail(HAUL_EINVAL, STATS, NULL, "pass both, and start from HAUL_CACHE_STATS_INIT",
                 "store or stats is NULL, or the stats have an unknown size");
+  if (owner_check(store->owner, STATS))
+    return HAUL_EFORK;
   *stats = (struct haul_cache_stats)HAUL_CACHE_STATS_INIT;
   for (unsigned i = 0; i < TIERS; i++)
     if (store->tier_bits & TIER_BIT(i))
@@ -180,9 +200,21 @@ static void save_device(struct haul_cache_store *store) {
   pthread_mutex_unlock(&store->lock);
 }
 
+/* In a child: the eventfd would end the parent's thread. Sessions are as their threads left them.
+ */
+static void close_forked(struct haul_cache_store *store) {
+  close(store->wake);
+  close_tiers(store);
+  free(store);
+}
+
 void haul_cache_store_close(haul_cache_store *store) {
   if (!store)
     return;
+  if (is_forked(store->owner)) {
+    close_forked(store);
+    return;
+  }
   while (write(store->wake, &(uint64_t){1}, sizeof(uint64_t)) < 0 && errno == EINTR)
     ;
   pthread_join(store->thread, NULL);

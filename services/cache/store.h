@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "cache/tier.h"
 
@@ -14,6 +15,7 @@ struct session;
 
 struct haul_cache_store {
   haul_node *node;
+  pid_t owner;
   int wake; /* eventfd that ends the thread */
   pthread_t thread;
   pthread_mutex_t lock; /* protects all below */

@@ -66,7 +66,9 @@ static bool is_in_place(const char *path, const struct stat *locked) {
 static int open_file(struct tier *tier, const char *path, bool *created, struct stat *status) {
   tier->file = open_or_create(path, created);
   if (tier->file < 0)
-    return fail_file(path, "open", "name a file that this user may create and write");
+    return fail_file(path, "open",
+                     errno == ELOOP ? "name the file itself; symbolic links are not followed"
+                                    : "name a file that this user may create and write");
   if (!lock_file(tier->file))
     return fail(HAUL_EBUSY, OPEN, path, "give each store a file of its own",
                 "another process has this store open");
@@ -149,7 +151,7 @@ static int restore(struct tier *tier, const struct tier_config *config, uint64_t
     return 0;
   uint64_t capacity = tier->index.units * UNIT;
   index_close(&tier->index);
-  return fail(HAUL_EINVAL, OPEN, config->path, "set that capacity or 0, or remove the file",
+  return fail(HAUL_EINVAL, OPEN, config->path, "set that capacity or none, or remove the file",
               "the store in this file has a capacity of %llu bytes", (unsigned long long)capacity);
 }
 
@@ -168,12 +170,10 @@ int tier_open(struct tier *tier, const struct tier_config *config) {
   int code = open_file(tier, config->path, &created, &status);
   if (code)
     return code;
+  tier->created = created;
   if (!is_unfinished(tier, &status))
     return restore(tier, config, (uint64_t)status.st_size);
-  code = create(tier, config);
-  if (code && created && status.st_size == 0) /* leave nothing behind */
-    unlink(config->path);
-  return code;
+  return create(tier, config);
 }
 
 int tier_publish(struct tier *tier, haul_node *node, const char *name) {

@@ -24,7 +24,8 @@ struct tier {
   haul_region *blocks; /* in the memory of the device; NULL: they are in `region` */
   void *memory;
   uint64_t length;
-  int file; /* -1: none */
+  int file;     /* -1: none */
+  bool created; /* by tier_open: nobody else has it */
   struct index index;
 };
 

@@ -1169,7 +1169,7 @@ static void a_file_tier_outlives_the_memory(void **state) {
   config.file_path = "/nowhere/file";
   assert_fails(HAUL_ESYSTEM, haul_cache_store_open(node, &config, &store));
   config.file_path = config.path;
-  assert_fails(HAUL_EBUSY, haul_cache_store_open(node, &config, &store));
+  assert_fails(HAUL_EINVAL, haul_cache_store_open(node, &config, &store));
   haul_node_close(node);
 }
 
