@@ -58,6 +58,9 @@ static void note_away(struct want *want, unsigned member, int code, unsigned rep
   if (want->rank < replicas) {
     want->away = code;
     want->away_member = member;
+  } else {
+    want->other = code;
+    want->other_member = member;
   }
 }
 
@@ -143,25 +146,40 @@ void want_fail_library(struct batch *batch, struct want *want, int code) {
   want_fail(batch, want, code, last->hint, "%s", last->text);
 }
 
+/* Whether the store does not run, or hangs; otherwise the library's hint says more. */
+static bool is_gone(int code) {
+  return code == HAUL_ECONNECT || code == HAUL_EPEER || code == HAUL_ETIMEDOUT ||
+         code == HAUL_ESTALE || code == HAUL_ECLOSED;
+}
+
+static void fail_away(struct batch *batch, struct want *want) {
+  struct haul_cache *cache = batch->cache;
+  const struct member *member = &cache->members[want->away_member];
+  char reason[sizeof member->reason], hint[sizeof member->hint];
+  pthread_mutex_lock(&cache->lock);
+  memcpy(reason, member->reason, sizeof reason);
+  memcpy(hint, member->hint, sizeof hint);
+  pthread_mutex_unlock(&cache->lock);
+  if (is_gone(want->away))
+    snprintf(hint, sizeof hint, "start the store at %.80s, or keep more replicas", member->address);
+  want_fail(batch, want, want->away, hint, "the store at %.80s cannot be reached: %.80s",
+            member->address, reason);
+}
+
 void want_fail_absent(struct batch *batch, struct want *want) {
   if (want->busy) {
     want_fail(batch, want, HAUL_EBUSY, "try it again", "the index changed during each read");
     return;
   }
-  if (want->away == 0) {
+  if (want->away)
+    fail_away(batch, want);
+  else if (want->other)
+    want_fail(batch, want, HAUL_ENAME, "start the store, or put the key again",
+              "no other store has the key, and the one at %.80s cannot be reached",
+              batch_address(batch, want->other_member));
+  else
     want_fail(batch, want, HAUL_ENAME, "put it first; list the keys: haul cache ls",
               "no store has the key");
-    return;
-  }
-  struct haul_cache *cache = batch->cache;
-  const struct member *member = &cache->members[want->away_member];
-  char reason[sizeof member->reason], hint[192];
-  pthread_mutex_lock(&cache->lock);
-  memcpy(reason, member->reason, sizeof reason);
-  pthread_mutex_unlock(&cache->lock);
-  snprintf(hint, sizeof hint, "start the store at %.80s, or keep more replicas", member->address);
-  want_fail(batch, want, want->away, hint, "the store at %.80s cannot be reached: %.80s",
-            member->address, reason);
 }
 
 void batch_expire(struct batch *batch) {
@@ -216,6 +234,8 @@ static void want_begin(struct batch *batch, struct want *want, struct haul_cache
   item->code = 0;
   if (key_is_valid(item))
     want->hash = key_hash(item->key, item->key_length);
+  else if (!item->key)
+    want_fail(batch, want, HAUL_EINVAL, "set key and key_length", "the key is NULL");
   else
     want_fail(batch, want, HAUL_EINVAL, "use keys of 1 to 192 bytes", "the key has %zu bytes",
               item->key_length);

@@ -45,7 +45,7 @@ struct member {
   bool named; /* by the present walk of the directory */
   bool left;  /* the directory: it is used as long as it is connected */
   int code;   /* of the last failure to connect */
-  char reason[192];
+  char reason[192], hint[192];
 };
 
 /* Where a block was last found. */
@@ -175,6 +175,8 @@ struct want {
   unsigned group;
   int away; /* code of a store that should have the key and failed */
   unsigned away_member;
+  int other; /* of one after these, which has it if it was put while those were away */
+  unsigned other_member;
   bool cached; /* the location is an old one */
   bool busy;   /* a slot that may be the key's was changing in each read */
   uint64_t version;
@@ -216,7 +218,7 @@ void want_fail(struct batch *batch, struct want *want, int code, const char *hin
                const char *format, ...) __attribute__((format(printf, 5, 6)));
 void want_fail_library(struct batch *batch, struct want *want, int code);
 /* No store has the key; if one that should have it cannot be read or reached, that is the reason.
- */
+ * If one that might have it cannot, the text says so. */
 void want_fail_absent(struct batch *batch, struct want *want);
 /* The connection to a member failed in what began at `began`: batch_lost once, then want_lost for
  * each key that used it. They connect again, or use the next store. */

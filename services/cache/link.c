@@ -144,6 +144,13 @@ static int connect_link(struct haul_cache *cache, const char *address, haul_dead
   return 0;
 }
 
+/* Holds the lock. */
+static void keep_reason(struct member *member, int code, const struct haul_error *error) {
+  member->code = code;
+  snprintf(member->reason, sizeof member->reason, "%.191s", error->text);
+  snprintf(member->hint, sizeof member->hint, "%.191s", error->hint);
+}
+
 /* Holds the lock, but for the time of connecting. */
 static int connect_member(struct haul_cache *cache, struct member *member, haul_deadline until,
                           struct link **out) {
@@ -159,8 +166,7 @@ static int connect_member(struct haul_cache *cache, struct member *member, haul_
     member->link->number = ++cache->next_link;
     return 0;
   }
-  member->code = code;
-  snprintf(member->reason, sizeof member->reason, "%s", haul_error_last()->text);
+  keep_reason(member, code, haul_error_last());
   if (code != HAUL_ETIMEDOUT || limit < until) { /* the caller's deadline says nothing about it */
     int64_t pause = (haul_deadline_in(0) - began) * PAUSE_FACTOR;
     member->retry_at = haul_deadline_in(pause > PAUSE_LEAST ? pause : PAUSE_LEAST);
@@ -189,8 +195,9 @@ static int refuse(struct member *member) {
   if (member->left) {
     member->code = HAUL_EPEER;
     snprintf(member->reason, sizeof member->reason, "its entry in the directory is gone");
+    snprintf(member->hint, sizeof member->hint, "start the store");
   }
-  return fail(member->code, "haul_cache", member->address, "start the store", "%s", member->reason);
+  return fail(member->code, "haul_cache", member->address, member->hint, "%s", member->reason);
 }
 
 int link_get(struct haul_cache *cache, unsigned number, haul_deadline until, struct link **link) {
@@ -218,11 +225,10 @@ void link_failed(struct haul_cache *cache, unsigned number, struct link *link, i
                  int64_t waited) {
   struct member *member = &cache->members[number];
   struct link *unused = NULL;
-  const char *reason = haul_error_last()->text;
+  const struct haul_error *error = haul_error_last();
   pthread_mutex_lock(&cache->lock);
   if (member->link == link) {
-    member->code = code;
-    snprintf(member->reason, sizeof member->reason, "%s", reason);
+    keep_reason(member, code, error);
   }
   if (member->link == link && (code != HAUL_ETIMEDOUT || waited >= cache->connect_ns)) {
     drop(member, &unused);

@@ -101,9 +101,12 @@ void batch_ask(struct batch *batch, const struct ask *ask, answer_handler *handl
 }
 
 /* A failure that the store reported for a key. */
-static void fail_refused(struct batch *batch, struct want *want, int code) {
+static void fail_refused(struct batch *batch, struct want *want, int code, bool pin) {
   const char *address = batch_address(batch, want->member);
-  if (code == HAUL_ELIMIT)
+  if (code == HAUL_ELIMIT && pin)
+    want_fail(batch, want, code, "end other pins, or raise the capacity of the store",
+              "over half of the tier would be pinned at the store at %.80s", address);
+  else if (code == HAUL_ELIMIT)
     want_fail(batch, want, code, "raise the capacity of the store, or unpin blocks",
               "the store at %.80s has no room", address);
   else if (code == HAUL_EEXIST)
@@ -123,7 +126,7 @@ static void handle_put(struct batch *batch, struct want *want, int code, uint64_
     want->placed++;
     want->version = version;
   } else if (want->placed == 0) {
-    fail_refused(batch, want, code);
+    fail_refused(batch, want, code, false);
     return;
   }
   want->rank++;
@@ -145,19 +148,37 @@ static void handle_change(struct batch *batch, struct want *want, int code, uint
   if (code == 0 && want->placed++ == 0)
     want->item->member = want->member;
   if (code != 0 && code != HAUL_ENAME) {
-    fail_refused(batch, want, code);
+    fail_refused(batch, want, code, true);
     return;
   }
   want->rank++;
   want->lacking++;
 }
 
+/* Nothing was changed: a store that is away may be the one that has the key. */
+static void fail_unchanged(struct batch *batch, struct want *want) {
+  if (want->away == 0) {
+    want->away = want->other;
+    want->away_member = want->other_member;
+  }
+  want_fail_absent(batch, want);
+}
+
 /* A store that is away may have the block, and bring it back. */
 static void end_remove(struct batch *batch, struct want *want) {
-  if (want->placed > 0 && want->away == 0)
-    want_done(want, 0);
-  else
+  if (want->placed == 0)
+    fail_unchanged(batch, want);
+  else if (want->away)
     want_fail_absent(batch, want);
+  else
+    want_done(want, 0);
+}
+
+static void end_pin(struct batch *batch, struct want *want) {
+  if (want->placed == 0)
+    fail_unchanged(batch, want);
+  else
+    want_done(want, 0);
 }
 
 /* ---- Rounds: one store for each key at a time ---- */
@@ -215,7 +236,7 @@ static void run_remove(struct batch *batch, void *context) {
 }
 
 static void run_pin(struct batch *batch, void *context) {
-  run_rounds(batch, context, handle_change, end_placed);
+  run_rounds(batch, context, handle_change, end_pin);
 }
 
 int haul_cache_put(haul_cache *cache, haul_region *region, struct haul_cache_item *items,
