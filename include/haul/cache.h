@@ -193,7 +193,8 @@ struct haul_cache_entry {
   size_t key_length;
   uint64_t length;
   uint64_t checksum; /* XXH3, 64 bits */
-  uint64_t version;  /* increases with each put; about nanoseconds since 1970 */
+  uint64_t version;  /* increases with each put; about nanoseconds since 1970 by the clock of the
+                        store, so that stores' clocks have to agree */
   int priority;      /* enum haul_priority */
   unsigned tier;     /* enum haul_cache_tier */
 };

@@ -899,6 +899,24 @@ static void a_passed_deadline_blames_no_store(void **state) {
   assert_int_equal(stats_of(0).memory.blocks, 1); /* over the connection that was there */
 }
 
+/* Over tcp: over map a stopped process is read like any other. */
+static void a_repair_passes_a_hanging_store(void **state) {
+  (void)state;
+  struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
+  start(2, 1, 4 * MIB);
+  put_spread();
+  uint64_t blocks = stats_of(1).memory.blocks;
+  cache_client_end(&t.client);
+  child_stop(t.stores[0].pid);
+  cache_client_begin(&t.client, t.stores, 2, 1, t.only, REGION);
+  int code = haul_cache_repair(t.client.cache, HAUL_CACHE_DRY_RUN, haul_deadline_in(10 * S), NULL,
+                               NULL, &result);
+  kill(t.stores[0].pid, SIGCONT);
+  assert_works(code);
+  assert_int_equal(result.away, 1);
+  assert_int_equal(result.blocks, blocks);
+}
+
 static void a_repair_without_stores_fails(void **state) {
   (void)state;
   struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
@@ -1551,6 +1569,7 @@ int main(int argc, char **argv) {
       BOTH(a_repair_copies_no_damaged_block),
       BOTH(a_repair_counts_a_key_that_keeps_changing),
       BOTH(a_passed_deadline_blames_no_store),
+      TCP(a_repair_passes_a_hanging_store),
       BOTH(a_repair_without_stores_fails),
       BOTH(readers_see_one_put_or_another),
       BOTH(readers_of_large_blocks_see_one_put_or_another),
