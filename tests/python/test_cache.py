@@ -136,7 +136,7 @@ class Errors(CacheCase):
         self.succeed(cache.put(self.region, [("k" * KEY_MAX, 0, BLOCK), (b"\0" * KEY_MAX, 0, BLOCK)]))
         self.fail(cache.put(self.region, [("a", 0, 0)])[0], Code.EINVAL)
         self.fail(cache.put(self.region, [("a", 15 * BLOCK, BLOCK + 1)])[0], Code.ERANGE)
-        self.fail(cache.put(self.region, [("a", -1, BLOCK)])[0], Code.ERANGE)
+        self.fail(cache.put(self.region, [("a", (1 << 64) - 1, BLOCK)])[0], Code.ERANGE)
         short = cache.get(self.region, [("k" * KEY_MAX, 0, BLOCK - 1)])[0]
         self.fail(short, Code.ERANGE)
         self.assertEqual(short.length, BLOCK)

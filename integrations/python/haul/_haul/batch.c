@@ -90,10 +90,11 @@ static bool read_key(PyObject *given, char *room, struct haul_cache_item *item) 
 /* From (key, offset, length) with a range in `local`, else from a key. Returns the key, or NULL. */
 static PyObject *read_item(PyObject *given, const struct local *local, const char *call, char *room,
                            struct haul_cache_item *item) {
-  unsigned long long offset, length;
+  uint64_t offset, length;
   PyObject *key = given, *parts = local ? PySequence_Tuple(given) : NULL;
-  bool read = !local || (parts && PyArg_ParseTuple(parts, "OKK;a block is (key, offset, length)",
-                                                   &key, &offset, &length));
+  bool read =
+      !local || (parts && PyArg_ParseTuple(parts, "OO&O&;a block is (key, offset, length)", &key,
+                                           uint64_from, &offset, uint64_from, &length));
   item->code = UNTOUCHED;
   item->tier = NO_TIER;
   read = read && read_key(key, room, item);
@@ -269,7 +270,8 @@ PyObject *cache_pin(PyObject *self, PyObject *args, PyObject *keywords) {
   PyObject *given, *keys, *timeout = Py_None;
   unsigned seconds;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OI|$O", names, &given, &seconds, &timeout) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO&|$O", names, &given, uint32_from, &seconds,
+                                   &timeout) ||
       !deadline_from(timeout, ((struct object *)self)->node->timeout, &until))
     return NULL;
   struct batch *batch = batch_new(self, given, NULL, "pin", run_pin, &keys);

@@ -4,8 +4,6 @@
  * An export keeps each of them from being closed. */
 #include "broadcast.h"
 
-#include <limits.h>
-
 haul_broadcast *broadcast_begin(struct broadcast *broadcast, const char *call) {
   if (broadcast->busy) {
     raise_own(HAUL_EBUSY, call, broadcast->base.noun, "another call is in progress",
@@ -155,8 +153,8 @@ void *sharing_new(size_t size, struct broadcast *broadcast, PyObject *object, co
 PyObject *broadcast_withdraw(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"version", NULL};
   struct broadcast *broadcast = (struct broadcast *)self;
-  unsigned long long version = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|K", names, &version))
+  uint64_t version = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O&", names, uint64_from, &version))
     return NULL;
   haul_broadcast *handle = broadcast_begin(broadcast, "withdraw");
   if (!handle)
@@ -190,10 +188,4 @@ void broadcast_free(PyObject *self) {
   object_free(self);
   forget(&kept[0]);
   forget(&kept[1]);
-}
-
-int count_from(PyObject *given, void *count) {
-  unsigned long number = PyLong_AsUnsignedLong(given);
-  *(unsigned *)count = number > UINT_MAX ? UINT_MAX : (unsigned)number;
-  return !PyErr_Occurred();
 }

@@ -49,7 +49,4 @@ int broadcast_traverse(PyObject *self, visitproc visit, void *arg);
 /* A method. */
 PyObject *broadcast_withdraw(PyObject *self, PyObject *args, PyObject *keywords);
 
-/* Converter for PyArg_Parse's "O&": an unsigned; more is its maximum. */
-int count_from(PyObject *given, void *count);
-
 #endif

@@ -133,8 +133,8 @@ static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keyword
   unsigned replicas = 1;
   int64_t connect_ns = 0;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!|O$zIOzO", names, haulpy.node, &node, &given,
-                                   &directory, &replicas, &connect, &only, &timeout) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!|O$zO&OzO", names, haulpy.node, &node, &given,
+                                   &directory, uint32_from, &replicas, &connect, &only, &timeout) ||
       !deadline_from(timeout, node->timeout, &until) || !duration_from(connect, &connect_ns))
     return NULL;
   if (PyUnicode_Check(given))
@@ -285,7 +285,8 @@ static struct asking *ask(PyObject *self, PyObject *args, PyObject *keywords, co
   PyObject *timeout = Py_None;
   unsigned member;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "I|$O", names, &member, &timeout) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|$O", names, uint32_from, &member,
+                                   &timeout) ||
       !deadline_from(timeout, ((struct object *)self)->node->timeout, &until))
     return NULL;
   struct asking *asking = job_new(sizeof *asking, (struct object *)self, call, run, undo_asking);

@@ -46,8 +46,8 @@ PyObject *node_register(PyObject *self, PyObject *args, PyObject *keywords) {
   PyObject *timeout = Py_None;
   haul_deadline until;
   unsigned lease = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$IzO", names, &address, &lease, &advertise,
-                                   &timeout) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|$O&zO", names, &address, uint32_from, &lease,
+                                   &advertise, &timeout) ||
       !deadline_from(timeout, node->timeout, &until))
     return NULL;
   struct asking *asking = asking_new(node, "register", address, advertise, run_register, NULL);

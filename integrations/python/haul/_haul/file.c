@@ -59,11 +59,12 @@ static PyObject *file_report(const struct haul_file_report *report) {
 static PyObject *file_read(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"region", "offset", "region_offset", "length", "zero_copy", NULL};
   struct local local;
-  unsigned long long offset = 0, to_offset = 0;
+  uint64_t offset = 0, to_offset = 0;
   PyObject *length = Py_None;
   int zero_copy = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|K$KOp", names, local_from, &local, &offset,
-                                   &to_offset, &length, &zero_copy) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O&$O&Op", names, local_from, &local,
+                                   uint64_from, &offset, uint64_from, &to_offset, &length,
+                                   &zero_copy) ||
       !region_must_be_writable(local.region, "read"))
     return NULL;
   struct reading *reading = job_new(sizeof *reading, (struct object *)self, "read", run_read, NULL);

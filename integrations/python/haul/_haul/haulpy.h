@@ -55,6 +55,11 @@ PyObject *raise_error(const struct haul_error *error);
 PyObject *raise_own(int code, const char *call, const char *object, const char *text,
                     const char *hint);
 
+/* Converters for PyArg_Parse's "O&": to uint64_t and to unsigned. Other numbers raise
+ * OverflowError, where "K" and "I" would take them modulo. */
+int uint64_from(PyObject *given, void *number);
+int uint32_from(PyObject *given, void *number);
+
 /* A string of the library's, with U+FFFD for bytes that are not UTF-8. */
 PyObject *text_of(const char *text);
 bool place_from(const char *text, struct haul_place *place);
@@ -386,9 +391,6 @@ PyObject *peer_object(struct node *node, haul_peer *handle);
 
 /* Tag of the messages of haul._inbox: "haultens". */
 #define TENSOR_TAG INT64_C(0x6861756c74656e73)
-
-/* From an argument `tag`; NULL is 0. */
-bool tag_from(PyObject *given, uint64_t *tag);
 
 PyObject *message_receive_any(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords);

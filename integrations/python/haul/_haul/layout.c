@@ -316,15 +316,13 @@ bool layout_shape(PyObject *shape, PyObject *strides, struct haul_tensor *layout
 
 bool layout_from(PyObject *object, struct haul_tensor *layout) {
   PyObject *dtype, *shape, *strides;
-  unsigned long long offset;
   if (!PyTuple_Check(object)) {
     PyErr_SetString(PyExc_TypeError, "invalid layout: expected a haul.Layout");
     return false;
   }
   *layout = (struct haul_tensor){0};
-  if (!PyArg_ParseTuple(object, "OOOK;invalid layout: expected dtype, shape, strides and offset",
-                        &dtype, &shape, &strides, &offset))
+  if (!PyArg_ParseTuple(object, "OOOO&;invalid layout: expected dtype, shape, strides and offset",
+                        &dtype, &shape, &strides, uint64_from, &layout->offset))
     return false;
-  layout->offset = offset;
   return layout_dtype(dtype, layout) && layout_shape(shape, strides, layout);
 }

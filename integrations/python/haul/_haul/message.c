@@ -105,11 +105,6 @@ PyObject *message_receive(PyObject *self, PyObject *args, PyObject *keywords) {
   return PyObject_CallMethod(node->inbox, "receive", "Od", node, seconds_until(until));
 }
 
-bool tag_from(PyObject *given, uint64_t *tag) {
-  *tag = given ? PyLong_AsUnsignedLongLong(given) : 0;
-  return !PyErr_Occurred();
-}
-
 struct sending {
   haul_peer *peer;
   uint64_t tag;
@@ -127,11 +122,12 @@ static int step_send(void *user, haul_deadline until) {
 PyObject *message_send(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"data", "tag", "timeout", NULL};
   struct object *peer = (struct object *)self;
-  PyObject *data = NULL, *number = NULL, *timeout = Py_None;
+  PyObject *data = NULL, *timeout = Py_None;
   struct sending sending = {0};
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$OO", names, &data, &number, &timeout) ||
-      !deadline_from(timeout, peer->node->timeout, &until) || !tag_from(number, &sending.tag))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O&O", names, &data, uint64_from,
+                                   &sending.tag, &timeout) ||
+      !deadline_from(timeout, peer->node->timeout, &until))
     return NULL;
   if (data && PyObject_GetBuffer(data, &sending.bytes, PyBUF_SIMPLE) != 0)
     return NULL;

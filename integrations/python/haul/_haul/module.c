@@ -26,6 +26,36 @@ bool list_append(PyObject **list, PyObject *item) {
   return *list;
 }
 
+/* False with an exception. */
+static bool unsigned_from(PyObject *given, unsigned long long most, unsigned long long *number) {
+  PyObject *integer = PyNumber_Index(given);
+  if (!integer)
+    return false;
+  *number = PyLong_AsUnsignedLongLong(integer);
+  Py_DECREF(integer);
+  if (!PyErr_Occurred() && *number <= most)
+    return true;
+  PyErr_Clear();
+  PyErr_Format(PyExc_OverflowError, "integer out of range: expected 0 to %llu", most);
+  return false;
+}
+
+int uint64_from(PyObject *given, void *number) {
+  unsigned long long read;
+  if (!unsigned_from(given, UINT64_MAX, &read))
+    return 0;
+  *(uint64_t *)number = read;
+  return 1;
+}
+
+int uint32_from(PyObject *given, void *number) {
+  unsigned long long read;
+  if (!unsigned_from(given, UINT32_MAX, &read))
+    return 0;
+  *(uint32_t *)number = (uint32_t)read;
+  return 1;
+}
+
 PyObject *text_of(const char *text) {
   return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }

@@ -49,7 +49,7 @@ static bool read_invitation(PyObject *args, PyObject *keywords, struct invitatio
   PyObject *timeout = Py_None;
   return PyArg_ParseTupleAndKeywords(args, keywords, "O!ss|$zzO&O", names, haulpy.node,
                                      &given->node, &given->address, &given->name, &given->advertise,
-                                     &given->member, count_from, &given->in_flight, &timeout) &&
+                                     &given->member, uint32_from, &given->in_flight, &timeout) &&
          deadline_from(timeout, given->node->timeout, &given->until);
 }
 
@@ -141,9 +141,9 @@ static PyObject *receiver_next(PyObject *self, PyObject *args, PyObject *keyword
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O", names, &after, &timeout) ||
       !deadline_from(timeout, object->node->timeout, &asking.until))
     return NULL;
-  if (after != Py_None)
-    asking.after = PyLong_AsUnsignedLongLong(after);
-  asking.broadcast = PyErr_Occurred() ? NULL : broadcast_begin(&receiver->broadcast, "next");
+  if (after != Py_None && !uint64_from(after, &asking.after))
+    return NULL;
+  asking.broadcast = broadcast_begin(&receiver->broadcast, "next");
   if (!asking.broadcast)
     return NULL;
   int code = wait_in_steps(object, "next", step_next, &asking, asking.until);
@@ -281,12 +281,12 @@ struct wanted {
 static bool read_wanted(PyObject *self, PyObject *args, PyObject *keywords, struct wanted *wanted) {
   static char *names[] = {"version", "tensor", "keep", "newer", "progress", "timeout", NULL};
   PyObject *version, *timeout = Py_None;
-  unsigned long long number, length, chunk;
+  uint64_t number, length, chunk;
   int kept = 0, newer = 0;
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O|$ppOO", names, &PyTuple_Type, &version,
                                    &wanted->tensor, &kept, &newer, &wanted->progress, &timeout) ||
-      !PyArg_ParseTuple(version, "KKK;invalid version: expected a Version of next", &number,
-                        &length, &chunk) ||
+      !PyArg_ParseTuple(version, "O&O&O&;invalid version: expected a Version of next", uint64_from,
+                        &number, uint64_from, &length, uint64_from, &chunk) ||
       !deadline_from(timeout, ((struct object *)self)->node->timeout, &wanted->until))
     return false;
   wanted->version = (struct haul_broadcast_version){number, length, chunk};

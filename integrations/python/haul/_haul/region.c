@@ -88,14 +88,15 @@ static PyObject *region_tensor(PyObject *self, PyObject *args, PyObject *keyword
   static char *names[] = {"dtype", "shape", "strides", "offset", NULL};
   struct region *region = (struct region *)self;
   struct haul_tensor layout = {0};
-  PyObject *dtype, *shape, *strides = Py_None, *offset = NULL;
+  PyObject *dtype, *shape, *strides = Py_None;
+  uint64_t offset = 0;
   size_t length;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O$O", names, &dtype, &shape, &strides,
-                                   &offset) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O$O&", names, &dtype, &shape, &strides,
+                                   uint64_from, &offset) ||
       !layout_dtype(dtype, &layout) || !layout_shape(shape, strides, &layout))
     return NULL;
-  layout.offset = offset ? PyLong_AsUnsignedLongLong(offset) : 0;
-  if (PyErr_Occurred() || !length_of(region, "tensor", &length) || !layout_check(&layout, length))
+  layout.offset = offset;
+  if (!length_of(region, "tensor", &length) || !layout_check(&layout, length))
     return NULL;
   return tensor_object(region, &layout);
 }
@@ -123,7 +124,7 @@ static bool make_ticket(PyObject *self, PyObject *args, PyObject *keywords, cons
   struct haul_tensor layout = region->layout;
   bool has_layout = region->has_layout;
   int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OI", names, &given, &rights))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO&", names, &given, uint32_from, &rights))
     return false;
   if (given != Py_None) {
     has_layout = true;
@@ -175,15 +176,9 @@ static bool grants_from(PyObject *to, struct haul_grant *grants, size_t *count, 
       return false;
     }
     grants[*count].who = PyUnicode_AsUTF8AndSize(who, NULL);
-    unsigned long granted = grants[*count].who ? PyLong_AsUnsignedLong(what) : 0;
-    if (PyErr_Occurred())
+    if (!grants[*count].who || !uint32_from(what, &grants[*count].rights))
       return false;
-    if (granted > UINT_MAX) {
-      PyErr_SetString(PyExc_ValueError, "invalid rights: expected READ, WRITE or both");
-      return false;
-    }
-    grants[*count].rights = (unsigned)granted;
-    *rights |= (unsigned)granted;
+    *rights |= grants[*count].rights;
   }
   return true;
 }
@@ -197,7 +192,8 @@ static PyObject *region_publish(PyObject *self, PyObject *args, PyObject *keywor
   unsigned rights = HAUL_READ;
   size_t count = 0;
   int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|I$O", names, &name, &rights, &to) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|O&$O", names, &name, uint32_from, &rights,
+                                   &to) ||
       (to != Py_None && !grants_from(to, grants, &count, &rights)) ||
       (rights & HAUL_WRITE && !region_must_be_writable((struct region *)self, "publish")))
     return NULL;
@@ -257,10 +253,11 @@ static PyObject *region_copy_from(PyObject *self, PyObject *args, PyObject *keyw
   static char *names[] = {"source", "offset", "source_offset", "length", "timeout", NULL};
   struct object *to = (struct object *)self;
   PyObject *source, *length = Py_None, *timeout = Py_None;
-  unsigned long long to_offset = 0, from_offset = 0;
+  uint64_t to_offset = 0, from_offset = 0;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!|$KKOO", names, haulpy.region, &source,
-                                   &to_offset, &from_offset, &length, &timeout) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!|$O&O&OO", names, haulpy.region, &source,
+                                   uint64_from, &to_offset, uint64_from, &from_offset, &length,
+                                   &timeout) ||
       !deadline_from(timeout, to->node->timeout, &until) ||
       !region_must_be_writable((struct region *)self, "copy_from"))
     return NULL;
@@ -298,15 +295,16 @@ static bool rest_of_file(int descriptor, uint64_t offset, size_t *length) {
 PyObject *node_wrap_file(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"file", "offset", "length", NULL};
   struct node *node = (struct node *)self;
-  PyObject *file, *first = NULL, *given = Py_None;
+  PyObject *file, *given = Py_None;
+  uint64_t offset = 0;
   haul_region *region;
   size_t length;
   int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OO", names, &file, &first, &given))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O&O", names, &file, uint64_from, &offset,
+                                   &given))
     return NULL;
   int descriptor = PyObject_AsFileDescriptor(file);
-  uint64_t offset = descriptor >= 0 && first ? PyLong_AsUnsignedLongLong(first) : 0;
-  if (PyErr_Occurred())
+  if (descriptor < 0)
     return NULL;
   if (given != Py_None)
     length = PyLong_AsSize_t(given);

@@ -8,13 +8,11 @@ static PyObject *source_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   haul_broadcast *handle = NULL;
   struct node *node;
   const char *name;
-  PyObject *chunk = NULL;
   int code;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!s|$O&O", names, haulpy.node, &node, &name,
-                                   count_from, &options.members, &chunk))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!s|$O&O&", names, haulpy.node, &node, &name,
+                                   uint32_from, &options.members, uint64_from, &options.chunk))
     return NULL;
-  options.chunk = chunk ? PyLong_AsUnsignedLongLong(chunk) : 0;
-  haul_node *opened = PyErr_Occurred() ? NULL : object_enter(&node->base, "Source");
+  haul_node *opened = object_enter(&node->base, "Source");
   if (!opened)
     return NULL;
   WITHOUT_GIL(code = haul_broadcast_open(opened, name, &options, &handle));

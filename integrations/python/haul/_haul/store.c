@@ -20,7 +20,7 @@ struct store_arguments {
   struct node *node;
   PyObject *path, *file; /* as bytes; file may be NULL */
   const char *device;    /* NULL: none */
-  unsigned long long capacity, blocks, file_capacity, file_blocks, device_capacity, device_blocks;
+  uint64_t capacity, blocks, file_capacity, file_blocks, device_capacity, device_blocks;
 };
 
 static int run_open(struct job *job) {
@@ -65,11 +65,12 @@ static bool read_arguments(PyObject *args, PyObject *keywords, struct store_argu
   static char *names[] = {
       "node",        "path",   "capacity",        "blocks",        "file", "file_capacity",
       "file_blocks", "device", "device_capacity", "device_blocks", NULL};
-  return PyArg_ParseTupleAndKeywords(args, keywords, "O!O&|K$KO&KKzKK", names, haulpy.node,
-                                     &given->node, PyUnicode_FSConverter, &given->path,
-                                     &given->capacity, &given->blocks, optional_path, &given->file,
-                                     &given->file_capacity, &given->file_blocks, &given->device,
-                                     &given->device_capacity, &given->device_blocks);
+  return PyArg_ParseTupleAndKeywords(args, keywords, "O!O&|O&$O&O&O&O&zO&O&", names, haulpy.node,
+                                     &given->node, PyUnicode_FSConverter, &given->path, uint64_from,
+                                     &given->capacity, uint64_from, &given->blocks, optional_path,
+                                     &given->file, uint64_from, &given->file_capacity, uint64_from,
+                                     &given->file_blocks, &given->device, uint64_from,
+                                     &given->device_capacity, uint64_from, &given->device_blocks);
 }
 
 static PyObject *store_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {

@@ -84,7 +84,7 @@ static bool read_constraints(const struct constraints *given,
 
 /* The arguments `notify` and `tag`: a message that follows the transfer. */
 struct notice {
-  PyObject *data, *tag;
+  PyObject *data;
   Py_buffer bytes;
   struct haul_notification message;
 };
@@ -94,8 +94,6 @@ struct notice {
 
 /* Sets the option. Call release_notice once the transfer has started, and after a failure. */
 static bool read_notice(struct notice *notice, struct haul_transfer_options *options) {
-  if (!tag_from(notice->tag, &notice->message.tag))
-    return false;
   if (notice->data == Py_None) {
     if (notice->message.tag)
       PyErr_SetString(PyExc_ValueError, "invalid tag: only a message has one, pass notify too");
@@ -142,11 +140,9 @@ static PyObject *transfer_object(struct remote *remote, struct region *region,
 
 static bool read_number(PyObject *tuple, Py_ssize_t index, uint64_t *number) {
   PyObject *item = PySequence_GetItem(tuple, index);
-  PyObject *integer = item ? PyNumber_Index(item) : NULL;
-  *number = integer ? PyLong_AsUnsignedLongLong(integer) : 0;
-  Py_XDECREF(integer);
+  bool read = item && uint64_from(item, number);
   Py_XDECREF(item);
-  return !PyErr_Occurred();
+  return read;
 }
 
 /* Evenly spaced pieces. */
@@ -265,10 +261,10 @@ static PyObject *move(PyObject *self, PyObject *args, PyObject *keywords, bool w
   struct remote *remote = (struct remote *)self;
   struct local local;
   PyObject *pieces = Py_None, *transfer = NULL;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$OzppippOOO", names, local_from, &local,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|O$OzppippOO&O", names, local_from, &local,
                                    &pieces, &given.timeout, &given.only, &given.zero_copy,
                                    &given.checksum, &given.priority, &given.cpu_time, &given.more,
-                                   &notice.data, &notice.tag, &given.after) ||
+                                   &notice.data, uint64_from, &notice.message.tag, &given.after) ||
       !read_constraints(&given, &options) ||
       !(writes || region_must_be_writable(local.region, "read")))
     return NULL;
@@ -302,7 +298,7 @@ static bool read_word(PyObject *given, uint64_t *word) {
 struct atomic {
   const char *call;
   struct local result;
-  unsigned long long offset, result_offset;
+  uint64_t offset, result_offset;
   struct constraints given;
   struct notice notice;
   uint64_t words[2]; /* fetch_add: the value; compare_swap: expected and desired */
@@ -346,10 +342,10 @@ PyObject *transfer_fetch_add(PyObject *self, PyObject *args, PyObject *keywords)
                           "notify", "tag",    NULL};
   struct atomic atomic = {.call = "fetch_add", .given = NO_CONSTRAINTS, .notice = NO_NOTICE};
   PyObject *value;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KO|$KOzOO", names, local_from, &atomic.result,
-                                   &atomic.offset, &value, &atomic.result_offset,
-                                   &atomic.given.timeout, &atomic.given.only, &atomic.notice.data,
-                                   &atomic.notice.tag) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&O&O|$O&OzOO&", names, local_from,
+                                   &atomic.result, uint64_from, &atomic.offset, &value, uint64_from,
+                                   &atomic.result_offset, &atomic.given.timeout, &atomic.given.only,
+                                   &atomic.notice.data, uint64_from, &atomic.notice.message.tag) ||
       !read_word(value, &atomic.words[0]))
     return NULL;
   return start_atomic((struct remote *)self, &atomic, false);
@@ -360,10 +356,11 @@ PyObject *transfer_compare_swap(PyObject *self, PyObject *args, PyObject *keywor
                           "timeout", "only",   "notify",   "tag",     NULL};
   struct atomic atomic = {.call = "compare_swap", .given = NO_CONSTRAINTS, .notice = NO_NOTICE};
   PyObject *expected, *desired;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&KOO|$KOzOO", names, local_from,
-                                   &atomic.result, &atomic.offset, &expected, &desired,
-                                   &atomic.result_offset, &atomic.given.timeout, &atomic.given.only,
-                                   &atomic.notice.data, &atomic.notice.tag) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&O&OO|$O&OzOO&", names, local_from,
+                                   &atomic.result, uint64_from, &atomic.offset, &expected, &desired,
+                                   uint64_from, &atomic.result_offset, &atomic.given.timeout,
+                                   &atomic.given.only, &atomic.notice.data, uint64_from,
+                                   &atomic.notice.message.tag) ||
       !read_word(expected, &atomic.words[0]) || !read_word(desired, &atomic.words[1]))
     return NULL;
   return start_atomic((struct remote *)self, &atomic, true);
@@ -402,8 +399,9 @@ PyObject *transfer_explain(PyObject *self, PyObject *args, PyObject *keywords) {
                                    &length, &given.only, &given.zero_copy, &given.checksum))
     return NULL;
   int operation = operation_from(text);
-  uint64_t bytes = length == Py_None ? 0 : PyLong_AsUnsignedLongLong(length);
-  if (PyErr_Occurred() || !read_constraints(&given, &options))
+  uint64_t bytes = 0;
+  if (!operation || (length != Py_None && !uint64_from(length, &bytes)) ||
+      !read_constraints(&given, &options))
     return NULL;
   if (!enter_ends(remote, local.region, "explain"))
     return NULL;

@@ -59,18 +59,16 @@ static void undo_peer(struct job *job) {
 static PyObject *world_peer(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"rank", "timeout", NULL};
   struct object *world = (struct object *)self;
-  PyObject *number, *timeout = Py_None;
+  PyObject *timeout = Py_None;
+  unsigned rank;
   haul_deadline until;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O", names, &number, &timeout) ||
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&|$O", names, uint32_from, &rank, &timeout) ||
       !deadline_from(timeout, world->node->timeout, &until))
-    return NULL;
-  unsigned long rank = PyLong_AsUnsignedLong(number);
-  if (PyErr_Occurred())
     return NULL;
   struct meeting *meeting = job_new(sizeof *meeting, world, "peer", run_peer, undo_peer);
   if (!meeting)
     return NULL;
-  meeting->rank = rank > UINT_MAX ? UINT_MAX : (unsigned)rank;
+  meeting->rank = rank;
   meeting->until = until;
   if (job_run(&meeting->job) != 0)
     return NULL;
