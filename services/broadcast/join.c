@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "broadcast/members.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,7 @@ void join_lost(struct join *join) {
   join->head = join->board = NULL;
   join->peer = NULL;
   join->renewed = true;
+  join->seen = false;
   join->retry_wait = join->retry_wait ? join->retry_wait * 2 : RETRY_NS;
   if (join->retry_wait > RETRY_MOST)
     join->retry_wait = RETRY_MOST;
@@ -41,7 +43,12 @@ void join_lost(struct join *join) {
 static int lookup(struct join *join, const char *what, haul_deadline until, haul_remote **remote) {
   char name[MEMBER_NAME_ROOM];
   member_name(join->broadcast, 0, what, name);
-  return haul_peer_lookup(join->peer, name, until, remote);
+  int code = haul_peer_lookup(join->peer, name, until, remote);
+  if (code == HAUL_ENAME)
+    return fail(code, JOIN, join->broadcast->name,
+                "compare the name with the source's, and check that the source runs there",
+                "the node is not the source of a broadcast of this name");
+  return code;
 }
 
 int join_connect(struct join *join, haul_deadline until) {
@@ -277,16 +284,19 @@ void join_close(struct join *join) {
 
 /* ---- Wait for a version ---- */
 
-/* At the deadline. The last look may have had no time left: the error of the one before is the
- * cause. */
-static int next_failed(const haul_broadcast *broadcast, int code, const struct haul_error *before) {
+/* At the deadline. The last look may have had no time left: then the result of the one before
+ * counts. */
+static int next_failed(const haul_broadcast *broadcast, uint64_t after, int code,
+                       const struct haul_error *before) {
   if (code == HAUL_ETIMEDOUT && before->code) {
     haul_error_set(before);
     return before->code;
   }
-  return code ? code
-              : fail(HAUL_ETIMEDOUT, "haul_broadcast_next", broadcast->name,
-                     "publish one at the source", "the source has no newer version");
+  if (code && (code != HAUL_ETIMEDOUT || !broadcast->join->seen))
+    return code;
+  return fail(HAUL_ETIMEDOUT, "haul_broadcast_next", broadcast->name,
+              "publish one at the source, or allow more time",
+              "no version newer than %" PRIu64 " came in time", after);
 }
 
 int haul_broadcast_next(haul_broadcast *broadcast, uint64_t after, haul_deadline until,
@@ -308,7 +318,7 @@ int haul_broadcast_next(haul_broadcast *broadcast, uint64_t after, haul_deadline
       return 0;
     }
     if (now_ns() >= until || code == HAUL_ECLOSED)
-      return next_failed(broadcast, code, &before);
+      return next_failed(broadcast, after, code, &before);
     before = code ? *haul_error_last() : (struct haul_error){0};
     if (code)
       join_lost(join);

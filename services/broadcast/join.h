@@ -32,6 +32,7 @@ struct join {
   bool entered;       /* the board has our card at `place` */
   bool listed;        /* it had it before */
   bool renewed;       /* all cards are to be read: the connection is new, or the list is outdated */
+  bool seen;          /* the source's head was read over this connection */
   int64_t retry_at;   /* no attempt to connect before */
   int64_t retry_wait; /* doubles with each failure */
 

@@ -56,7 +56,8 @@ int join_head(struct join *join, haul_deadline until, struct head *head) {
     if (code)
       return code;
     *head = exchange_of(join)->head;
-    if (head_is_valid(head))
+    join->seen = head_is_valid(head);
+    if (join->seen)
       return 0;
   }
   return fail(HAUL_EPROTO, JOIN, join->broadcast->name,

@@ -35,6 +35,12 @@ int show(haul_broadcast *broadcast, uint64_t version, const char *what, haul_reg
   member_name(broadcast, version, what, name);
   int code = haul_region_publish(region, name, HAUL_READ);
   *shown = code == 0;
+  if (code == HAUL_EEXIST)
+    return fail(
+        code, broadcast->join ? "haul_broadcast_receive" : "haul_broadcast_publish",
+        broadcast->name,
+        "withdraw the version there first (haul_broadcast_withdraw), or use the same region",
+        "this node has version %" PRIu64 " in another region", version);
   return code;
 }
 

@@ -60,7 +60,9 @@ class Case(support.Case):
 class Errors(Case):
     def test_a_name_that_the_node_does_not_have(self):
         self.source()
-        self.fails(Code.ENAME, Receiver, self.here, self.address, "other")
+        error = self.fails(Code.ENAME, Receiver, self.here, self.address, "other")
+        self.assertEqual((error.call, error.object), ("haul_broadcast_join", "other"))
+        self.assertIn("not the source of a broadcast of this name", error.text)
         self.fails(Code.EINVAL, Receiver, self.here, self.address, "two words")
         self.fails(Code.EINVAL, Receiver, self.here, self.address, "x" * 300)
         self.fails(Code.EINVAL, Receiver, self.here, "tcp://" + "x" * 300, "weights")
@@ -87,9 +89,12 @@ class Errors(Case):
     def test_no_version(self):
         source, receiver = self.source(), self.receiver()
         for timeout in (0, 0.2):
-            self.fails(Code.ETIMEDOUT, receiver.next, timeout=timeout)
+            error = self.fails(Code.ETIMEDOUT, receiver.next, timeout=timeout)
+            self.assertEqual(error.text, "no version newer than 0 came in time")
         version = source.publish(b"bytes")
-        self.fails(Code.ETIMEDOUT, receiver.next, version, timeout=0.2)
+        error = self.fails(Code.ETIMEDOUT, receiver.next, version, timeout=0.2)
+        self.assertEqual(error.call, "haul_broadcast_next")
+        self.assertEqual(error.text, f"no version newer than {version} came in time")
         self.assertEqual(receiver.next().number, version)
         self.assertIsNone(receiver.report)
 
@@ -113,6 +118,20 @@ class Errors(Case):
         self.assertRaises(TypeError, receiver.receive, version, bytearray(100), progress=1)
         self.fails(Code.EINVAL, receiver.receive, Version(1, 100, 65536), bytearray(100))
         self.assertEqual(receiver.receive(version, bytearray(100)).bytes, 100)
+
+    def test_a_version_that_the_receiver_has(self):
+        """In other memory."""
+        source, receiver = self.source(), self.receiver()
+        number = source.publish(b"bytes")
+        version, first, second = receiver.next(), bytearray(5), bytearray(5)
+        receiver.receive(version, first)
+        error = self.fails(Code.EEXIST, receiver.receive, version, second)
+        self.assertEqual(error.call, "haul_broadcast_receive")
+        self.assertIn(f"has version {number} in another region", error.text)
+        self.assertIn("withdraw", error.hint)
+        receiver.withdraw(number)
+        receiver.receive(version, second)
+        self.assertEqual(second, b"bytes")
 
     def test_a_version_that_was_replaced(self):
         source, receiver = self.source(), self.receiver()
