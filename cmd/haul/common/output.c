@@ -21,7 +21,6 @@ struct json json_open(void) {
 
 static size_t write_character(FILE *out, const char *text) {
   size_t length = text_character(text);
-  const unsigned char *bytes = (const unsigned char *)text;
   if (length == 0) {
     fputs("\\ufffd", out);
     return 1;
@@ -29,8 +28,7 @@ static size_t write_character(FILE *out, const char *text) {
   if (*text == '"' || *text == '\\')
     fprintf(out, "\\%c", *text);
   else if (text_is_control(text))
-    fprintf(out, "\\u%04x",
-            bytes[length - 1]); /* the second byte of U+0080 to U+009F is the number */
+    fprintf(out, "\\u%04x", text_code_point(text));
   else
     fwrite(text, 1, length, out);
   return length;

@@ -35,9 +35,29 @@ size_t text_character(const char *text) {
   return leads[row].length;
 }
 
+unsigned text_code_point(const char *character) {
+  static const unsigned char masks[] = {0, 0x7f, 0x1f, 0x0f, 0x07}; /* of the first byte */
+  size_t length = text_character(character);
+  unsigned point = (unsigned char)character[0] & masks[length];
+  for (size_t i = 1; i < length; i++)
+    point = point << 6 | ((unsigned char)character[i] & 0x3f);
+  return point;
+}
+
+/* The last ones: Bidi_Control of the Unicode Standard, both separators, and the byte order mark. */
+static const struct {
+  unsigned from, to;
+} controls[] = {
+    {0x00, 0x1f},     {0x7f, 0x9f},     {0x61c, 0x61c},   {0x200e, 0x200f},
+    {0x2028, 0x202e}, {0x2066, 0x2069}, {0xfeff, 0xfeff},
+};
+
 bool text_is_control(const char *character) {
-  unsigned char first = (unsigned char)character[0];
-  return first < 0x20 || first == 0x7f || (first == 0xc2 && (unsigned char)character[1] < 0xa0);
+  unsigned point = text_code_point(character);
+  for (size_t i = 0; i < sizeof controls / sizeof *controls; i++)
+    if (point >= controls[i].from && point <= controls[i].to)
+      return true;
+  return false;
 }
 
 void text_clean(char *text) {

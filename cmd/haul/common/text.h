@@ -9,9 +9,12 @@
 
 /* The length of the UTF-8 character at `text`, by table 3-7 of the Unicode Standard; 0: invalid. */
 size_t text_character(const char *text);
-/* Whether the character is a control character: ASCII, or U+0080 to U+009F. */
+/* The number of the valid character at `character`. */
+unsigned text_code_point(const char *character);
+/* Whether the valid character orders a terminal to do something: control characters, marks of the
+ * writing direction, separators of lines and paragraphs, and the byte order mark. */
 bool text_is_control(const char *character);
-/* Replaces control characters and invalid UTF-8 by '?': names come from peers and files. */
+/* Replaces such characters and invalid UTF-8 by '?': names come from peers and files. */
 void text_clean(char *text);
 /* Removes the suffix; false: the text has another one. */
 bool text_cut_end(char *text, const char *end);
