@@ -241,6 +241,7 @@ int haul_broadcast_join(haul_node *node, const char *address, const char *name,
     return fail_memory(JOIN);
   }
   made->node = node;
+  made->owner = getpid();
   made->options = *options;
   made->options.address = made->options.member = NULL; /* the caller's strings */
   made->join = join;
@@ -260,7 +261,8 @@ int haul_broadcast_join(haul_node *node, const char *address, const char *name,
 /* Takes the card off the board, if the source still responds. */
 static void leave(struct join *join) {
   haul_deadline until = haul_deadline_in(HAUL_SECOND);
-  if (!join->peer || !join->entered || haul_peer_status(join->peer))
+  if (is_forked(join->broadcast->owner) || !join->peer || !join->entered ||
+      haul_peer_status(join->peer))
     return;
   join->progress.state = HAUL_BROADCAST_LEFT;
   join_report(join, until);
@@ -307,9 +309,12 @@ int haul_broadcast_next(haul_broadcast *broadcast, uint64_t after, haul_deadline
                 "pass a broadcast of haul_broadcast_join, and room",
                 "this is no receiver, or an argument is NULL");
   struct join *join = broadcast->join;
+  int code = owner_check(broadcast->owner, "haul_broadcast_next");
+  if (code)
+    return code;
   for (;;) {
     struct head head = {0};
-    int code = join_connect(join, until);
+    code = join_connect(join, until);
     if (!code)
       code = join_head(join, until, &head);
     if (!code && head.version > after) {

@@ -291,6 +291,9 @@ static int check_arguments(haul_broadcast *broadcast, const struct haul_broadcas
   if (!broadcast || !broadcast->join || !version)
     return fail(HAUL_EINVAL, CALL, NULL, "pass a broadcast of haul_broadcast_join, and a version",
                 "this is no receiver, or an argument is NULL");
+  int code = owner_check(broadcast->owner, CALL);
+  if (code)
+    return code;
   const struct head *known = &broadcast->join->known;
   if (!known->version || known->version != version->number || known->length != version->length ||
       known->chunk != version->chunk)
@@ -348,6 +351,9 @@ int haul_broadcast_feeders(haul_broadcast *broadcast, struct haul_broadcast_feed
                 "pass a broadcast of haul_broadcast_join, and room",
                 "this is no receiver, or an argument is NULL");
   struct join *join = broadcast->join;
+  int code = owner_check(broadcast->owner, "haul_broadcast_feeders");
+  if (code)
+    return code;
   for (size_t i = 0; i < join->feeder_count && i < *count; i++)
     feeders[i] = join->feeders[i];
   *count = join->feeder_count;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "broadcast/state.h"
@@ -76,6 +77,7 @@ int haul_broadcast_open(haul_node *node, const char *name,
   if (!made)
     return fail_memory("haul_broadcast_open");
   made->node = node;
+  made->owner = getpid();
   made->options = *options;
   if (!made->options.members)
     made->options.members = 1024;
@@ -149,6 +151,9 @@ int haul_broadcast_publish(haul_broadcast *broadcast, haul_region *region, haul_
   if (!broadcast || broadcast->join)
     return fail(HAUL_EINVAL, call, NULL, "pass a broadcast of haul_broadcast_open",
                 "this is no source");
+  int code = owner_check(broadcast->owner, call);
+  if (code)
+    return code;
   for (int i = 0; region && i < 2; i++)
     if (broadcast->held[i].data == region)
       return fail(HAUL_EBUSY, call, broadcast->name,
@@ -159,7 +164,6 @@ int haul_broadcast_publish(haul_broadcast *broadcast, haul_region *region, haul_
   head.chunk = chunk_for(broadcast, head.length);
   head.version = next_version(head_of(broadcast)->version);
   struct held *held = held_next(broadcast, region);
-  int code = 0;
   if (region)
     code = sums_make(broadcast, region, &head, until, &held->sums);
   held->version = head.version;
@@ -214,6 +218,9 @@ int haul_broadcast_members(haul_broadcast *broadcast, struct haul_broadcast_memb
   if (!broadcast || broadcast->join || !count || (*count && !members))
     return fail(HAUL_EINVAL, call, NULL, "pass a broadcast of haul_broadcast_open, and room",
                 "this is no source, or an argument is NULL");
+  int code = owner_check(broadcast->owner, call);
+  if (code)
+    return code;
   /* A copy, as members change it meanwhile. */
   uint64_t capacity = broadcast->options.members;
   size_t length = haul_region_length(broadcast->board_region);

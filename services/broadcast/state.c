@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 int64_t now_ns(void) {
@@ -79,10 +80,11 @@ int haul_broadcast_withdraw(haul_broadcast *broadcast, uint64_t version) {
   if (!broadcast)
     return fail(HAUL_EINVAL, "haul_broadcast_withdraw", NULL, "pass a broadcast",
                 "the broadcast is NULL");
-  for (int i = 0; i < 2; i++)
+  int code = owner_check(broadcast->owner, "haul_broadcast_withdraw");
+  for (int i = 0; !code && i < 2; i++)
     if (!version || broadcast->held[i].version <= version)
       held_end(broadcast, &broadcast->held[i]);
-  return 0;
+  return code;
 }
 
 int range_sum(haul_broadcast *broadcast, haul_region *region, uint64_t offset, uint64_t length,
@@ -107,7 +109,8 @@ void haul_broadcast_close(haul_broadcast *broadcast) {
   if (!broadcast)
     return;
   join_close(broadcast->join);
-  haul_broadcast_withdraw(broadcast, 0);
+  for (int i = 0; i < 2; i++)
+    held_end(broadcast, &broadcast->held[i]);
   haul_region_release(broadcast->head_region); /* withdraws its name */
   haul_region_release(broadcast->board_region);
   free(broadcast->seen);

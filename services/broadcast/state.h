@@ -7,6 +7,7 @@
 
 #include "broadcast/layout.h"
 #include "common/fail.h"
+#include "common/owner.h"
 
 #define MEMBER_NAME_ROOM 256
 
@@ -23,6 +24,7 @@ struct join; /* join.h */
 
 struct haul_broadcast {
   haul_node *node;
+  pid_t owner; /* process */
   char name[NAME_MOST + 1];
   struct haul_broadcast_options options;
   struct held held[2]; /* the older one first */
