@@ -96,6 +96,16 @@ class Errors(CacheCase):
         (self.folder / "a").chmod(0o666)
         self.fails(Code.EINSECURE, Store, self.node, self.folder / "a")
 
+    def test_a_node_has_one_cache_or_store(self):
+        cache = self.cache("unix:///a")
+        for again in (lambda: Cache(self.node, ["unix:///b"]), lambda: Store(self.node, self.folder / "b", ROOM)):
+            self.fails(Code.EBUSY, again)
+        cache.close()
+        self.fails(Code.EINVAL, Store, self.node, self.folder / "b")
+        with Store(self.node, self.folder / "b", ROOM):
+            self.fails(Code.EBUSY, Cache, self.node, ["unix:///b"])
+        Cache(self.node, ["unix:///b"]).close()
+
     def test_tiers_that_cannot_be_opened(self):
         for wrong in (
             {"device": "sim:0"},

@@ -109,8 +109,10 @@ static struct opening *opening_new(struct node *node, PyObject *members, const c
 
 static PyObject *cache_object(PyTypeObject *type, struct node *node, haul_cache *handle) {
   struct object *object = object_new(type, "cache", handle, release_cache, node);
-  if (!object)
+  if (!object) {
+    node->served = false;
     return NULL;
+  }
   object_hold_node(object);
   object->released = released;
   ((struct cache *)object)->attached = PyList_New(0);
@@ -147,7 +149,7 @@ static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keyword
   opening->config.replicas = replicas;
   opening->config.connect_ns = connect_ns;
   opening->until = until;
-  if (job_run(&opening->job) != 0)
+  if (!serve_node(node, &opening->job, "Cache"))
     return NULL;
   PyObject *made = cache_object(type, node, opening->cache);
   job_free(&opening->job);

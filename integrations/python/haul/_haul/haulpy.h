@@ -106,6 +106,7 @@ struct node {
   double timeout;  /* seconds, of calls and transfers that set none */
   PyObject *watch; /* owned by haul.aio; or NULL */
   PyObject *inbox; /* owned by haul._inbox; or NULL */
+  bool served;     /* a cache or a store has its messages, or is being opened */
 };
 
 /* A zeroed object with a reference to `node`, NULL for a node or a file. Releases the handle if it
@@ -127,7 +128,7 @@ void object_begin_export(struct object *object);
 void object_end_export(struct object *object);
 
 /* For what the library wants to be released before its node: until then the node's close() raises
- * BufferError. */
+ * BufferError. Its node has been marked `served`. */
 void object_hold_node(struct object *object);
 
 /* For tp_dealloc, before it frees the type's own fields. */

@@ -73,6 +73,7 @@ static void release(struct object *object) {
     leave(node);
   if (node && object->holds_node) {
     object->holds_node = false;
+    object->node->served = false;
     end_export(node);
   }
 }

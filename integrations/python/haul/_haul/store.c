@@ -3,7 +3,7 @@
 #include <haul/cache.h>
 #include <string.h>
 
-#include "haulpy.h"
+#include "cache.h"
 
 static void release_store(void *handle) {
   haul_cache_store_close(handle);
@@ -73,17 +73,33 @@ static bool read_arguments(PyObject *args, PyObject *keywords, struct store_argu
                                      &given->device_capacity, uint64_from, &given->device_blocks);
 }
 
+bool serve_node(struct node *node, struct job *job, const char *call) {
+  if (node->served) {
+    raise_own(HAUL_EBUSY, call, NULL, "another cache or store receives the messages of this node",
+              "open a node for each");
+    job_drop(job);
+    return false;
+  }
+  node->served = true;
+  if (job_run(job) == 0)
+    return true;
+  node->served = false;
+  return false;
+}
+
 static PyObject *store_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   struct store_arguments given = {0};
   struct opening *opening = read_arguments(args, keywords, &given) ? opening_new(&given) : NULL;
   Py_XDECREF(given.path);
   Py_XDECREF(given.file);
-  if (!opening || job_run(&opening->job) != 0)
+  if (!opening || !serve_node(given.node, &opening->job, "Store"))
     return NULL;
   struct object *made = object_new(type, "store", opening->store, release_store, given.node);
   job_free(&opening->job);
   if (made)
     object_hold_node(made);
+  else
+    given.node->served = false;
   return (PyObject *)made;
 }
 
