@@ -69,7 +69,7 @@ def decode():
                 whole = all(
                     (block[layer] == content(sequence, layer)).all() for layer in range(LAYERS)
                 )
-                print(f"decode: sequence {sequence} is", "complete" if whole else "damaged")
+                print(f"decode: sequence {sequence} is {'complete' if whole else 'damaged'}")
                 if not whole:
                     return 1
         finally:

@@ -54,7 +54,7 @@ class KvBlocks(support.Case):
     def test_all_blocks_arrive(self):
         ended = run("hand_kv_block.py")
         self.assertEqual(ended.returncode, 0, ended.stdout)
-        self.assertEqual(ended.stdout.count("is complete"), 3)
+        self.assertEqual(ended.stdout.count("is complete"), 3, ended.stdout)
         self.assertIn("path map", ended.stdout)
 
 
