@@ -18,6 +18,7 @@ enum option_type {
   OPTION_LENGTH,  /* uint64_t, bytes, at least 1 */
   OPTION_COUNT,   /* unsigned, at least 1 */
   OPTION_SECONDS, /* int64_t, nanoseconds, more than 0 */
+  OPTION_LEASE,   /* the same, at most a day */
 };
 
 /* One option. */

@@ -9,6 +9,7 @@
 #include "text.h"
 
 #define OPTIONS_MAX  32
+#define DAY_NS       INT64_C(86400000000000)
 #define FIRST_OPTION 256 /* code of the first table entry for getopt_long: above all letters */
 
 /* The option that the letter abbreviates, or NULL. */
@@ -105,6 +106,19 @@ static bool is_path(const char *text) {
   return strcmp(text, "map") == 0 || strcmp(text, "rdma") == 0 || strcmp(text, "tcp") == 0;
 }
 
+bool options_given(const struct command *command, const struct option_spec *spec) {
+  static const size_t sizes[] = {
+      [OPTION_FLAG] = sizeof(int),        [OPTION_TEXT] = sizeof(char *),
+      [OPTION_PATH] = sizeof(char *),     [OPTION_MAYBE] = sizeof(char *),
+      [OPTION_LIST] = sizeof(size_t),     [OPTION_SIZE] = sizeof(uint64_t),
+      [OPTION_LENGTH] = sizeof(uint64_t), [OPTION_COUNT] = sizeof(unsigned),
+      [OPTION_SECONDS] = sizeof(int64_t), [OPTION_LEASE] = sizeof(int64_t),
+  };
+  static const char none[sizeof(uint64_t)];
+  const char *field = (const char *)command->values + spec->offset;
+  return memcmp(field, none, sizes[spec->type]) != 0;
+}
+
 static const char *expected_value(enum option_type type) {
   switch (type) {
   case OPTION_SIZE:
@@ -117,6 +131,8 @@ static const char *expected_value(enum option_type type) {
     return "map, rdma or tcp";
   case OPTION_SECONDS:
     return "seconds greater than 0, at most ten years, for example 10 or 0.5";
+  case OPTION_LEASE:
+    return "seconds greater than 0, at most 86400 (a day), for example 600";
   default:
     return "text";
   }
@@ -152,6 +168,9 @@ static int store(const struct command *command, const struct option_spec *spec, 
     break;
   case OPTION_SECONDS:
     good = seconds_parse(text, field);
+    break;
+  case OPTION_LEASE:
+    good = seconds_parse(text, field) && *(int64_t *)field <= DAY_NS;
     break;
   }
   if (!good)

@@ -30,6 +30,9 @@ bool options_parse(const struct command *command, int argc, char **argv, char **
 int options_wrong(const struct command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Whether the option has a value: one that is not 0, of options that can be 0. */
+bool options_given(const struct command *command, const struct option_spec *spec);
+
 /* Parse an operand or a value; false after a usage error, which has been printed. */
 bool options_address(const struct command *command, const char *text, const char *port,
                      char address[ADDRESS_MAX]);
