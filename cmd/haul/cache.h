@@ -11,6 +11,7 @@
 #include "command.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/output.h"
 
 struct cache_values {
   struct text_list listen;
@@ -25,15 +26,32 @@ struct cache_values {
 /* Runs a store until a signal. Returns an exit status. */
 int cache_serve(const struct command *command, const struct cache_values *given, const char *file);
 
+struct cache_client {
+  const struct cache_values *given;
+  const char *nodes; /* as on the command line */
+  int priority;
+  haul_node *node;
+  haul_cache *cache;
+  haul_deadline until;
+  char directory[ADDRESS_MAX]; /* or */
+  size_t count;
+  char addresses[HAUL_CACHE_MEMBERS_MAX][ADDRESS_MAX];
+};
+
+/* Of the nodes that it names. Returns an exit status; call cache_client_close in any case. */
+int cache_client_open(const struct command *command, struct cache_client *client);
+void cache_client_close(struct cache_client *client);
+
+struct haul_cache_item cache_item(const char *key);
+
+unsigned cache_lease_seconds(const struct cache_values *given);
+
 /* "memory", "file", "device" */
 const char *cache_tier_text(unsigned tier);
 
-/* Print the blocks, or the numbers, of all nodes. Return an exit status. */
-int cache_ls(haul_cache *cache, const struct cache_values *given, haul_deadline until);
-int cache_stat(haul_cache *cache, const struct cache_values *given, haul_deadline until);
-
-/* Prints blocks with too few replicas, and copies them unless `dry`. Returns an exit status. */
-int cache_repair(haul_cache *cache, const struct cache_values *given, haul_deadline until,
-                 bool dry);
+/* An action of a client. `operands` follow the nodes. Returns an exit status. */
+typedef int cache_action(struct cache_client *client, char **operands);
+cache_action cache_put, cache_get, cache_exists, cache_rm, cache_pin, cache_unpin, cache_ls,
+    cache_stat, cache_check, cache_repair;
 
 #endif

@@ -5,12 +5,7 @@
 
 #include "cache.h"
 #include "common/fail.h"
-#include "common/output.h"
 #include "common/text.h"
-
-const char *cache_tier_text(unsigned tier) {
-  return tier == HAUL_CACHE_DEVICE ? "device" : tier == HAUL_CACHE_FILE ? "file" : "memory";
-}
 
 static const char *priority_text(int priority) {
   return priority < 0 ? "low" : priority > 0 ? "high" : "normal";
@@ -24,18 +19,15 @@ struct listing {
 
 static void print_entry(void *user, const struct haul_cache_entry *entry) {
   const struct listing *listing = user;
-  char key[HAUL_CACHE_KEY_MAX + 1];
-  memcpy(key, entry->key, sizeof key);
-  text_clean(key);
   if (!listing->json) {
-    table_row(listing->table, key, size_text(entry->length).text, priority_text(entry->priority),
-              listing->node);
+    table_row(listing->table, entry->key, size_text(entry->length).text,
+              priority_text(entry->priority), listing->node);
     return;
   }
   char checksum[17];
   snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)entry->checksum);
   json_object(listing->json, NULL);
-  json_text(listing->json, "key", key);
+  json_text(listing->json, "key", entry->key);
   json_number(listing->json, "bytes", entry->length);
   json_text(listing->json, "priority", priority_text(entry->priority));
   json_text(listing->json, "checksum", checksum);
@@ -44,29 +36,30 @@ static void print_entry(void *user, const struct haul_cache_entry *entry) {
   json_end_object(listing->json);
 }
 
-static int list_all(haul_cache *cache, haul_deadline until, struct listing *listing) {
+static int list_all(const struct cache_client *client, struct listing *listing) {
   int status = EXIT_DONE;
-  for (unsigned i = 0; (listing->node = haul_cache_member(cache, i)); i++)
-    if (haul_cache_list(cache, i, until, print_entry, listing))
+  for (unsigned i = 0; (listing->node = haul_cache_member(client->cache, i)); i++)
+    if (haul_cache_list(client->cache, i, client->until, print_entry, listing))
       status = fail_library("cannot list all keys");
   return status;
 }
 
-int cache_ls(haul_cache *cache, const struct cache_values *given, haul_deadline until) {
+int cache_ls(struct cache_client *client, char **operands) {
   struct listing listing = {NULL, NULL, NULL};
   struct json json;
   struct table table;
-  if (!given->json) {
+  (void)operands;
+  if (!client->given->json) {
     table = table_begin("lrll", "KEY", "SIZE", "PRIORITY", "NODE");
     listing.table = &table;
-    int status = list_all(cache, until, &listing);
+    int status = list_all(client, &listing);
     table_end(&table);
     return status;
   }
   json = json_open();
   json_array(&json, "blocks");
   listing.json = &json;
-  int status = list_all(cache, until, &listing);
+  int status = list_all(client, &listing);
   json_end_array(&json);
   json_end_object(&json);
   return status;
@@ -113,11 +106,13 @@ static void stats_row(struct table *table, const char *node, const struct haul_c
     tier_row(table, "  file tier", &stats->file);
 }
 
-int cache_stat(haul_cache *cache, const struct cache_values *given, haul_deadline until) {
+int cache_stat(struct cache_client *client, char **operands) {
+  haul_cache *cache = client->cache;
   struct json json;
   struct table table;
   int status = EXIT_DONE;
-  if (given->json) {
+  (void)operands;
+  if (client->given->json) {
     json = json_open();
     json_array(&json, "stores");
   } else {
@@ -126,14 +121,14 @@ int cache_stat(haul_cache *cache, const struct cache_values *given, haul_deadlin
   }
   for (unsigned i = 0; haul_cache_member(cache, i); i++) {
     struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
-    if (haul_cache_stat(cache, i, until, &stats))
+    if (haul_cache_stat(cache, i, client->until, &stats))
       status = fail_library("cannot examine all stores");
-    else if (given->json)
+    else if (client->given->json)
       stats_json(&json, haul_cache_member(cache, i), &stats);
     else
       stats_row(&table, haul_cache_member(cache, i), &stats);
   }
-  if (given->json) {
+  if (client->given->json) {
     json_end_array(&json);
     json_end_object(&json);
   } else {

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * haul cache check and repair. */
 #include <stdio.h>
-#include <string.h>
 
 #include "cache.h"
 #include "common/fail.h"
-#include "common/output.h"
 #include "common/text.h"
 
 struct printer {
@@ -16,16 +14,13 @@ struct printer {
 static void print_block(void *user, const struct haul_cache_entry *entry, unsigned stores,
                         unsigned copies) {
   const struct printer *printer = user;
-  char key[HAUL_CACHE_KEY_MAX + 1];
-  memcpy(key, entry->key, sizeof key);
-  text_clean(key);
   if (!printer->json) {
-    table_row(printer->table, key, size_text(entry->length).text, number_text(stores).text,
+    table_row(printer->table, entry->key, size_text(entry->length).text, number_text(stores).text,
               number_text(copies).text);
     return;
   }
   json_object(printer->json, NULL);
-  json_text(printer->json, "key", key);
+  json_text(printer->json, "key", entry->key);
   json_number(printer->json, "bytes", entry->length);
   json_number(printer->json, "replicas", stores);
   json_number(printer->json, "copied", copies);
@@ -63,13 +58,12 @@ static int judge(const struct haul_cache_repair *result, bool dry) {
                       result->code ? haul_error_text(result->code) : "too few nodes are there");
 }
 
-int cache_repair(haul_cache *cache, const struct cache_values *given, haul_deadline until,
-                 bool dry) {
+static int look(struct cache_client *client, bool dry) {
   struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   struct json json;
   struct table table;
   struct printer printer = {NULL, NULL};
-  if (given->json) {
+  if (client->given->json) {
     json = json_open();
     json_array(&json, "short");
     printer.json = &json;
@@ -77,14 +71,24 @@ int cache_repair(haul_cache *cache, const struct cache_values *given, haul_deadl
     table = table_begin("lrrr", "KEY", "SIZE", "REPLICAS", "COPIED");
     printer.table = &table;
   }
-  int code =
-      haul_cache_repair(cache, dry ? HAUL_CACHE_DRY_RUN : 0, until, print_block, &printer, &result);
+  int code = haul_cache_repair(client->cache, dry ? HAUL_CACHE_DRY_RUN : 0, client->until,
+                               print_block, &printer, &result);
   int status = code ? fail_library("cannot examine all blocks") : EXIT_DONE;
-  if (given->json) {
+  if (client->given->json) {
     print_json_sums(&json, &result);
   } else {
     table_end(&table);
     print_sums(&result);
   }
   return status ? status : judge(&result, dry);
+}
+
+int cache_check(struct cache_client *client, char **operands) {
+  (void)operands;
+  return look(client, true);
+}
+
+int cache_repair(struct cache_client *client, char **operands) {
+  (void)operands;
+  return look(client, false);
 }
