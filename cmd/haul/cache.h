@@ -36,11 +36,20 @@ struct cache_client {
   char directory[ADDRESS_MAX]; /* or */
   size_t count;
   char addresses[HAUL_CACHE_MEMBERS_MAX][ADDRESS_MAX];
+  /* cache_check_length */
+  unsigned asked; /* stores */
+  uint64_t largest;
 };
 
 /* Of the nodes that it names. Returns an exit status; call cache_client_close in any case. */
 int cache_client_open(const struct command *command, struct cache_client *client);
 void cache_client_close(struct cache_client *client);
+
+/* Of a call to one member after the other: one that hangs leaves half of the time that is left. */
+haul_deadline cache_share(const struct cache_client *client, unsigned member);
+
+/* Fails for a block that no store takes, which it asks about long ones. */
+int cache_check_length(struct cache_client *client, const char *file, uint64_t length);
 
 struct haul_cache_item cache_item(const char *key);
 

@@ -13,6 +13,8 @@
 #include "common/source.h"
 #include "common/text.h"
 
+#define READ_MOST ((size_t)1 << 20) /* between two looks at the length */
+
 /* ---- put ---- */
 
 struct content {
@@ -32,10 +34,15 @@ static int read_all(struct cache_client *client, const struct source *source,
     int status = source_wait(source, NULL, client->until);
     if (status)
       return status;
-    got = read(source->descriptor, content->bytes + content->length, room - content->length);
+    size_t left = room - content->length;
+    got = read(source->descriptor, content->bytes + content->length,
+               left < READ_MOST ? left : READ_MOST);
     if (got < 0 && errno != EINTR && errno != EAGAIN)
       return fail_system(errno, "cannot read %s", source->label);
     content->length += got > 0 ? (size_t)got : 0;
+    status = cache_check_length(client, source->label, content->length);
+    if (status)
+      return status;
   }
   return EXIT_DONE;
 }
@@ -43,6 +50,8 @@ static int read_all(struct cache_client *client, const struct source *source,
 static int read_content(struct cache_client *client, const char *file, struct content *content) {
   struct source source;
   int status = source_open(&source, file);
+  if (status == EXIT_DONE && source.length != SOURCE_LENGTH_UNKNOWN)
+    status = cache_check_length(client, source.label, source.length);
   if (status == EXIT_DONE)
     status = read_all(client, &source, content);
   source_close(&source);

@@ -100,6 +100,21 @@ complains_briefly
 random_file "$work/large" 17000000
 expect 1 "put of a block beyond the capacity" "$HAUL" cache put "$address" key "$work/large"
 complains_briefly
+complains "it has more than 16.00 MiB, the capacity of the largest store"
+small=(python3 -c 'import resource, subprocess, sys
+status = subprocess.call(sys.argv[1:])
+sys.exit(status if resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 512 << 10 else "over 512 MiB of memory")')
+truncate -s 20G "$work/huge"
+expect 1 "put of a file that is far beyond it" "${small[@]}" "$HAUL" cache put "$address" key "$work/huge"
+complains_briefly
+complains "it has more than 16.00 MiB"
+expect 1 "put of a file that does not end" "${small[@]}" "$HAUL" cache put "$address" key /dev/zero
+complains_briefly
+complains "cannot put /dev/zero: it has more than 16.00 MiB"
+expect 1 "put of a long file without a store" "$HAUL" cache put "unix://$work/absent" key "$work/huge"
+complains_briefly
+complains "$work/absent"
+rm "$work/huge"
 expect 1 "a store whose file another one has" "$HAUL" cache serve "$work/one" --listen "unix://$work/two.sock"
 complains_briefly
 complains "another process"
