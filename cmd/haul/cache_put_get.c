@@ -69,11 +69,16 @@ static void print_put(const struct cache_client *client, const struct haul_cache
     json_number(&json, "bytes", item->length);
     json_text(&json, "node", node);
     json_number(&json, "replicas", item->replicas);
+    json_number(&json, "wanted", wanted);
     json_end_object(&json);
   } else {
     print_clean(stdout, "put %s (%s) at %s, %u of %u replicas", (const char *)item->key,
                 size_text(item->length).text, node, item->replicas, wanted);
   }
+  if (item->replicas < wanted)
+    fail_note("warning: %s has %u of %u replicas: stores are away, full or too few; `haul cache "
+              "repair` makes the others later",
+              (const char *)item->key, item->replicas, wanted);
 }
 
 static int put_region(struct cache_client *client, const char *key, haul_region *region) {

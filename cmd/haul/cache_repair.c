@@ -47,10 +47,18 @@ static void print_sums(const struct haul_cache_repair *result) {
            (unsigned long long)result->changed);
 }
 
+/* Blocks that only a store has that could not be read are not known, so nobody can say that all is
+ * well. */
 static int judge(const struct haul_cache_repair *result, bool dry) {
+  static const char away[] = "%u stores could not be read, and what they have is not counted";
   unsigned long long missing = result->missing;
-  if (missing == 0)
+  if (missing == 0 && result->away == 0)
     return EXIT_DONE;
+  if (missing == 0)
+    return fail_because("start them, or leave those that are lost out of NODES", away,
+                        result->away);
+  if (result->away > 0)
+    fail_note(away, result->away);
   if (dry)
     return fail_because("copy blocks: haul cache repair", "%llu replicas are missing", missing);
   return fail_because("raise the capacity of the nodes, or start more",

@@ -36,7 +36,7 @@ holds "the bytes are the same" cmp "$work/block" "$work/copy"
 expect 0 "put from a pipe" sh -c "cat '$work/other' | '$HAUL' cache put $address second - --json"
 is_json
 holds_json "the report names key, size and node" \
-  "it == {'key': 'second', 'bytes': 70000, 'node': '$address', 'replicas': 1}"
+  "it == {'key': 'second', 'bytes': 70000, 'node': '$address', 'replicas': 1, 'wanted': 1}"
 "$HAUL" cache get "$address" second - 2>"$work/err" | cmp -s - "$work/other"
 holds "get to a pipe writes only the bytes" test "${PIPESTATUS[1]}" = 0
 mkfifo "$work/fifo"
@@ -203,6 +203,13 @@ a=$address
 serve_cache b --capacity 16M
 expect 0 "put with two replicas" "$HAUL" cache put "$a,$address" both "$work/block" --replicas 2
 says "2 of 2 replicas"
+holds "without a warning" test ! -s "$work/err"
+expect 0 "put with fewer stores than replicas" "$HAUL" cache put "$a,unix://$work/absent" few "$work/other" --replicas 2
+stderr_has "warning: few has 1 of 2 replicas"
+expect 0 "in JSON" "$HAUL" cache put "$a" few "$work/other" --replicas 3 --json
+holds_json "it says how many were wanted" 'it["replicas"] == 1 and it["wanted"] == 3'
+stderr_has "warning: few has 1 of 3 replicas"
+expect 0 "rm" "$HAUL" cache rm "$a" few
 for node in "$a" "$address"; do
   expect 0 "get from $node" "$HAUL" cache get "$node" both "$work/copy"
   holds "the bytes are the same" cmp "$work/block" "$work/copy"
@@ -224,6 +231,14 @@ holds "the bytes are the same" cmp "$work/other" "$work/copy"
 expect 1 "repair with a node that is away" "$HAUL" cache repair "$a,$address,unix://$work/absent" --replicas 3
 complains "too few nodes"
 says "2 replicas missing, 1 nodes away"
+stderr_has "1 stores could not be read"
+for action in check repair; do
+  expect 1 "$action with a node that is away, and nothing missing" "$HAUL" cache "$action" \
+    "$a,$address,unix://$work/absent"
+  complains_briefly
+  complains "1 stores could not be read, and what they have is not counted"
+  says "0 replicas missing, 1 nodes away"
+done
 expect 1 "repair without nodes" "$HAUL" cache repair "unix://$work/absent"
 complains_briefly
 
