@@ -58,6 +58,9 @@ unsigned cache_lease_seconds(const struct cache_values *given);
 /* "memory", "file", "device" */
 const char *cache_tier_text(unsigned tier);
 
+/* Writes "key", and "key_hex" where JSON cannot have its bytes: a zero, or invalid UTF-8. */
+void cache_key_json(struct json *json, const char *key, size_t length);
+
 /* An action of a client. `operands` follow the nodes. Returns an exit status. */
 typedef int cache_action(struct cache_client *client, char **operands);
 cache_action cache_put, cache_get, cache_exists, cache_rm, cache_pin, cache_unpin, cache_ls,

@@ -58,7 +58,7 @@ static void print_found_json(const struct cache_client *client, const struct key
   for (size_t i = 0; i < keys->count; i++) {
     const struct haul_cache_item *item = &keys->items[i];
     json_object(&json, NULL);
-    json_text(&json, "key", item->key);
+    cache_key_json(&json, item->key, item->key_length);
     if (item->code == 0 || item->code == HAUL_ENAME)
       json_bool(&json, "exists", item->code == 0);
     else

@@ -27,7 +27,7 @@ static void print_entry(void *user, const struct haul_cache_entry *entry) {
   char checksum[17];
   snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)entry->checksum);
   json_object(listing->json, NULL);
-  json_text(listing->json, "key", entry->key);
+  cache_key_json(listing->json, entry->key, entry->key_length);
   json_number(listing->json, "bytes", entry->length);
   json_text(listing->json, "priority", priority_text(entry->priority));
   json_text(listing->json, "checksum", checksum);

@@ -65,7 +65,7 @@ static void print_put(const struct cache_client *client, const struct haul_cache
   unsigned wanted = client->given->replicas ? client->given->replicas : 1;
   if (client->given->json) {
     struct json json = json_open();
-    json_text(&json, "key", item->key);
+    cache_key_json(&json, item->key, item->key_length);
     json_number(&json, "bytes", item->length);
     json_text(&json, "node", node);
     json_number(&json, "replicas", item->replicas);
@@ -138,7 +138,7 @@ static void print_get(const struct cache_client *client, const struct haul_cache
   const char *node = haul_cache_member(client->cache, item->member);
   if (client->given->json) {
     struct json json = json_open();
-    json_text(&json, "key", item->key);
+    cache_key_json(&json, item->key, item->key_length);
     json_number(&json, "bytes", item->length);
     json_text(&json, "node", node);
     json_text(&json, "tier", cache_tier_text(item->tier));

@@ -20,7 +20,7 @@ static void print_block(void *user, const struct haul_cache_entry *entry, unsign
     return;
   }
   json_object(printer->json, NULL);
-  json_text(printer->json, "key", entry->key);
+  cache_key_json(printer->json, entry->key, entry->key_length);
   json_number(printer->json, "bytes", entry->length);
   json_number(printer->json, "replicas", stores);
   json_number(printer->json, "copied", copies);

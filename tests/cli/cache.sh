@@ -88,6 +88,23 @@ complains_briefly
 complains "cannot find 1 of 1 keys: the store at unix://$work/absent cannot be reached"
 holds_json "nobody knows" "it == {'keys': [{'key': 'first', 'exists': None}]}"
 
+section "keys"
+odd=$'odd\xff\x01' control=$'control\x01\xe2\x80\xae'
+expect 0 "a key that is no UTF-8" "$HAUL" cache put "$address" "$odd" "$work/other" --json
+holds_json "the report has its bytes" 'it["key"] == "odd\ufffd\x01" and it["key_hex"] == "6f6464ff01"'
+expect 0 "a key with control characters" "$HAUL" cache put "$address" "$control" "$work/other" --json
+holds_json "JSON has them" 'it["key"] == "control\x01\u202e" and "key_hex" not in it'
+expect 0 "ls" "$HAUL" cache ls "$address" --json
+holds_json "it has the same keys" 'sorted((b["key"], b.get("key_hex")) for b in it["blocks"]) == [
+  ("control\x01\u202e", None), ("first", None), ("odd\ufffd\x01", "6f6464ff01"), ("second", None)]'
+expect 0 "ls as a table" "$HAUL" cache ls "$address"
+says "^control????  "
+says "^odd??  "
+expect 1 "check" "$HAUL" cache check "$address" --replicas 2 --json
+holds_json "it has them, too" 'sorted(b.get("key_hex", b["key"]) for b in it["short"]) == [
+  "6f6464ff01", "control\x01\u202e", "first", "second"]'
+expect 0 "rm" "$HAUL" cache rm "$address" "$odd" "$control"
+
 section "failures"
 expect 1 "get of an absent key" "$HAUL" cache get "$address" nothing "$work/nothing"
 complains_briefly

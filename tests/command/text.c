@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What names may do to a terminal and to JSON. */
+ * What names and keys may do to a terminal and to JSON. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "cache.h"
 #include "common/output.h"
 #include "common/text.h"
 
@@ -70,10 +71,38 @@ static void text_in_json_is_escaped(void **state) {
   }
 }
 
+static void keys_in_json_are_exact(void **state) {
+  static const struct {
+    const char *key, *json;
+    size_t length;
+  } keys[] = {
+      {"plain", "\"key\": \"plain\"", 5},
+      {"\x1b\xe2\x80\xae", "\"key\": \"\\u001b\\u202e\"", 4},
+      {"a\xff", "\"key\": \"a\\ufffd\", \"key_hex\": \"61ff\"", 2},
+      {"a\0b", "\"key\": \"a\", \"key_hex\": \"610062\"", 3},
+      {"\0", "\"key\": \"\", \"key_hex\": \"00\"", 1},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    char wanted[128], *got = NULL;
+    size_t length;
+    struct json json = {.out = open_memstream(&got, &length), .flat = 1};
+    assert_non_null(json.out);
+    json_object(&json, NULL);
+    cache_key_json(&json, keys[i].key, keys[i].length);
+    json_end_object(&json);
+    fclose(json.out);
+    snprintf(wanted, sizeof wanted, "{%s}\n", keys[i].json);
+    assert_string_equal(got, wanted);
+    free(got);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(text_for_terminals_is_clean),
       cmocka_unit_test(text_in_json_is_escaped),
+      cmocka_unit_test(keys_in_json_are_exact),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
