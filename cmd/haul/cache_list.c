@@ -21,7 +21,7 @@ static void print_entry(void *user, const struct haul_cache_entry *entry) {
   const struct listing *listing = user;
   if (!listing->json) {
     table_row(listing->table, entry->key, size_text(entry->length).text,
-              priority_text(entry->priority), listing->node);
+              priority_text(entry->priority), cache_tier_text(entry->tier), listing->node);
     return;
   }
   char checksum[17];
@@ -50,7 +50,7 @@ int cache_ls(struct cache_client *client, char **operands) {
   struct table table;
   (void)operands;
   if (!client->given->json) {
-    table = table_begin("lrll", "KEY", "SIZE", "PRIORITY", "NODE");
+    table = table_begin("lrlll", "KEY", "SIZE", "PRIORITY", "TIER", "NODE");
     listing.table = &table;
     int status = list_all(client, &listing);
     table_end(&table);

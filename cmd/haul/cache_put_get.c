@@ -146,8 +146,9 @@ static void print_get(const struct cache_client *client, const struct haul_cache
     json_end_object(&json);
     return;
   }
-  print_clean(file && strcmp(file, "-") == 0 ? stderr : stdout, "get %s (%s) from %s, %s",
-              (const char *)item->key, size_text(item->length).text, node, file);
+  print_clean(file && strcmp(file, "-") == 0 ? stderr : stdout, "get %s (%s) from %s (%s), %s",
+              (const char *)item->key, size_text(item->length).text, node,
+              cache_tier_text(item->tier), file);
 }
 
 int cache_get(struct cache_client *client, char **operands) {

@@ -32,6 +32,7 @@ one=$server
 expect 0 "put" "$HAUL" cache put "$address" first "$work/block"
 says "^put first (2.86 MiB) at $address, 1 of 1 replicas$"
 expect 0 "get" "$HAUL" cache get "$address" first "$work/copy"
+says "^get first (2.86 MiB) from $address (memory), $work/copy$"
 holds "the bytes are the same" cmp "$work/block" "$work/copy"
 expect 0 "put from a pipe" sh -c "cat '$work/other' | '$HAUL' cache put $address second - --json"
 is_json
@@ -53,7 +54,8 @@ holds "the block is the new one" cmp "$work/other" "$work/copy"
 
 section "lists"
 expect 0 "ls" "$HAUL" cache ls "$address"
-says "^first  *68.36 KiB  *high  *$address$"
+says "^KEY  *SIZE  *PRIORITY  *TIER  *NODE$"
+says "^first  *68.36 KiB  *high  *memory  *$address$"
 expect 0 "in JSON" "$HAUL" cache ls "$address" --json
 holds_json "it has both keys" 'sorted(b["key"] for b in it["blocks"]) == ["first", "second"]'
 expect 0 "stat" "$HAUL" cache stat "$address" --json
