@@ -39,7 +39,7 @@ static void print_entry(void *user, const struct haul_cache_entry *entry) {
 static int list_all(const struct cache_client *client, struct listing *listing) {
   int status = EXIT_DONE;
   for (unsigned i = 0; (listing->node = haul_cache_member(client->cache, i)); i++)
-    if (haul_cache_list(client->cache, i, client->until, print_entry, listing))
+    if (haul_cache_list(client->cache, i, cache_share(client, i), print_entry, listing))
       status = fail_library("cannot list all keys");
   return status;
 }
@@ -121,7 +121,7 @@ int cache_stat(struct cache_client *client, char **operands) {
   }
   for (unsigned i = 0; haul_cache_member(cache, i); i++) {
     struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
-    if (haul_cache_stat(cache, i, client->until, &stats))
+    if (haul_cache_stat(cache, i, cache_share(client, i), &stats))
       status = fail_library("cannot examine all stores");
     else if (client->given->json)
       stats_json(&json, haul_cache_member(cache, i), &stats);

@@ -261,6 +261,17 @@ done
 expect 1 "repair without nodes" "$HAUL" cache repair "unix://$work/absent"
 complains_briefly
 
+section "a store that hangs"
+# It leaves half of the time to the other.
+freeze "$server"
+for action in ls stat; do
+  holds "$action has what the other store has" await eval \
+    '"$HAUL" cache $action "$address,$a" --timeout 4 | grep "$a"'
+done
+expect 1 "the status" "$HAUL" cache ls "$address,$a" --timeout 4
+complains "$address"
+kill -CONT "$server"
+
 section "idle"
 ticks() { awk '{ print $14 + $15 }' "/proc/$server/stat"; }
 is_idle() {
