@@ -22,16 +22,33 @@ struct server {
   const struct cache_values *given;
   const char *file;
   struct haul_place device; /* kind 0: none */
+  bool made, made_tier;     /* the files did not exist */
   haul_node *node;
   haul_cache_store *store;
   int signals; /* descriptor */
 };
 
-static int open_store(struct server *server) {
+/* Before a file is made, so it tests the directory's address, too; that contacts nobody. */
+static int open_node(struct server *server) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
-  struct haul_cache_store_config store = HAUL_CACHE_STORE_INIT;
+  haul_directory *walk = NULL;
+  const char *directory = server->given->directory;
   config.name = server->given->name;
   config.insecure = server->given->insecure;
+  if (haul_node_open(&config, &server->node))
+    return fail_library("cannot open a node");
+  if (directory && haul_directory_open(server->node, directory, HAUL_FOREVER, &walk))
+    return fail_library("cannot register in %s", directory);
+  haul_directory_close(walk);
+  return EXIT_DONE;
+}
+
+static bool exists(const char *file) {
+  return file && access(file, F_OK) == 0;
+}
+
+static int open_store(struct server *server) {
+  struct haul_cache_store_config store = HAUL_CACHE_STORE_INIT;
   store.path = server->file;
   store.capacity = server->given->capacity;
   store.blocks = server->given->blocks;
@@ -39,11 +56,23 @@ static int open_store(struct server *server) {
   store.file_capacity = server->given->file_capacity;
   store.device = server->device;
   store.device_capacity = server->given->device_capacity;
-  if (haul_node_open(&config, &server->node))
-    return fail_library("cannot open a node");
+  server->made = !exists(store.path);
+  server->made_tier = store.file_path && !exists(store.file_path);
   if (haul_cache_store_open(server->node, &store, &server->store))
     return fail_library("cannot open the store %s", server->file);
   return EXIT_DONE;
+}
+
+/* After a failure: removes empty files that this call made. The store still holds their locks. */
+static void remove_files(const struct server *server) {
+  struct haul_cache_stats stats = HAUL_CACHE_STATS_INIT;
+  if (!server->store || haul_cache_store_stats(server->store, &stats) ||
+      stats.device.puts + stats.memory.puts + stats.memory.blocks + stats.file.blocks > 0)
+    return;
+  if (server->made)
+    unlink(server->file);
+  if (server->made_tier)
+    unlink(server->given->file_tier);
 }
 
 static int announce(const struct server *server) {
@@ -68,8 +97,10 @@ static int wait_for_signal(const struct server *server) {
   return status;
 }
 
-int cache_serve(const struct command *command, const struct cache_values *given, const char *file) {
-  struct server server = {.given = given, .file = file};
+/* What needs neither a node nor a file. */
+static int check_values(const struct command *command, struct server *server) {
+  const struct cache_values *given = server->given;
+  char address[ADDRESS_MAX];
   if (given->ready_fd && fcntl((int)given->ready_fd, F_GETFD) < 0)
     return options_wrong(command, "invalid --ready-fd %u: the descriptor is not open",
                          given->ready_fd);
@@ -77,25 +108,47 @@ int cache_serve(const struct command *command, const struct cache_values *given,
     return options_wrong(command, "--file-capacity needs --file-tier");
   if (!given->device != !given->device_capacity)
     return options_wrong(command, "--device and --device-capacity need each other");
-  if (given->device && !options_place(command, given->device, &server.device))
+  if (given->device && !options_place(command, given->device, &server->device))
     return EXIT_USAGE;
-  int status = log_begin(command, &given->log);
+  for (size_t i = 0; i < given->listen.count; i++)
+    if (!options_address(command, given->listen.items[i], DEFAULT_PORT, address))
+      return EXIT_USAGE;
+  if (given->directory && !directory_parse(given->directory, address))
+    return options_wrong(command, "invalid --register '%s': expected etcd://HOST[:PORT]/PREFIX",
+                         given->directory);
+  return EXIT_DONE;
+}
+
+static int serve(struct server *server) {
+  int status = open_node(server);
+  if (status == EXIT_DONE)
+    status = open_store(server);
+  if (status == EXIT_DONE)
+    status = listen_all(server->node, &server->given->listen);
+  if (status == EXIT_DONE)
+    status = register_node(server->node, server->given->directory, NULL, server->signals);
+  if (status == EXIT_DONE)
+    status = announce(server);
+  if (status) {
+    remove_files(server);
+    return status;
+  }
+  service_notify("READY=1");
+  status = wait_for_signal(server);
+  service_notify("STOPPING=1");
+  return status;
+}
+
+int cache_serve(const struct command *command, const struct cache_values *given, const char *file) {
+  struct server server = {.given = given, .file = file};
+  int status = check_values(command, &server);
+  if (status == EXIT_DONE)
+    status = log_begin(command, &given->log);
   if (status)
     return status;
   server.signals = signals_open(); /* before the node, whose threads inherit the mask */
   signals_explain_fatal("cache");
-  status = server.signals < 0 ? EXIT_FAILED : open_store(&server);
-  if (status == EXIT_DONE)
-    status = listen_all(server.node, &given->listen);
-  if (status == EXIT_DONE)
-    status = register_node(server.node, given->directory, NULL, server.signals);
-  if (status == EXIT_DONE)
-    status = announce(&server);
-  if (status == EXIT_DONE) {
-    service_notify("READY=1");
-    status = wait_for_signal(&server);
-    service_notify("STOPPING=1");
-  }
+  status = server.signals < 0 ? EXIT_FAILED : serve(&server);
   haul_cache_store_close(server.store);
   haul_node_close(server.node);
   if (server.signals >= 0)

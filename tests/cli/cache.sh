@@ -261,6 +261,25 @@ done
 expect 1 "repair without nodes" "$HAUL" cache repair "unix://$work/absent"
 complains_briefly
 
+section "files of a store that does not start"
+expect 1 "an address that is taken" "$HAUL" cache serve "$work/none" --capacity 16M --file-tier "$work/none.file" \
+  --file-capacity 16M --listen "$address"
+complains_briefly
+holds "no file is left" test ! -e "$work/none" -a ! -e "$work/none.file"
+expect 0 "a put" "$HAUL" cache put "$address" stays "$work/other"
+stop "$server"
+expect 1 "the same with a file that is there" "$HAUL" cache serve "$work/b" --listen "unix://$work/absent/socket"
+complains_briefly
+holds "the file stays" test -e "$work/b"
+serve_cache b
+expect 0 "get" "$HAUL" cache get "$address" stays "$work/copy"
+holds "the bytes are the same" cmp "$work/other" "$work/copy"
+stop "$server"
+expect 1 "another capacity" "$HAUL" cache serve "$work/b" --capacity 9M
+complains_briefly
+complains "has a capacity of 16777216 bytes"
+serve_cache b
+
 section "a store that hangs"
 # It leaves half of the time to the other.
 freeze "$server"

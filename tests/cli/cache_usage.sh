@@ -68,6 +68,12 @@ complains "haul info"
 cache "a device without a capacity" serve "$work/none" --device sim:0
 cache "a capacity without a file tier" serve "$work/none" --capacity 4M --file-capacity 4M
 cache "a capacity without a device" serve "$work/none" --device-capacity 4M
+for directory in etcd://typo etcd://typo/ typo etcd://typo/a/b ""; do
+  cache "registration in '$directory'" serve "$work/none" --capacity 4M --register "$directory"
+  complains "invalid --register '$directory': expected etcd://HOST"
+done
+cache "an address that is none" serve "$work/none" --capacity 4M --listen 7500
+
 section "options of other actions"
 # The options of each action; all others are wrong.
 serve="capacity blocks file-tier file-capacity device device-capacity listen name register insecure ready-fd log log-format"
