@@ -118,6 +118,17 @@ struct feeder *choose_feeder(struct receive *receive, uint64_t *chunk) {
   return NULL;
 }
 
+bool member_may_send(const struct receive *receive) {
+  uint64_t chunk;
+  for (size_t i = 0; i < receive->feeders.order_count; i++) {
+    const struct feeder *feeder = receive->feeders.order[i];
+    if (!feeder->source && feeder->open && !feeder->failed && is_blocked(feeder) &&
+        first_wanted(receive, feeder, &chunk))
+      return true;
+  }
+  return false;
+}
+
 static int64_t poll_interval(const struct receive *receive, const struct feeder *feeder) {
   int64_t interval =
       is_far_behind(receive, feeder) ? POLL_MOST : (now_ns() - feeder->progress_at) / 8;

@@ -99,6 +99,7 @@ static void chunk_failed(struct receive *receive, const struct flight *flight, i
   feeder->told.retries++;
   if (code == HAUL_ECHECKSUM) {
     receive->report->corrupt++;
+    feeder->failed = code;
     feeder->hold = feeder->source ? HAUL_SECOND : 60 * HAUL_SECOND;
     feeder_block(feeder, "wrong bytes");
   } else if (code != HAUL_ECANCELED && feeder->open) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "broadcast/members.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +52,13 @@ static int lookup(struct join *join, const char *what, haul_deadline until, haul
   return code;
 }
 
+/* Nobody listens at its address, or its node has no head: versions do not outlive that. */
+static bool has_source_ended(int code) {
+  int system = haul_error_last()->system;
+  return code == HAUL_ENAME ||
+         (code == HAUL_ECONNECT && (system == ECONNREFUSED || system == ENOENT));
+}
+
 int join_connect(struct join *join, haul_deadline until) {
   struct head head = {0};
   if (join->peer && haul_peer_status(join->peer) == 0)
@@ -65,6 +73,7 @@ int join_connect(struct join *join, haul_deadline until) {
     code = lookup(join, "head", until, &join->head);
   if (!code)
     code = lookup(join, "members", until, &join->board);
+  join->ended = code && has_source_ended(code);
   if (!code)
     code = join_head(join, until, &head);
   if (!code) {

@@ -31,6 +31,7 @@ struct join {
   uint64_t host;      /* as in a card */
   bool entered;       /* the board has our card at `place` */
   bool listed;        /* it had it before */
+  bool ended;         /* the last attempt to connect found that the source has ended */
   bool renewed;       /* all cards are to be read: the connection is new, or the list is outdated */
   bool seen;          /* the source's head was read over this connection */
   int64_t retry_at;   /* no attempt to connect before */
@@ -50,6 +51,7 @@ struct join {
 
   struct haul_broadcast_feeder *feeders; /* of the last receive */
   size_t feeder_count;
+  const struct feeders *running; /* of the receive in progress, or NULL */
 };
 
 static inline struct exchange *exchange_of(const struct join *join) {

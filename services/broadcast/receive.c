@@ -206,12 +206,17 @@ static int check_newer(struct receive *receive) {
               "version %" PRIu64 " follows %" PRIu64, head.version, receive->version.number);
 }
 
+static bool source_lacks_it(const struct receive *receive) {
+  int failed = receive->feeders.all[0]->failed;
+  return failed == HAUL_ENAME || failed == HAUL_ESTALE ||
+         (!receive->join->peer && receive->join->ended);
+}
+
 /* No chunk has come for a while, nor to a feeder that is waited for, and the source does not have
  * the version any more. */
 static bool is_nowhere(const struct receive *receive) {
-  int failed = receive->feeders.all[0]->failed;
   bool gains = receive->current && now_ns() - receive->current->gained_at < LOST_NS;
-  return (failed == HAUL_ENAME || failed == HAUL_ESTALE) && !receive->flying && !gains &&
+  return source_lacks_it(receive) && !receive->flying && !gains && !member_may_send(receive) &&
          now_ns() - receive->chunk_at > LOST_NS;
 }
 
@@ -224,6 +229,12 @@ static int check_end(struct receive *receive) {
   if (!receive->flying &&
       haul_node_progress(receive->broadcast->node, HAUL_NO_WAIT) == HAUL_ECLOSED)
     return HAUL_ECLOSED;
+  if (is_nowhere(receive) && receive->join->ended)
+    return fail(HAUL_ESTALE, CALL, receive->broadcast->name,
+                "start the source again, and call haul_broadcast_next for its version",
+                "the source has ended, and no known member has the %" PRIu64 " of %" PRIu64
+                " chunks that are missing",
+                missing, receive->chunks);
   if (is_nowhere(receive))
     return fail(HAUL_ESTALE, CALL, receive->broadcast->name,
                 "call haul_broadcast_next for the present version",

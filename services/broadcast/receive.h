@@ -46,6 +46,8 @@ struct receive {
 /* The feeder of the next chunk, and the chunk; NULL: none now. `current` is then the feeder that is
  * waited for, if any. Blocks for at most a tenth of the time, to connect. */
 struct feeder *choose_feeder(struct receive *receive, uint64_t *chunk);
+/* Whether a member that has chunks which are missing here is only passed over for a while. */
+bool member_may_send(const struct receive *receive);
 /* Once a second: a chunk to read from the feeder that would be used instead of the current one, if
  * that has many more chunks than this node. NULL: none. */
 struct feeder *choose_probe(struct receive *receive, uint64_t *chunk);

@@ -126,6 +126,33 @@ static void a_child_of_fork_only_releases(void **state) {
   pair_close(&pair);
 }
 
+/* ---- A source that ends ---- */
+
+static int end_source(void *user, uint64_t bytes) {
+  (void)bytes;
+  struct pair *pair = user;
+  if (pair->source)
+    source_end(pair);
+  return 0;
+}
+
+/* Its node refuses connections then. */
+static void a_source_that_ended_makes_its_version_stale(void **state) {
+  (void)state;
+  struct pair pair;
+  struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
+  struct haul_broadcast_version version;
+  options.progress = end_source;
+  options.user = &pair;
+  pair_open(&pair, SLOW, 16 * MIB);
+  pair_publish(&pair, NULL);
+  pair_join(&pair, &options, &version);
+  assert_fails(HAUL_ESTALE, haul_broadcast_receive(pair.member, &version, pair.regions[1], 0,
+                                                   haul_deadline_in(60 * S), NULL));
+  assert_non_null(strstr(haul_error_last()->text, "the source has ended"));
+  pair_close(&pair);
+}
+
 int main(void) {
 #ifdef __SANITIZE_THREAD__
   printf("skipped all: members read chunks that may change, and verify them; the thread sanitizer "
@@ -134,6 +161,7 @@ int main(void) {
 #endif
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_child_of_fork_only_releases),
+      cmocka_unit_test(a_source_that_ended_makes_its_version_stale),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
