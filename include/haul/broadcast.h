@@ -116,15 +116,19 @@ struct haul_broadcast_report {
  *
  * If a newer version is published meanwhile, this one is completed, from members that have it; with
  * HAUL_BROADCAST_NEWER the call fails with HAUL_ESTALE. HAUL_ESTALE also if neither the source nor
- * a member that is known has the chunks any more. HAUL_ETIMEDOUT: the text counts the chunks that
- * are missing. HAUL_EEXIST: the node has this version in another region; withdraw it first, or
- * receive into that region. `report` may be NULL and is filled on failure, too. */
+ * a member that is known has the chunks any more: some seconds after the source withdrew the
+ * version, or ended, so that its node is gone and its address refuses connections. A source that
+ * does not respond is waited for. HAUL_ETIMEDOUT: the text counts the chunks that are missing.
+ * HAUL_ECHECKSUM: the source sends wrong bytes again and again, as they changed. HAUL_EEXIST: the
+ * node has this version in another region; withdraw it first, or receive into that region. `report`
+ * may be NULL and is filled on failure, too. */
 HAUL_API int haul_broadcast_receive(haul_broadcast *broadcast,
                                     const struct haul_broadcast_version *version,
                                     haul_region *region, unsigned flags, haul_deadline until,
                                     struct haul_broadcast_report *report);
 
-/* A member that chunks came from during the last haul_broadcast_receive. */
+/* A member that chunks came from, or that was passed over, in the last haul_broadcast_receive, or
+ * so far in the one that calls `progress`. */
 struct haul_broadcast_feeder {
   char name[64]; /* of its node */
   char path[16]; /* of the last chunk: "map", "rdma", "tcp" */

@@ -77,6 +77,7 @@ static void chunk_came(struct receive *receive, const struct flight *flight) {
   struct feeder *feeder = flight->feeder;
   int64_t now = now_ns();
   chunk_here(receive, flight->chunk);
+  receive->wrong_turns = 0;
   feeder->told.bytes +=
       chunk_length(receive->version.length, receive->version.chunk, flight->chunk);
   feeder->progress_at = now;
@@ -92,19 +93,27 @@ static void chunk_came(struct receive *receive, const struct flight *flight) {
   receive->chunk_at = now;
 }
 
+/* Chunks that were in flight together count as one turn. */
+static void chunk_is_wrong(struct receive *receive, struct feeder *feeder) {
+  receive->report->corrupt++;
+  if (feeder->source) {
+    receive->wrong++;
+    receive->wrong_turns += now_ns() >= feeder->blocked_until;
+  }
+  feeder->failed = HAUL_ECHECKSUM;
+  feeder->hold = feeder->source ? HAUL_SECOND : 60 * HAUL_SECOND;
+  feeder_block(feeder, "wrong bytes");
+}
+
 static void chunk_failed(struct receive *receive, const struct flight *flight, int code) {
   struct feeder *feeder = flight->feeder;
   bit_clear(receive->taken, flight->chunk);
   receive->report->retries++;
   feeder->told.retries++;
-  if (code == HAUL_ECHECKSUM) {
-    receive->report->corrupt++;
-    feeder->failed = code;
-    feeder->hold = feeder->source ? HAUL_SECOND : 60 * HAUL_SECOND;
-    feeder_block(feeder, "wrong bytes");
-  } else if (code != HAUL_ECANCELED && feeder->open) {
+  if (code == HAUL_ECHECKSUM)
+    chunk_is_wrong(receive, feeder);
+  else if (code != HAUL_ECANCELED && feeder->open)
     feeder_fail(&receive->feeders, feeder, code);
-  }
 }
 
 /* Takes a flight that has ended. Returns an error of this side only. */

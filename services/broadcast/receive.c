@@ -2,6 +2,7 @@
  * haul_broadcast_receive: the checksums, the chunks that are here already, and then the others,
  * until all are here or the call ends. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -14,6 +15,7 @@
 #define HEAD_NS         (500 * HAUL_MILLISECOND) /* between looks for a newer version */
 #define CALL_NS         (100 * HAUL_MILLISECOND) /* between calls of `progress` */
 #define LOST_NS         (5 * HAUL_SECOND) /* until a version without chunks anywhere is stale */
+#define WRONG_TURNS     5                 /* at 1 s each: it may be the network, once */
 
 /* ---- Reports ---- */
 
@@ -176,6 +178,7 @@ static int begin(struct receive *receive) {
   if (receive->margin > receive->chunks / 8)
     receive->margin = receive->chunks / 8;
   int code = feeders_open(&receive->feeders, broadcast, &receive->version, receive->until);
+  receive->join->running = &receive->feeders;
   if (!code)
     code = load_sums(receive);
   if (!code)
@@ -220,27 +223,51 @@ static bool is_nowhere(const struct receive *receive) {
          now_ns() - receive->chunk_at > LOST_NS;
 }
 
+/* Of a failure: what else is known about the chunks that are missing. */
+static void note_wrong(const struct receive *receive, char *text, size_t size) {
+  text[0] = 0;
+  if (receive->wrong)
+    snprintf(text, size, "; the source sent wrong bytes %" PRIu64 " times: did they change?",
+             receive->wrong);
+  else if (receive->report->corrupt)
+    snprintf(text, size, "; members sent wrong bytes %" PRIu64 " times", receive->report->corrupt);
+}
+
+static int fail_late(const struct receive *receive) {
+  char wrong[96];
+  note_wrong(receive, wrong, sizeof wrong);
+  return fail(HAUL_ETIMEDOUT, CALL, receive->broadcast->name,
+              receive->wrong ? "publish them again, as a new version"
+                             : "allow more time, or check that the source still runs",
+              "%" PRIu64 " of %" PRIu64 " chunks are missing%s", receive->chunks - receive->got,
+              receive->chunks, wrong);
+}
+
+static int fail_nowhere(const struct receive *receive) {
+  bool ended = receive->join->ended;
+  return fail(HAUL_ESTALE, CALL, receive->broadcast->name,
+              ended ? "start the source again, and call haul_broadcast_next for its version"
+                    : "call haul_broadcast_next for the present version",
+              "%s has the %" PRIu64 " of %" PRIu64 " chunks that are missing",
+              ended ? "the source has ended, and no known member"
+                    : "neither the source nor a known member",
+              receive->chunks - receive->got, receive->chunks);
+}
+
 static int check_end(struct receive *receive) {
-  uint64_t missing = receive->chunks - receive->got;
   if (now_ns() >= receive->until)
-    return fail(HAUL_ETIMEDOUT, CALL, receive->broadcast->name,
-                "allow more time, or check that the source still runs",
-                "%" PRIu64 " of %" PRIu64 " chunks are missing", missing, receive->chunks);
+    return fail_late(receive);
   if (!receive->flying &&
       haul_node_progress(receive->broadcast->node, HAUL_NO_WAIT) == HAUL_ECLOSED)
     return HAUL_ECLOSED;
-  if (is_nowhere(receive) && receive->join->ended)
-    return fail(HAUL_ESTALE, CALL, receive->broadcast->name,
-                "start the source again, and call haul_broadcast_next for its version",
-                "the source has ended, and no known member has the %" PRIu64 " of %" PRIu64
-                " chunks that are missing",
-                missing, receive->chunks);
+  if (receive->wrong_turns >= WRONG_TURNS)
+    return fail(HAUL_ECHECKSUM, CALL, receive->broadcast->name,
+                "publish them again, as a new version",
+                "%" PRIu64 " of %" PRIu64 " chunks are missing, of which the source sent wrong "
+                "bytes %" PRIu64 " times: did they change?",
+                receive->chunks - receive->got, receive->chunks, receive->wrong);
   if (is_nowhere(receive))
-    return fail(HAUL_ESTALE, CALL, receive->broadcast->name,
-                "call haul_broadcast_next for the present version",
-                "neither the source nor a known member has the %" PRIu64 " of %" PRIu64
-                " chunks that are missing",
-                missing, receive->chunks);
+    return fail_nowhere(receive);
   int code = check_progress(receive);
   return code ? code : check_newer(receive);
 }
@@ -265,18 +292,29 @@ static int run(struct receive *receive) {
   return code;
 }
 
+/* Copies those that have a part in it, as far as there is room. Returns their number. */
+static size_t list_feeders(const struct feeders *feeders, struct haul_broadcast_feeder *list,
+                           size_t room) {
+  size_t count = 0;
+  for (size_t i = 0; i < feeders->count; i++) {
+    const struct haul_broadcast_feeder *told = &feeders->all[i]->told;
+    if (!told->bytes && !told->retries && !told->reason[0])
+      continue;
+    if (count < room)
+      list[count] = *told;
+    count++;
+  }
+  return count;
+}
+
 /* Keeps what the caller may list. */
 static void keep_feeders(struct receive *receive) {
   struct join *join = receive->join;
-  struct feeders *feeders = &receive->feeders;
+  size_t room = receive->feeders.count;
   free(join->feeders);
-  join->feeder_count = 0;
-  join->feeders = calloc(feeders->count + 1, sizeof *join->feeders);
-  for (size_t i = 0; join->feeders && i < feeders->count; i++) {
-    struct haul_broadcast_feeder *told = &feeders->all[i]->told;
-    if (told->bytes || told->retries || told->reason[0])
-      join->feeders[join->feeder_count++] = *told;
-  }
+  join->feeders = calloc(room + 1, sizeof *join->feeders);
+  join->feeder_count = join->feeders ? list_feeders(&receive->feeders, join->feeders, room) : 0;
+  join->running = NULL;
 }
 
 static void end(struct receive *receive, int code) {
@@ -365,6 +403,10 @@ int haul_broadcast_feeders(haul_broadcast *broadcast, struct haul_broadcast_feed
   int code = owner_check(broadcast->owner, "haul_broadcast_feeders");
   if (code)
     return code;
+  if (join->running) {
+    *count = list_feeders(join->running, feeders, *count);
+    return 0;
+  }
   for (size_t i = 0; i < join->feeder_count && i < *count; i++)
     feeders[i] = join->feeders[i];
   *count = join->feeder_count;

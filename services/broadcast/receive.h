@@ -35,6 +35,8 @@ struct receive {
   struct feeder *current; /* that the latest chunk was requested from, or that is waited for */
   struct flight flights[FLIGHTS];
   uint64_t flying;
+  uint64_t wrong;            /* chunks that came from the source with wrong bytes */
+  unsigned wrong_turns;      /* times that the source was blocked for that since a chunk came */
   int64_t started, chunk_at; /* chunk_at: when the latest chunk came */
   int64_t pace;              /* mean time between two chunks */
   int64_t connect_at;        /* no member is connected to before */

@@ -153,6 +153,52 @@ static void a_source_that_ended_makes_its_version_stale(void **state) {
   pair_close(&pair);
 }
 
+/* ---- A source whose bytes change ---- */
+
+/* What `progress` sees. */
+struct watch {
+  struct pair *pair;
+  bool saw_wrong_bytes;
+};
+
+static int watch_source(void *user, uint64_t bytes) {
+  struct watch *watch = user;
+  struct haul_broadcast_feeder feeders[2];
+  size_t count = COUNT(feeders);
+  (void)bytes;
+  assert_works(haul_broadcast_feeders(watch->pair->member, feeders, &count));
+  for (size_t i = 0; i < count; i++)
+    watch->saw_wrong_bytes |= feeders[i].source && strcmp(feeders[i].reason, "wrong bytes") == 0;
+  return 0;
+}
+
+static void wrong_bytes_of_the_source_end_the_call(void **state) {
+  (void)state;
+  struct pair pair;
+  struct watch watch = {.pair = &pair};
+  struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
+  struct haul_broadcast_report report = HAUL_BROADCAST_REPORT_INIT;
+  struct haul_broadcast_version version;
+  options.progress = watch_source;
+  options.user = &watch;
+  pair_open(&pair, 0, MIB);
+  pair_publish(&pair, NULL);
+  pair_join(&pair, &options, &version);
+  ((char *)haul_region_address(pair.regions[0]))[MIB / 2] ^= 1;
+  ((char *)haul_region_address(pair.regions[0]))[MIB - 1] ^= 1;
+  int code = haul_broadcast_receive(pair.member, &version, pair.regions[1], 0,
+                                    haul_deadline_in(2 * S), &report);
+  if (code == HAUL_ETIMEDOUT && report.corrupt) /* not on a machine that is very slow */
+    assert_non_null(strstr(haul_error_last()->text, "the source sent wrong bytes"));
+  assert_fails(HAUL_ECHECKSUM, haul_broadcast_receive(pair.member, &version, pair.regions[1], 0,
+                                                      haul_deadline_in(60 * S), &report));
+  assert_non_null(strstr(haul_error_last()->text, "did they change?"));
+  assert_int_equal(report.bytes, MIB - 2 * version.chunk);
+  assert_true(report.corrupt > 2);
+  assert_true(watch.saw_wrong_bytes);
+  pair_close(&pair);
+}
+
 int main(void) {
 #ifdef __SANITIZE_THREAD__
   printf("skipped all: members read chunks that may change, and verify them; the thread sanitizer "
@@ -162,6 +208,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_child_of_fork_only_releases),
       cmocka_unit_test(a_source_that_ended_makes_its_version_stale),
+      cmocka_unit_test(wrong_bytes_of_the_source_end_the_call),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
