@@ -19,7 +19,9 @@
 #include "common/session.h"
 #include "common/text.h"
 
-#define BAR_COLUMNS 24
+#define BAR_COLUMNS     24
+#define MEMBERS_DEFAULT 1024
+#define LOOK_NS         INT64_C(1000000000) /* between looks at the file */
 
 struct values {
   struct text_list listen;
@@ -56,6 +58,11 @@ static const struct option_spec options[] = {
 struct push {
   const char *name, *file;
   uint64_t length;
+  int descriptor;     /* of the file */
+  struct stat served; /* the file when it was published */
+  int64_t looked;     /* now_ns() */
+  bool changed, replaced;
+  const char *told; /* the last note on it */
   haul_node *node;
   haul_broadcast *broadcast;
   haul_region *region;                   /* the mapped file; NULL: it is empty */
@@ -133,6 +140,45 @@ static void print_json(const struct push *push) {
   json_end_object(&json);
 }
 
+/* ---- The file ---- */
+
+/* The checksums are those of the bytes when it was published. */
+static bool has_changed(const struct push *push) {
+  struct stat now;
+  const struct stat *then = &push->served;
+  return fstat(push->descriptor, &now) == 0 &&
+         (now.st_size != then->st_size || now.st_mtim.tv_sec != then->st_mtim.tv_sec ||
+          now.st_mtim.tv_nsec != then->st_mtim.tv_nsec);
+}
+
+static bool was_replaced(const struct push *push) {
+  struct stat now;
+  return stat(push->file, &now) == 0 &&
+         (now.st_ino != push->served.st_ino || now.st_dev != push->served.st_dev);
+}
+
+static void look_at_file(struct push *push) {
+  if (!push->version || now_ns() - push->looked < LOOK_NS)
+    return;
+  push->looked = now_ns();
+  push->changed |= has_changed(push);
+  push->replaced |= was_replaced(push);
+}
+
+/* NULL: nothing happened to it. */
+static const char *file_note(const struct push *push) {
+  if (push->changed)
+    return "changed while it is sent: receivers reject its bytes; start this command again";
+  return push->replaced ? "was replaced: this command still sends the file before" : NULL;
+}
+
+static void tell_of_file(struct push *push) {
+  const char *note = file_note(push);
+  if (note && note != push->told)
+    fail_note("%s %s", push->file, note);
+  push->told = note;
+}
+
 /* ---- The screen ---- */
 
 static void draw_bar(struct drawing *drawing, uint64_t done, uint64_t total) {
@@ -172,6 +218,10 @@ static int draw(const struct push *push) {
            size_text(push->length).text, count_complete(push), push->count);
   drawing_text(&drawing, "1", text);
   drawing_next_line(&drawing);
+  if (file_note(push)) {
+    drawing_text(&drawing, "31", file_note(push));
+    drawing_next_line(&drawing);
+  }
   for (size_t i = 0; i < push->count && drawing.row < drawing.size.rows; i++)
     draw_member(&drawing, push, &push->members[i]);
   int error = drawing_end(&drawing);
@@ -180,21 +230,17 @@ static int draw(const struct push *push) {
 
 /* ---- The command ---- */
 
-/* The mapping stays when the descriptor is closed. */
 static int map_file(struct push *push) {
-  struct stat found;
-  int code = 0, file = open(push->file, O_RDONLY | O_CLOEXEC);
-  if (file < 0 || fstat(file, &found))
+  int code = 0;
+  push->descriptor = open(push->file, O_RDONLY | O_CLOEXEC);
+  if (push->descriptor < 0 || fstat(push->descriptor, &push->served))
     return fail_system(errno, "cannot open %s", push->file);
-  if (!S_ISREG(found.st_mode)) {
-    close(file);
+  if (!S_ISREG(push->served.st_mode))
     return fail_because("name a regular file", "cannot send %s: it is not a regular file",
                         push->file);
-  }
-  push->length = (uint64_t)found.st_size;
+  push->length = (uint64_t)push->served.st_size;
   if (push->length)
-    code = haul_region_wrap_file(push->node, file, 0, push->length, &push->region);
-  close(file);
+    code = haul_region_wrap_file(push->node, push->descriptor, 0, push->length, &push->region);
   return code ? fail_library("cannot map %s", push->file) : EXIT_DONE;
 }
 
@@ -208,6 +254,10 @@ static int open_broadcast(struct push *push) {
 }
 
 static int publish(struct push *push) {
+  if (fstat(push->descriptor, &push->served))
+    return fail_system(errno, "cannot read %s", push->file);
+  if ((uint64_t)push->served.st_size != push->length)
+    return fail_because("run it again", "%s changed its length", push->file);
   if (haul_broadcast_publish(push->broadcast, push->region, HAUL_FOREVER, &push->version))
     return fail_library("cannot publish %s", push->file);
   push->published = now_ns();
@@ -239,22 +289,42 @@ static int run_until_end(struct push *push) {
       status = publish(push);
     if (!status && given.receivers && push->version && count_complete(push) >= given.receivers)
       break;
+    look_at_file(push);
+    if (!screen)
+      tell_of_file(push);
     if (!status && screen)
       status = draw(push);
     if (screen_wait(INTERRUPT_SLICE_NS) == 'q')
       break;
   }
   screen_close();
+  push->looked = 0;
+  look_at_file(push);
+  tell_of_file(push);
   return status;
 }
 
+/* As haul_broadcast_open takes it, but for its length. */
+static bool is_name(const char *name) {
+  for (; *name; name++)
+    if (*name <= ' ' || *name > '~')
+      return false;
+  return true;
+}
+
 static int run_push(const struct command *self, char **operands) {
-  struct push push = {.file = operands[0]};
+  struct push push = {.file = operands[0], .descriptor = -1};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   const char *slash = strrchr(push.file, '/');
+  unsigned most = given.members ? given.members : MEMBERS_DEFAULT;
   push.name = given.name ? given.name : slash ? slash + 1 : push.file;
   if (strchr(push.name, '/'))
     return options_wrong(self, "invalid --name '%s': '/' separates NODE/NAME", push.name);
+  if (!given.name && !is_name(push.name))
+    return options_wrong(self, "set a --name: '%s' has blanks or other bytes that no name has",
+                         push.name);
+  if (given.await > most)
+    return options_wrong(self, "--await %u is more than the %u --members", given.await, most);
   signals_explain_fatal("push"); /* SIGBUS: the file was cut short */
   config.insecure = given.insecure;
   int status = EXIT_DONE;
@@ -280,6 +350,8 @@ static int run_push(const struct command *self, char **operands) {
   haul_broadcast_close(push.broadcast);
   haul_region_release(push.region);
   haul_node_close(push.node);
+  if (push.descriptor >= 0)
+    close(push.descriptor);
   return status;
 }
 
