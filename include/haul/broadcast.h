@@ -163,7 +163,8 @@ struct haul_broadcast_member {
 /* Lists the receivers at the source, in the order of the chain. Receivers report twice a second
  * while they receive or wait in haul_broadcast_next; one that reports no more is listed as silent,
  * until another member finds it gone. Those that left come last, until others take their places.
- * Does not block. HAUL_EINVAL: not the source. */
+ * Rebuilds a list that a peer damaged, as haul_broadcast_publish does. Does not block. HAUL_EINVAL:
+ * not the source. */
 HAUL_API int haul_broadcast_members(haul_broadcast *broadcast,
                                     struct haul_broadcast_member *members, size_t *count);
 

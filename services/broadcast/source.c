@@ -105,6 +105,20 @@ int haul_broadcast_open(haul_node *node, const char *name,
 
 /* ---- Publish ---- */
 
+/* Members can write the board, and may have damaged what each of them checks first. They read all
+ * cards again, and enter again if theirs is gone. */
+static void board_repair(haul_broadcast *broadcast) {
+  struct board *board = board_of(broadcast);
+  uint64_t capacity = broadcast->options.members;
+  if (__atomic_load_n(&board->magic, __ATOMIC_ACQUIRE) == BOARD_MAGIC &&
+      board->capacity == capacity)
+    return;
+  __atomic_store_n(&board->used, capacity, __ATOMIC_RELEASE);
+  __atomic_store_n(&board->capacity, capacity, __ATOMIC_RELEASE);
+  __atomic_fetch_add(&board->generation, 1, __ATOMIC_ACQ_REL);
+  __atomic_store_n(&board->magic, BOARD_MAGIC, __ATOMIC_RELEASE);
+}
+
 static uint64_t chunk_for(const haul_broadcast *broadcast, uint64_t length) {
   uint64_t chunk = broadcast->options.chunk ? broadcast->options.chunk : CHUNK_AUTO;
   while (!broadcast->options.chunk && chunk < CHUNK_AUTO_TO && chunk * 1024 < length)
@@ -159,6 +173,7 @@ int haul_broadcast_publish(haul_broadcast *broadcast, haul_region *region, haul_
       return fail(HAUL_EBUSY, call, broadcast->name,
                   "call haul_broadcast_withdraw before the bytes change",
                   "the region is that of an available version");
+  board_repair(broadcast);
   struct head head = {.magic = HEAD_MAGIC, .host = head_of(broadcast)->host};
   head.length = region ? haul_region_length(region) : 0;
   head.chunk = chunk_for(broadcast, head.length);
@@ -221,6 +236,7 @@ int haul_broadcast_members(haul_broadcast *broadcast, struct haul_broadcast_memb
   int code = owner_check(broadcast->owner, call);
   if (code)
     return code;
+  board_repair(broadcast);
   /* A copy, as members change it meanwhile. */
   uint64_t capacity = broadcast->options.members;
   size_t length = haul_region_length(broadcast->board_region);

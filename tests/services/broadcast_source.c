@@ -199,6 +199,61 @@ static void wrong_bytes_of_the_source_end_the_call(void **state) {
   pair_close(&pair);
 }
 
+/* ---- A list of members that a peer damaged ---- */
+
+/* Writes bytes over it, as each peer may. */
+static void damage_list(struct pair *pair, uint64_t length) {
+  struct haul_place host = {HAUL_HOST, 0};
+  struct haul_piece piece = {0, 0, length};
+  haul_peer *peer;
+  haul_remote *list;
+  haul_region *bytes;
+  assert_works(haul_peer_connect(pair->nodes[1], pair->address, haul_deadline_in(20 * S), &peer));
+  assert_works(haul_peer_lookup(peer, "x.members", haul_deadline_in(20 * S), &list));
+  assert_works(haul_region_alloc(pair->nodes[1], host, length, HAUL_REGION_PRIVATE, &bytes));
+  memset(haul_region_address(bytes), 0xa5, length);
+  assert_works(haul_write(list, bytes, &piece, 1, NULL, NULL));
+  haul_region_release(bytes);
+  haul_remote_release(list);
+  haul_peer_close(peer);
+}
+
+/* Newcomers are refused until the source looks at it. The member that was there enters again. */
+static void the_source_rebuilds_its_list(void **state) {
+  (void)state;
+  const uint64_t lengths[] = {1, sizeof(struct board), card_offset(2)};
+  struct haul_broadcast_member members[4];
+  struct haul_broadcast_options options = HAUL_BROADCAST_OPTIONS_INIT;
+  for (size_t i = 0; i < COUNT(lengths); i++) {
+    struct pair pair;
+    struct haul_broadcast_version version;
+    haul_broadcast *other;
+    size_t count = 0;
+    pair_open(&pair, 0, MIB);
+    pair_publish(&pair, NULL);
+    pair_join(&pair, NULL, &version);
+    damage_list(&pair, lengths[i]);
+    options.member = "other";
+    options.address = "tcp://h:1";
+    assert_fails(HAUL_EPROTO, haul_broadcast_join(pair.nodes[1], pair.address, "x", &options,
+                                                  haul_deadline_in(20 * S), &other));
+    assert_works(haul_broadcast_members(pair.source, members, &count));
+    assert_works(haul_broadcast_join(pair.nodes[1], pair.address, "x", &options,
+                                     haul_deadline_in(20 * S), &other));
+    for (int tries = 0; tries < 200 && count != 2; tries++) {
+      assert_fails(HAUL_ETIMEDOUT, haul_broadcast_next(pair.member, version.number,
+                                                       haul_deadline_in(S / 10), &version));
+      count = COUNT(members);
+      assert_works(haul_broadcast_members(pair.source, members, &count));
+    }
+    assert_int_equal(count, 2);
+    assert_works(haul_broadcast_receive(pair.member, &version, pair.regions[1], 0,
+                                        haul_deadline_in(20 * S), NULL));
+    haul_broadcast_close(other);
+    pair_close(&pair);
+  }
+}
+
 int main(void) {
 #ifdef __SANITIZE_THREAD__
   printf("skipped all: members read chunks that may change, and verify them; the thread sanitizer "
@@ -209,6 +264,7 @@ int main(void) {
       cmocka_unit_test(a_child_of_fork_only_releases),
       cmocka_unit_test(a_source_that_ended_makes_its_version_stale),
       cmocka_unit_test(wrong_bytes_of_the_source_end_the_call),
+      cmocka_unit_test(the_source_rebuilds_its_list),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
