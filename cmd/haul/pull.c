@@ -3,15 +3,10 @@
  * its name when all are right. A run that was interrupted leaves it, and the next one keeps its
  * chunks. */
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <haul/broadcast.h>
@@ -20,16 +15,17 @@
 #include "command.h"
 #include "common/fail.h"
 #include "common/options.h"
-#include "common/outfile.h"
 #include "common/output.h"
 #include "common/process.h"
 #include "common/progress.h"
 #include "common/session.h"
 #include "common/text.h"
+#include "pull_file.h"
 
 #define LISTEN_LOCAL "tcp://127.0.0.1:0"
 #define LINGER_NS    INT64_C(1000000000)
-#define COPY_SLICE   (UINT64_C(64) << 20)
+#define SILENT_NS    INT64_C(10000000000) /* until the first note that nothing comes */
+#define SILENT_MOST  INT64_C(60000000000)
 
 struct values {
   const char *listen, *address, *member;
@@ -60,15 +56,12 @@ static const struct option_spec options[] = {
     {0},
 };
 
-/* The file of a version. */
-struct output {
-  char path[PATH_MAX];  /* its name before it is complete */
-  char final[PATH_MAX]; /* its name afterwards; links are resolved */
-  mode_t mode;          /* afterwards */
-  int descriptor;       /* holds the lock; -1: none */
-  void *bytes;          /* mapped; NULL: none */
-  uint64_t length;
-  haul_region *region;
+/* A time without news, which is told at times. */
+struct silence {
+  int64_t since; /* 0: none */
+  int64_t wait;  /* until the next note */
+  int64_t told;
+  uint64_t bytes; /* that were there */
 };
 
 struct pull {
@@ -80,117 +73,8 @@ struct pull {
   bool complete;
   struct output output;
   struct progress progress;
+  struct silence silence;
 };
-
-/* ---- The file ---- */
-
-static void output_close(struct output *output) {
-  haul_region_release(output->region);
-  if (output->bytes)
-    munmap(output->bytes, output->length);
-  if (output->descriptor >= 0)
-    close(output->descriptor);
-  *output = (struct output){.descriptor = -1};
-}
-
-/* What the file has under its name may be right still, or again. */
-static void copy_present(const struct output *output, haul_deadline until) {
-  struct stat found;
-  int from = open(output->final, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (from >= 0 && fstat(from, &found) == 0 && S_ISREG(found.st_mode))
-    for (uint64_t left = output->length; left > 0 && !interrupted() && now_ns() < until;) {
-      size_t slice = left < COPY_SLICE ? left : COPY_SLICE;
-      ssize_t copied = copy_file_range(from, NULL, output->descriptor, NULL, slice, 0);
-      if (copied <= 0)
-        break; /* the rest is received */
-      left -= (uint64_t)copied;
-    }
-  if (from >= 0)
-    close(from);
-}
-
-static int output_map(struct output *output, haul_deadline until) {
-  struct stat found;
-  if (fstat(output->descriptor, &found) || ftruncate(output->descriptor, (off_t)output->length))
-    return fail_system(errno, "cannot write %s", output->path);
-  if (output->length == 0)
-    return EXIT_DONE;
-  int error = posix_fallocate(output->descriptor, 0, (off_t)output->length);
-  if (error) /* a page without space would raise SIGBUS */
-    return fail_system(error, "cannot reserve %s for %s", size_text(output->length).text,
-                       output->path);
-  if (found.st_size == 0)
-    copy_present(output, until);
-  void *bytes =
-      mmap(NULL, output->length, PROT_READ | PROT_WRITE, MAP_SHARED, output->descriptor, 0);
-  if (bytes == MAP_FAILED)
-    return fail_system(errno, "cannot map %s", output->path);
-  output->bytes = bytes;
-  return EXIT_DONE;
-}
-
-/* Fills the names and the mode. */
-static int output_resolve(struct output *output, const char *file) {
-  int status = outfile_resolve(file, output->final, &output->mode);
-  if (status)
-    return status;
-  if (!S_ISREG(output->mode))
-    return fail_because("name a regular file", "cannot create %s: it is not a regular file", file);
-  if (snprintf(output->path, PATH_MAX, "%s.part", output->final) >= PATH_MAX)
-    return fail_system(ENAMETOOLONG, "cannot create %s", file);
-  return EXIT_DONE;
-}
-
-/* Locks the file. It may have been renamed since it was opened. */
-static int output_lock(const struct output *output, const struct stat *opened) {
-  struct stat named;
-  bool locked = flock(output->descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-  if (locked && lstat(output->path, &named) == 0 && named.st_dev == opened->st_dev &&
-      named.st_ino == opened->st_ino)
-    return EXIT_DONE;
-  return fail_because("run it again when that one has ended, or name another file",
-                      "cannot write %s: another pull writes it", output->path);
-}
-
-/* Opens the file that an earlier run left, or a new one. Another user of the folder may have put
- * something else there. */
-static int output_claim(struct output *output) {
-  struct stat found;
-  int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  output->descriptor = open(output->path, flags, 0600);
-  if (output->descriptor < 0 && errno != ELOOP)
-    return fail_system(errno, "cannot create %s", output->path);
-  if (output->descriptor < 0 || fstat(output->descriptor, &found) || !S_ISREG(found.st_mode) ||
-      found.st_uid != geteuid() || found.st_nlink != 1)
-    return fail_because(
-        "remove it, or name another file",
-        "cannot write %s: it is not a regular file of this user, with no other name", output->path);
-  int status = output_lock(output, &found);
-  if (!status && fchmod(output->descriptor, 0600))
-    status = fail_system(errno, "cannot write %s", output->path);
-  return status;
-}
-
-static int output_open(struct output *output, const struct pull *pull, uint64_t length) {
-  output->length = length;
-  int status = output_resolve(output, pull->file);
-  if (!status)
-    status = output_claim(output);
-  if (!status)
-    status = output_map(output, pull->until);
-  if (!status && length && haul_region_wrap(pull->node, output->bytes, length, &output->region))
-    status = fail_library("cannot use %s", output->path);
-  return status;
-}
-
-/* The bytes are on the disk before the file has its name. */
-static int output_commit(const struct output *output) {
-  if (fchmod(output->descriptor, output->mode & 0777) || fdatasync(output->descriptor))
-    return fail_system(errno, "cannot write %s", output->path);
-  if (rename(output->path, output->final))
-    return fail_system(errno, "cannot create %s", output->final);
-  return EXIT_DONE;
-}
 
 /* ---- The report ---- */
 
@@ -211,9 +95,10 @@ static void print_text(const struct pull *pull, const struct haul_broadcast_repo
   table_end(&table);
 }
 
-static void print_json(const struct haul_broadcast_report *report,
+static void print_json(const struct haul_broadcast_report *report, bool complete,
                        const struct haul_broadcast_feeder *feeders, size_t count) {
   struct json json = json_open();
+  json_bool(&json, "complete", complete);
   json_number(&json, "version", report->version);
   json_number(&json, "bytes", report->bytes);
   json_number(&json, "kept", report->kept);
@@ -239,14 +124,15 @@ static int list_feeders(void *context, void *list, size_t *count) {
   return haul_broadcast_feeders(context, list, count);
 }
 
-static int print_report(const struct pull *pull, const struct haul_broadcast_report *report) {
+static int print_report(const struct pull *pull, const struct haul_broadcast_report *report,
+                        bool complete) {
   size_t count;
   struct haul_broadcast_feeder *feeders =
       load_list(list_feeders, pull->broadcast, sizeof *feeders, &count);
   if (!feeders)
     return fail_library("cannot list the members");
   if (given.json)
-    print_json(report, feeders, count);
+    print_json(report, complete, feeders, count);
   else
     print_text(pull, report, feeders, count);
   free(feeders);
@@ -303,9 +189,42 @@ static int listen_for_others(const struct pull *pull) {
   return EXIT_DONE;
 }
 
+/* Whether to say it now: after 10 s, then after twice the time. */
+static bool silence_lasts(struct silence *silence) {
+  int64_t now = now_ns();
+  if (!silence->since)
+    *silence = (struct silence){now, SILENT_NS, now, silence->bytes};
+  if (now - silence->told < silence->wait)
+    return false;
+  silence->told = now;
+  silence->wait = silence->wait * 2 < SILENT_MOST ? silence->wait * 2 : SILENT_MOST;
+  return true;
+}
+
+static const char *silence_text(const struct silence *silence) {
+  static char text[32];
+  snprintf(text, sizeof text, "%.0f s", (double)(now_ns() - silence->since) / 1e9);
+  return text;
+}
+
+static void tell_source(const struct pull *pull) {
+  size_t count;
+  struct haul_broadcast_feeder *feeders =
+      load_list(list_feeders, pull->broadcast, sizeof *feeders, &count);
+  for (size_t i = 0; feeders && i < count; i++)
+    if (feeders[i].source && feeders[i].reason[0])
+      fail_note("no byte has come for %s; the source was passed over: %s",
+                silence_text(&pull->silence), feeders[i].reason);
+  free(feeders);
+}
+
 static int on_progress(void *user, uint64_t bytes) {
   struct pull *pull = user;
   progress_update(&pull->progress, bytes);
+  if (bytes != pull->silence.bytes)
+    pull->silence = (struct silence){.bytes = bytes};
+  if (silence_lasts(&pull->silence))
+    tell_source(pull);
   return interrupted();
 }
 
@@ -324,19 +243,36 @@ static int join(struct pull *pull) {
 /* ---- Versions ---- */
 
 /* Fills *version with one newer than `after`; its number is 0 after an interruption. */
-static int wait_for_version(const struct pull *pull, uint64_t after,
+static int wait_for_version(struct pull *pull, uint64_t after,
                             struct haul_broadcast_version *version) {
   *version = (struct haul_broadcast_version){0};
+  pull->silence = (struct silence){0};
   while (!interrupted()) {
     int code =
         haul_broadcast_next(pull->broadcast, after, haul_deadline_in(INTERRUPT_SLICE_NS), version);
     if (code == 0)
       return EXIT_DONE;
-    bool lost = code != HAUL_ETIMEDOUT && after == 0; /* later it may come back */
-    if (lost || now_ns() >= pull->until)
+    bool lost = code != HAUL_ETIMEDOUT; /* later it may come back */
+    if ((lost && after == 0) || now_ns() >= pull->until)
       return fail_library("cannot wait for a version of %s", pull->target.name);
+    if (!lost)
+      pull->silence = (struct silence){0};
+    else if (given.follow && silence_lasts(&pull->silence))
+      fail_note("the source has not answered for %s: %s", silence_text(&pull->silence),
+                haul_error_last()->text);
   }
   return EXIT_DONE;
+}
+
+/* Says why a version was not received. With --follow the next one may take its place. */
+static int explain(const struct pull *pull, int code, const struct haul_broadcast_report *report) {
+  bool goes_on = given.follow && (code == HAUL_ESTALE || code == HAUL_ECHECKSUM);
+  if (code == HAUL_ECANCELED)
+    return fail_because("run it again: it goes on from there", "interrupted, with %s in %s",
+                        size_text(report->bytes).text, pull->output.path);
+  if (code != HAUL_ESTALE || !goes_on)
+    fail_library("cannot receive %s", pull->target.name);
+  return goes_on ? EXIT_DONE : EXIT_FAILED;
 }
 
 static int receive(struct pull *pull, const struct haul_broadcast_version *version) {
@@ -344,24 +280,23 @@ static int receive(struct pull *pull, const struct haul_broadcast_version *versi
   struct output *output = &pull->output;
   haul_broadcast_withdraw(pull->broadcast, 0); /* as the mapping ends */
   output_close(output);
-  int status = output_open(output, pull, version->length);
+  int status = output_open(output, pull->file, version->length, pull->node, pull->until);
   if (status)
     return status;
   progress_begin(&pull->progress, pull->target.name, version->length, given.quiet || given.json);
+  pull->silence = (struct silence){0};
   int code = haul_broadcast_receive(pull->broadcast, version, output->region, HAUL_BROADCAST_KEEP,
                                     pull->until, &report);
   progress_hide();
-  if (code == HAUL_ECANCELED)
-    return fail_because("run it again: it goes on from there", "interrupted, with %s in %s",
-                        size_text(report.bytes).text, output->path);
-  if (code == HAUL_ESTALE && given.follow)
-    return EXIT_DONE; /* the next version takes its place */
-  if (code)
-    return fail_library("cannot receive %s", pull->target.name);
-  status = output_commit(output);
-  pull->until = HAUL_FOREVER;
-  pull->complete = !status;
-  return status || given.quiet ? status : print_report(pull, &report);
+  status = code ? explain(pull, code, &report) : output_commit(output);
+  bool complete = !code && !status;
+  if (complete)
+    pull->until = HAUL_FOREVER;
+  pull->complete |= complete;
+  if (given.quiet || (!complete && !given.json))
+    return status;
+  int printed = print_report(pull, &report, complete);
+  return status ? status : printed;
 }
 
 /* Others read the version meanwhile, which needs no help of this thread. */
@@ -419,6 +354,8 @@ static int run_pull(const struct command *self, char **operands) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   if (!options_target(self, operands[0], &pull.target))
     return EXIT_USAGE;
+  if (strcmp(pull.file, "-") == 0)
+    return options_wrong(self, "name a file: chunks come in any order, which a pipe cannot take");
   pull.until = given.timeout ? haul_deadline_in(given.timeout) : HAUL_FOREVER;
   config.insecure = given.insecure;
   interrupt_catch();

@@ -143,6 +143,89 @@ complains_briefly
 pull 0 "it is free again" "$work/e"
 stop "$push"
 
+section "a source that ends, hangs or changes its file"
+# start_pull FILE: from a source that sends 1 MiB a second. Sets $pull; ends PULL once FILE.part has a chunk.
+slowly=(env HAUL_PATHS=tcp HAUL_TCP_RATE=1M)
+random_file "$work/file" 32000000 # it must not be complete before the source ends
+start_pull() {
+  "${slowly[@]}" "$HAUL" pull "$address/file" "$1" --json >"$1.out" 2>"$1.err" &
+  pull=$!
+  processes+=("$pull")
+  # shellcheck disable=SC2016
+  await bash -c 'cmp -n 65536 "$0" "$1"' "$work/file" "$1.part" || failed "it receives"
+}
+# pull_ends STATUS WHAT FILE
+pull_ends() {
+  wait "$pull"
+  status=$?
+  cp "$3.out" "$work/out"
+  cp "$3.err" "$work/err"
+  if [[ $status == "$1" ]]; then passed "$2"; else failed "$2: exit status $status"; fi
+}
+slow_push() {
+  local HAUL_PATHS=tcp HAUL_TCP_RATE=1M
+  export HAUL_PATHS HAUL_TCP_RATE
+  start_push "$@"
+}
+slow_push
+start_pull "$work/ends"
+slay "$push"
+pull_ends 1 "a source that ended ends its receiver" "$work/ends"
+complains "the source has ended, and no known member has the"
+complains "^hint: start haul push again"
+complains_briefly
+is_json
+holds_json "the report says what is there" 'not it["complete"] and 0 < it["bytes"] < 32000000'
+rm "$work/file"
+random_file "$work/file" 16000000
+slow_push
+start_pull "$work/hangs"
+kill -STOP "$push"
+await grep -q "^haul: pull: no byte has come for .*; the source was passed over: " "$work/hangs.err" &&
+  passed "a source that hangs is named" || failed "a source that hangs is named"
+kill -CONT "$push"
+pull_ends 0 "once it goes on all arrives" "$work/hangs"
+holds_json "the report says so" 'it["complete"]'
+holds "the bytes are equal" cmp "$work/file" "$work/hangs"
+stop "$push"
+start_push
+printf changed | dd of="$work/file" bs=1 seek=1000000 conv=notrunc status=none
+await grep -q "^haul: push: .*/file changed while it is sent" "$work/push.err" &&
+  passed "the source tells that its file changed" || failed "the source tells that its file changed"
+expect 1 "its receiver ends" "$HAUL" pull "$address/file" "$work/changes" --json
+complains "the source sent wrong bytes .* times: did its file change?"
+complains "^hint: start haul push again; its file must not change meanwhile"
+complains_briefly
+is_json
+holds_json "the report counts them" 'not it["complete"] and it["corrupt"] > 1 and it["bytes"] > 15000000'
+stop "$push"
+start_push
+cp "$work/file" "$work/new"
+mv "$work/new" "$work/file"
+await grep -q "^haul: push: .*/file was replaced" "$work/push.err" &&
+  passed "the source tells that its file was replaced" || failed "the source tells that its file was replaced"
+expect 0 "its receiver gets the one before" "$HAUL" pull "$address/file" "$work/before" --quiet
+mkdir "$work/disk"
+if mount -t tmpfs -o size=1m tmpfs "$work/disk" 2>"$work/err"; then
+  mounts+=("$work/disk")
+  expect 1 "a disk that is too small" "$HAUL" pull "$address/file" "$work/disk/file"
+  complains "No space left on device"
+  complains_briefly
+  holds "no file without a chunk is left" test ! -e "$work/disk/file.part"
+else
+  skipped "a disk that is too small: $(cat "$work/err")"
+fi
+expect 2 "standard output" "$HAUL" pull "$address/file" -
+complains "name a file: chunks come in any order"
+"$HAUL" pull "$address/file" "$work/waits" --follow --quiet 2>"$work/waits.err" &
+pull=$!
+processes+=("$pull")
+await test -e "$work/waits" || failed "it receives"
+stop "$push"
+await grep -q "^haul: pull: the source has not answered for .*: nobody listens there" "$work/waits.err" &&
+  passed "--follow tells that its source is gone" || failed "--follow tells that its source is gone"
+stop "$pull"
+
 section "no bytes, and no source"
 : >"$work/file"
 start_push --receivers 1
@@ -156,5 +239,11 @@ complains_briefly
 expect 1 "a folder" "$HAUL" push "$work"
 complains_briefly
 expect 2 "a name with a slash" "$HAUL" push "$work/file" --name a/b
+cp "$work/file" "$work/a file"
+expect 2 "a file with a blank in its name" "$HAUL" push "$work/a file"
+complains "set a --name: 'a file' has blanks or other bytes that no name has"
+expect 2 "more receivers than there is room for" "$HAUL" push "$work/file" --await 5 --members 2
+complains "^haul: push: --await 5 is more than the 2 --members"
+expect 2 "more than by default" "$HAUL" push "$work/file" --await 1025
 
 finish

@@ -33,6 +33,15 @@ static const struct {
     {"publish it with HAUL_READ there", "publish it readable there"},
     {", or allocate with HAUL_REGION_PRIVATE what is not shared", ""},
     {"set only = \"rdma\" to use it", "set --only rdma to use it"},
+    {"start the source again, and call haul_broadcast_next for its version",
+     "start haul push again, and then this command, which keeps right chunks"},
+    {"call haul_broadcast_next for the present version",
+     "run this command again: it keeps right chunks"},
+    {"publish them again, as a new version",
+     "start haul push again; its file must not change meanwhile"},
+    {"did they change?", "did its file change?"},
+    {"open the source with room for more members", "start haul push with more --members"},
+    {"set the option address to one that others reach", "set --address to one that others reach"},
 };
 
 static void replace(char *text, size_t size, const char *from, const char *to) {
