@@ -168,6 +168,9 @@ slow_push() {
   start_push "$@"
 }
 slow_push
+start_pull "$work/stopped"
+stop "$pull"
+holds "SIGTERM ends a receiver by that signal" test "$status" = 143
 start_pull "$work/ends"
 slay "$push"
 pull_ends 1 "a source that ended ends its receiver" "$work/ends"
