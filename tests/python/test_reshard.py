@@ -156,7 +156,9 @@ class Plans(support.Case):
             ((4, -1), (2,), [Shard(0)]),
             ((4,), (0,), [Shard(0)]),
             ((4,), (2,), [Shard(1)]),
-            ((4,), (2,), [Shard(-1)]),
+            ((4,), (2,), [Shard(-2)]),
+            ((), (2,), [Shard(0)]),
+            ((), (2,), [Shard(-1)]),
             ((4,), (2, 2), [Shard(0)]),
             ((4,), (2,), ["rows"]),
             ((4, 4), (2,), [Shard(0)], (0, 0)),
@@ -165,10 +167,42 @@ class Plans(support.Case):
                 Layout(*arguments)
         with self.assertRaises(ValueError):
             Layout((4,), (2,), [Shard(0)]).block(2)
-        with self.assertRaises(ValueError):
-            plan(Layout((4,)), Layout((5,)), 1)
-        with self.assertRaises(ValueError):
-            plan(Layout((4,)), Layout((4,)), 0)
+        for arguments in (
+            ((4.0,),), ((4,), (2.0,)), ((4,), ("2",)), ((4,), (2,), [Shard(0.0)]),
+            ((4,), (2,), [Shard(None)]), ((4,), (2,), [Shard(0)], (0.0,)),
+        ):  # fmt: skip
+            with self.assertRaisesRegex(TypeError, "expected integers"):
+                Layout(*arguments)
+
+    def test_numbers_of_numpy_are_integers(self):
+        layout = Layout(np.array([4, 6]), np.array([2]), [Shard(np.int8(-1))])
+        self.assertEqual(layout, Layout((4, 6), (2,), [Shard(1)]))
+        self.assertEqual({*map(type, layout.shape), *map(type, layout.mesh)}, {int})
+        self.assertIs(type(plan(layout, layout, np.int64(2)).nbytes), int)
+
+    def test_dimensions_count_from_the_last_one_too(self):
+        for dim in range(3):
+            self.assertEqual(Layout((4, 5, 6), (2,), [Shard(dim - 3)]), Layout((4, 5, 6), (2,), [Shard(dim)]))
+
+    def test_wrong_plans_are_refused(self):
+        whole, wide = Layout((4,)), Layout((4,), (1 << 30,), [Shard(0)])
+        for arguments, text in (
+            ((whole, Layout((5,)), 1), "shape"),
+            ((whole, whole, 0), "itemsize"),
+            ((whole, whole, -1), "itemsize"),
+            ((whole, wide, 1), "from 1 to 1073741824 ranks is too large: at most 4194304 pairs"),
+            ((wide, whole, 1), "too large"),
+            ((whole, whole, 1, lambda a, b: float("nan")), "from rank 0 to rank 0: expected a finite number"),
+            ((whole, whole, 1, lambda a, b: float("-inf")), "finite"),
+            ((whole, whole, 1, lambda a, b: "x"), "finite"),
+            ((whole, whole, 1, lambda a, b: None), "finite"),
+            ((whole, whole, 1, lambda a, b: 10**400), "finite"),
+        ):
+            with self.subTest(text), self.assertRaisesRegex(ValueError, text):
+                plan(*arguments)
+        for itemsize in (1.5, 2.0, "2", None):
+            with self.assertRaisesRegex(TypeError, "invalid itemsize .* expected integers"):
+                plan(whole, whole, itemsize)
 
     def test_table_and_picture(self):
         source, target = Layout((8, 4), (4,), [Shard(0)]), Layout((8, 4), (2,), [Shard(0)])
@@ -204,6 +238,9 @@ class Plans(support.Case):
         self.assertEqual(found.block(5), ((0, 8), (2, 2)))
         with self.assertRaises(ValueError):
             layout_of(Named(shape=(8,), device_mesh=mesh, placements=(Partial(), Replicate())))
+        for other in ([1], np.ones(4), None):
+            with self.assertRaisesRegex(TypeError, "expected a DTensor"):
+                layout_of(other)
 
 
 class Moves(support.Case):
@@ -279,6 +316,23 @@ class Moves(support.Case):
             fetch(plan(source, target, 1), 0, region, {})
         with self.node.alloc(64) as region, self.assertRaises(ValueError):
             fetch(plan(source, target, 1), 1, region, remotes)
+
+
+    def test_memory_of_other_elements_is_refused(self):
+        array = np.arange(16, dtype=np.float32)
+        remotes = {0: self.share("elements", array.tobytes())}
+        layout, into = Layout(array.shape), np.zeros(16, np.float32)
+        with self.node.wrap(into) as region:
+            for memory in (region, region.tensor("float32", (16,))):
+                for itemsize in (1, 2, 8):
+                    with self.assertRaisesRegex(ValueError, f"elements of {itemsize} bytes, and the memory of 4"):
+                        fetch(plan(layout, layout, itemsize), 0, memory, remotes)
+            self.assertFalse(into.any())
+            for memory in (region, region.tensor("uint8", (64,))):
+                self.assertEqual(fetch(plan(layout, layout, 4), 0, memory, remotes), 64)
+        self.assertTrue((into == array).all())
+        with self.assertRaisesRegex(TypeError, "expected a Region or a Tensor"):
+            fetch(plan(layout, layout, 4), 0, into, remotes)
 
 
 class Files(support.Case):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import operator
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from xml.sax.saxutils import escape
 
 from . import safetensors
 from ._haul import Region, Remote, Tensor, Transfer
+from ._inbox import bytes_of, code_of
 from ._tensors import finish_first, settle
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
 
 _PIECES, _BYTES = 65536, 64 << 20  # of a transfer; at least a large copy for every path
 _DEPTH = 4  # transfers of fetch at a time
+_PAIRS = 1 << 22  # of ranks of a plan, which takes some microseconds for each
 _CELL, _LEFT, _TOP = 28, 90, 60  # pixels of Plan.svg
 
 Block = tuple[tuple[int, int], ...]  # of each dimension: the first index, and how many
@@ -42,7 +45,8 @@ Block = tuple[tuple[int, int], ...]  # of each dimension: the first index, and h
 class Shard(NamedTuple):
     """The ranks of a mesh dimension have consecutive parts of dimension `dim`.
 
-    The parts have equal lengths, rounded up; the last ones may be shorter, or empty.
+    The parts have equal lengths, rounded up; the last ones may be shorter, or empty. A Layout counts
+    a `dim` below 0 from the last dimension.
     """
 
     dim: int
@@ -59,6 +63,25 @@ class _Layout(NamedTuple):
     order: tuple[int, ...]
 
 
+def _integers(name: str, given: Iterable[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, given))
+    except TypeError:
+        raise TypeError(f"invalid {name} {given!r}: expected integers") from None
+
+
+def _placement(given: Shard | Replicate, dimensions: int) -> Shard | Replicate:
+    """The same with a `dim` of 0 or more."""
+    if not isinstance(given, (Shard, Replicate)):
+        raise ValueError(f"invalid placement {given!r}: expected Shard or Replicate")
+    if isinstance(given, Replicate):
+        return given
+    (dim,) = _integers("placement", given)
+    if not -dimensions <= dim < dimensions:
+        raise ValueError(f"invalid placement {given}: the tensor has {dimensions} dimensions")
+    return Shard(dim % dimensions)
+
+
 class Layout(_Layout):
     """Which block of a tensor each rank has, and how its elements lie in memory.
 
@@ -69,7 +92,8 @@ class Layout(_Layout):
     order       the tensor's dimensions from the slowest to the fastest in a rank's memory, which
                 has its block alone; None: C's order
 
-    Raises ValueError for lengths below 0 and for dimensions that do not exist.
+    Raises ValueError for lengths below 0 and for dimensions that do not exist; TypeError for numbers
+    that are no integers.
     """
 
     __slots__ = ()
@@ -81,17 +105,13 @@ class Layout(_Layout):
         placements: Iterable[Shard | Replicate] = (Replicate(),),
         order: Iterable[int] | None = None,
     ) -> Layout:
-        shape, mesh, placements = tuple(shape), tuple(mesh), tuple(placements)
-        order = tuple(range(len(shape)) if order is None else order)
+        shape, mesh = _integers("shape", shape), _integers("mesh", mesh)
+        order = _integers("order", range(len(shape)) if order is None else order)
+        placements = tuple(_placement(placement, len(shape)) for placement in placements)
         if min(shape, default=0) < 0 or min(mesh, default=1) < 1:
             raise ValueError(f"invalid shape {shape} or mesh {mesh}: a length is too small")
         if len(placements) != len(mesh):
             raise ValueError(f"{len(placements)} placements for a mesh of {len(mesh)} dimensions")
-        for placement in placements:
-            if not isinstance(placement, (Shard, Replicate)):
-                raise ValueError(f"invalid placement {placement!r}: expected Shard or Replicate")
-            if isinstance(placement, Shard) and not 0 <= placement.dim < len(shape):
-                raise ValueError(f"{placement} of a tensor with {len(shape)} dimensions")
         if sorted(order) != list(range(len(shape))):
             raise ValueError(f"invalid order {order}: expected each dimension once")
         return super().__new__(cls, shape, mesh, placements, order)
@@ -124,14 +144,16 @@ def layout_of(tensor: Any) -> Layout:
     """Return the layout of a tensor, a DTensor of PyTorch.
 
     Its ranks count within its mesh: rank 0 is the mesh's first. Does not wait. Raises ValueError for
-    a placement that is neither Shard nor Replicate, such as Partial.
+    a placement that is neither Shard nor Replicate, such as Partial; TypeError for other objects.
     """
+    if not hasattr(tensor, "placements") or not hasattr(tensor, "device_mesh"):
+        raise TypeError(f"invalid tensor: expected a DTensor, not a {type(tensor).__name__}")
     placements: list[Shard | Replicate] = []
     for placement in tensor.placements:
         if type(placement).__name__ not in ("Shard", "Replicate"):
             raise ValueError(f"invalid placement {placement}: expected Shard or Replicate")
         dim = getattr(placement, "dim", None)
-        placements.append(Replicate() if dim is None else Shard(dim % len(tensor.shape)))
+        placements.append(Replicate() if dim is None else Shard(dim))
     return Layout(tensor.shape, tensor.device_mesh.shape, placements)
 
 
@@ -284,6 +306,18 @@ def _words(layout: Layout) -> str:
     return f"{'x'.join(map(str, layout.shape))} ({placements})"
 
 
+def _far(distance: Callable[[int, int], float] | None, source: int, target: int) -> float:
+    far = 0 if distance is None else distance(source, target)
+    try:
+        if math.isfinite(far):
+            return far
+    except (TypeError, OverflowError):
+        pass
+    raise ValueError(
+        f"invalid distance {far!r} from rank {source} to rank {target}: expected a finite number"
+    )
+
+
 def plan(
     source: Layout,
     target: Layout,
@@ -298,12 +332,19 @@ def plan(
     distance  from a rank of the source to a rank of the target; None: all are equally far. A rank
               at distance 0 that is the same process may have its bytes moved by a copy
 
-    Does not wait. Raises ValueError for two shapes.
+    Does not wait. Raises ValueError for two shapes, for an itemsize below 1, for a distance that is no
+    finite number, and for more than 4,194,304 pairs of ranks (2,048 to 2,048 ranks, some 10 s);
+    TypeError for an itemsize that is no integer.
     """
     if source.shape != target.shape:
         raise ValueError(f"the source has the shape {source.shape}, the target {target.shape}")
+    (itemsize,) = _integers("itemsize", (itemsize,))
     if itemsize < 1:
         raise ValueError(f"invalid itemsize {itemsize}: expected 1 or more bytes")
+    if source.ranks * target.ranks > _PAIRS:
+        raise ValueError(
+            f"a plan from {source.ranks} to {target.ranks} ranks is too large: at most {_PAIRS} pairs"
+        )
     holders: dict[Block, list[int]] = {}
     for rank in range(source.ranks):
         holders.setdefault(source.block(rank), []).append(rank)
@@ -315,7 +356,7 @@ def plan(
             common = _common(block, wanted)
             if common is None:
                 continue
-            chosen = min(ranks, key=lambda r: (distance(r, rank) if distance else 0, sent[r], r))
+            chosen = min(ranks, key=lambda r: (_far(distance, r, rank), sent[r], r))
             sent[chosen] += _product(common)
             moves.append(Move(chosen, rank, common))
     moves.sort(key=lambda move: (move.target, move.source))
@@ -345,7 +386,7 @@ def fetch(
 
     plan      from plan
     rank      of the target
-    into      memory of the node for the block
+    into      memory of the node for the block; elements of more than a byte have the plan's itemsize
     remotes   by rank of the source: the region with its block, with READ
     first     byte of `into` where the block begins
     starts    by rank of the source: the byte of its region where its block begins; without one: 0
@@ -354,7 +395,7 @@ def fetch(
 
     Returns the bytes read. Blocks until all are in place; after an error those of the block are
     undefined. Raises KeyError (a rank of the source has no remote), ValueError (a rank that the
-    target does not have), TimedOut, PeerGone, and as Remote.read.
+    target does not have, or another itemsize), TimedOut, PeerGone, and as Remote.read.
     """
     part = Part(plan, first, starts or {})
     return fetch_all([part], rank, into, remotes, timeout=timeout, checksum=checksum)
@@ -373,7 +414,7 @@ def fetch_all(
 
     parts     a Part for each tensor
     rank      of the target
-    into      memory of the node for the blocks
+    into      memory of the node for the blocks, as of fetch
     remotes   by rank of the source: the region with its blocks, with READ
     timeout   of each 64 MiB, in seconds; None: the node's
     checksum  verify each transfer at the destination
@@ -381,9 +422,16 @@ def fetch_all(
     Returns the bytes read. Several tensors share a transfer. Blocks and raises as fetch: TimedOut,
     PeerGone and others.
     """
+    if not isinstance(into, (Region, Tensor)):
+        raise TypeError(f"invalid into {into!r}: expected a Region or a Tensor")
     runs: dict[int, list[Iterator[Run]]] = {}
+    size = bytes_of(code_of(into.layout.dtype), ())
     for part in parts:
         part.plan.target.block(rank)
+        if size > 1 and size != part.plan.itemsize:
+            raise ValueError(
+                f"the plan has elements of {part.plan.itemsize} bytes, and the memory of {size}"
+            )
         for move in part.plan.moves:
             if move.target == rank:
                 start = part.starts.get(move.source, 0)
