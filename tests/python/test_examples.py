@@ -58,6 +58,57 @@ class KvBlocks(support.Case):
         self.assertIn("path map", ended.stdout)
 
 
+class Cached(support.Case):
+    def setUp(self):
+        support.module("numpy")
+
+    def test_a_known_prefix_is_not_computed_again(self):
+        ended = run("reuse_prefix.py")
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        self.assertEqual(
+            ended.stdout,
+            "worker: 0 blocks from the store, 6 computed\n"
+            "worker: 4 blocks from the store, 3 computed\n"
+            "worker: 6 blocks from the store, 0 computed\n"
+            "worker: the store has 9 blocks\n"
+            "worker: all blocks are right\n",
+        )
+
+    def test_a_store_that_has_no_room(self):
+        """Then all blocks are computed."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "small.py")
+            source = (EXAMPLES / "reuse_prefix.py").read_text()
+            program.write_text(source.replace("256 << 20", "4096"))
+            ended = run(program)
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        self.assertEqual(ended.stdout.count("0 blocks from the store"), 3)
+        self.assertIn("no room", ended.stdout)
+        self.assertIn("the store has 0 blocks", ended.stdout)
+
+
+class Resharded(support.Case):
+    def setUp(self):
+        support.module("numpy")
+
+    def test_every_rank_gets_its_rows(self):
+        ended = run("reshard_weights.py")
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        self.assertIn("to 3  196608  196608  393216\n", ended.stdout)
+        self.assertEqual(ended.stdout.count("393216 bytes, rows from"), 4)
+        self.assertEqual(ended.stdout.count("are right"), 4)
+
+    def test_failures_are_reported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "other_name.py")
+            source = (EXAMPLES / "reshard_weights.py").read_text()
+            program.write_text(source.replace('publish("weights")', 'publish("others")'))
+            ended = run(program)
+        self.assertEqual(ended.returncode, 1, ended.stdout)
+        self.assertIn("the peer publishes no region of this name", ended.stdout)
+        self.assertNotIn("Traceback", ended.stdout)
+
+
 class Safetensors(support.Case):
     def setUp(self):
         support.module("torch")
