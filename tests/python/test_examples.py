@@ -15,8 +15,10 @@ EXAMPLES = support.REPOSITORY / "examples"
 
 
 def run(program, *arguments):
+    """Without PYTHONUNBUFFERED, with which the lines of two processes mix."""
     return subprocess.run(
         [sys.executable, EXAMPLES / program, *arguments],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
