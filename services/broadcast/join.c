@@ -47,7 +47,7 @@ static int lookup(struct join *join, const char *what, haul_deadline until, haul
   int code = haul_peer_lookup(join->peer, name, until, remote);
   if (code == HAUL_ENAME)
     return fail(code, JOIN, join->broadcast->name,
-                "compare the name with the source's, and check that the source runs there",
+                "list the node's regions: haul ls NODE; a broadcast has one called NAME.head",
                 "the node is not the source of a broadcast of this name");
   return code;
 }
