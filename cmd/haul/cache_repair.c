@@ -47,8 +47,8 @@ static void print_sums(const struct haul_cache_repair *result) {
            (unsigned long long)result->changed);
 }
 
-/* Blocks that only a store has that could not be read are not known, so nobody can say that all is
- * well. */
+/* A store that could not be read may have blocks that no other has: then the result is a failure.
+ */
 static int judge(const struct haul_cache_repair *result, bool dry) {
   static const char away[] = "%u stores could not be read, and what they have is not counted";
   unsigned long long missing = result->missing;

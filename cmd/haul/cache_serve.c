@@ -28,7 +28,7 @@ struct server {
   int signals; /* descriptor */
 };
 
-/* Before a file is made, so it tests the directory's address, too; that contacts nobody. */
+/* Before a file is made. Tests the directory's address, too, without a connection. */
 static int open_node(struct server *server) {
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
   haul_directory *walk = NULL;

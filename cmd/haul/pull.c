@@ -56,12 +56,12 @@ static const struct option_spec options[] = {
     {0},
 };
 
-/* A time without news, which is told at times. */
+/* A time in which no byte comes. */
 struct silence {
   int64_t since; /* 0: none */
   int64_t wait;  /* until the next note */
   int64_t told;
-  uint64_t bytes; /* that were there */
+  uint64_t bytes; /* at its begin */
 };
 
 struct pull {

@@ -23,7 +23,7 @@ struct output {
 
 /* Fills the names and the mode. */
 int output_resolve(struct output *output, const char *file);
-/* Opens and maps the file for so many bytes. What is there already under its name is copied. */
+/* Opens and maps a file of `length` bytes, with those of the present file of this name. */
 int output_open(struct output *output, const char *file, uint64_t length, haul_node *node,
                 haul_deadline until);
 /* Gives it its name. */
