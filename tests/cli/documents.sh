@@ -84,13 +84,13 @@ holds "the library has each phrase that the command replaces" python3 - "$root" 
 import collections, pathlib, re, sys
 root = pathlib.Path(sys.argv[1])
 joined = lambda path: re.sub(r'"\s*\n\s*"', "", path.read_text())
-library = "".join(joined(path) for path in (root / "src").rglob("*.c"))
+library = "".join(joined(path) for part in ("src", "services") for path in (root / part).rglob("*.c"))
 table = re.search(r"phrases\[\] = \{(.*?)\n\};", joined(root / "cmd/haul/common/fail.c"), re.S).group(1)
 variants = collections.defaultdict(list)
 for phrase, text in re.findall(r'\{"((?:\\.|[^"\\])*)",\s*"((?:\\.|[^"\\])*)"', table):
     variants[text].append(re.sub("HAUL_(READ|WRITE|READ . HAUL_WRITE) there", "HAUL_%s there", phrase))
 missing = [some for some in variants.values() if not any(phrase in library for phrase in some)]
-sys.exit(f"not in src: {missing}" if missing or len(variants) < 5 else 0)
+sys.exit(f"not in src or services: {missing}" if missing or len(variants) < 5 else 0)
 END
 
 # What is to complete in every shell: the words, and what they complete to.
