@@ -51,7 +51,7 @@ def use(node: haul.Node, peer: haul.Peer) -> int:
     haul.wait_all([written], timeout=5)
     print(haul.wait_any({written}).report(), haul.File(0).read(region).reason, node.ports()[0].name)
     with haul.cache.Cache(node, ["host"], replicas=2) as cache, haul.cache.Store(node, "file") as store:
-        print(cache.get(region, [(b"key", 0, 8)])[0].error, cache.list(0)[0].checksum, store.stat().blocks)
+        print(cache.get(region, [(b"key", 0, 8)])[0].error, cache.list(0)[0].checksum, store.stat().memory.blocks)
     with haul.broadcast.Source(node, "name") as source, haul.broadcast.Receiver(node, "a", "n") as end:
         source.publish(region)
         report = end.receive(end.next(timeout=5), bytearray(7), progress=print)
