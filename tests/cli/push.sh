@@ -165,7 +165,7 @@ pull_ends() {
 slow_push() {
   local HAUL_PATHS=tcp HAUL_TCP_RATE=1M
   export HAUL_PATHS HAUL_TCP_RATE
-  start_push "$@"
+  start_push
 }
 slow_push
 start_pull "$work/stopped"
