@@ -37,7 +37,8 @@ static int open_node(struct server *server) {
   config.insecure = server->given->insecure;
   if (haul_node_open(&config, &server->node))
     return fail_library("cannot open a node");
-  if (directory && haul_directory_open(server->node, directory, HAUL_FOREVER, &walk))
+  if (directory &&
+      haul_directory_open(server->node, directory, haul_deadline_in(HAUL_SECOND), &walk))
     return fail_library("cannot register in %s", directory);
   haul_directory_close(walk);
   return EXIT_DONE;

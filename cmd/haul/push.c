@@ -304,14 +304,6 @@ static int run_until_end(struct push *push) {
   return status;
 }
 
-/* As haul_broadcast_open takes it, but for its length. */
-static bool is_name(const char *name) {
-  for (; *name; name++)
-    if (*name <= ' ' || *name > '~')
-      return false;
-  return true;
-}
-
 static int run_push(const struct command *self, char **operands) {
   struct push push = {.file = operands[0], .descriptor = -1};
   struct haul_node_config config = HAUL_NODE_CONFIG_INIT;
@@ -320,7 +312,7 @@ static int run_push(const struct command *self, char **operands) {
   push.name = given.name ? given.name : slash ? slash + 1 : push.file;
   if (strchr(push.name, '/'))
     return options_wrong(self, "invalid --name '%s': '/' separates NODE/NAME", push.name);
-  if (!given.name && !is_name(push.name))
+  if (!given.name && !text_is_name(push.name))
     return options_wrong(self, "set a --name: '%s' has blanks or other bytes that no name has",
                          push.name);
   if (given.await > most)

@@ -193,11 +193,7 @@ void offers_release(struct offers *offers) {
 }
 
 static bool is_name(const char *text) {
-  size_t length = strlen(text);
-  for (const char *at = text; *at; at++)
-    if (*at <= ' ' || *at >= 0x7f || *at == '/')
-      return false;
-  return length > 0 && length < sizeof((struct served_tree *)0)->name;
+  return text_is_name(text) && strlen(text) < sizeof((struct served_tree *)0)->name;
 }
 
 /* NAME= is present if the first '=' comes before the first '/'. */

@@ -60,6 +60,13 @@ bool text_is_control(const char *character) {
   return false;
 }
 
+bool text_is_name(const char *text) {
+  const char *at = text;
+  while (*at > ' ' && *at <= '~' && *at != '/')
+    at++;
+  return at > text && *at == '\0';
+}
+
 void text_clean(char *text) {
   while (*text) {
     size_t length = text_character(text);

@@ -14,6 +14,8 @@ unsigned text_code_point(const char *character);
 /* Whether the valid character orders a terminal to do something: control characters, marks of the
  * writing direction, separators of lines and paragraphs, and the byte order mark. */
 bool text_is_control(const char *character);
+/* Printable ASCII without blanks and '/', of any length but 0. */
+bool text_is_name(const char *text);
 /* Replaces such characters and invalid UTF-8 by '?': names come from peers and files. */
 void text_clean(char *text);
 /* Removes the suffix; false: the text has another one. */
