@@ -26,6 +26,16 @@ def run(program, *arguments):
     )
 
 
+def run_changed(program, what, by):
+    """Runs a copy of the example with other text."""
+    source = (EXAMPLES / program).read_text()
+    assert what in source
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder, program)
+        copy.write_text(source.replace(what, by))
+        return run(copy)
+
+
 def safetensors(header, data=b""):
     if not isinstance(header, bytes):
         header = json.dumps(header).encode()
@@ -43,11 +53,7 @@ class KvBlocks(support.Case):
 
     def test_failures_are_reported(self):
         """Even while the prefiller still has arrays of its memory."""
-        with tempfile.TemporaryDirectory() as folder:
-            program = pathlib.Path(folder, "read_only.py")
-            source = (EXAMPLES / "hand_kv_block.py").read_text()
-            program.write_text(source.replace("haul.READ | haul.WRITE", "haul.READ"))
-            ended = run(program)
+        ended = run_changed("hand_kv_block.py", "haul.READ | haul.WRITE", "haul.READ")
         self.assertEqual(ended.returncode, 1, ended.stdout)
         self.assertIn("it is published without the right to write", ended.stdout)
         self.assertIn("the prefiller has left", ended.stdout)
@@ -78,11 +84,7 @@ class Cached(support.Case):
 
     def test_a_store_that_has_no_room(self):
         """Then all blocks are computed."""
-        with tempfile.TemporaryDirectory() as folder:
-            program = pathlib.Path(folder, "small.py")
-            source = (EXAMPLES / "reuse_prefix.py").read_text()
-            program.write_text(source.replace("256 << 20", "4096"))
-            ended = run(program)
+        ended = run_changed("reuse_prefix.py", "256 << 20", "4096")
         self.assertEqual(ended.returncode, 0, ended.stdout)
         self.assertEqual(ended.stdout.count("0 blocks from the store"), 3)
         self.assertIn("no room", ended.stdout)
@@ -101,11 +103,7 @@ class Resharded(support.Case):
         self.assertEqual(ended.stdout.count("are right"), 4)
 
     def test_failures_are_reported(self):
-        with tempfile.TemporaryDirectory() as folder:
-            program = pathlib.Path(folder, "other_name.py")
-            source = (EXAMPLES / "reshard_weights.py").read_text()
-            program.write_text(source.replace('publish("weights")', 'publish("others")'))
-            ended = run(program)
+        ended = run_changed("reshard_weights.py", 'publish("weights")', 'publish("others")')
         self.assertEqual(ended.returncode, 1, ended.stdout)
         self.assertIn("the peer publishes no region of this name", ended.stdout)
         self.assertNotIn("Traceback", ended.stdout)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The methods of Cache that take keys. */
+ * The methods of Cache in files of their own. */
 #ifndef HAULPY_CACHE_H
 #define HAULPY_CACHE_H
 
@@ -10,6 +10,7 @@ PyObject *cache_get(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *cache_exists(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *cache_remove(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *cache_pin(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *cache_repair(PyObject *self, PyObject *args, PyObject *keywords);
 
 /* Runs the job that opens a store or a client. One of them alone may have the messages of a node:
  * marks it as served. False with an exception; the job is freed. */
