@@ -73,10 +73,10 @@ struct haul_cache_stats {
  * those of the device tier; pins and the order of use do not. Blocks until all blocks in the file
  * are verified, some 0.1 s a GiB in memory, for a file tier the time to read it, and a second for a
  * file that is in use. HAUL_EINVAL (no file and no capacity, or the file has another capacity or is
- * no store; a device without a capacity, or the reverse, or the host as device; a
- * file tier's capacity without its path), HAUL_EPLACE (there is no such
- * device), HAUL_EINSECURE (others than its owner can write the file), HAUL_EBUSY (another process
- * has it), HAUL_ESYSTEM, and those of haul_region_alloc and haul_region_publish. */
+ * no store; a device without a capacity, or the reverse, or the host as device; the capacity of a
+ * file tier without its path), HAUL_EPLACE (there is no such device), HAUL_EINSECURE (others than
+ * its owner can write the file), HAUL_EBUSY (another process has it), HAUL_ESYSTEM, and those of
+ * haul_region_alloc and haul_region_publish. */
 HAUL_API int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config *config,
                                    haul_cache_store **store);
 /* HAUL_EINVAL: an argument is NULL, or the stats have an unknown size. */

@@ -7,6 +7,7 @@
 
 #include "cache/client.h"
 #include "common/fail.h"
+#include "common/owner.h"
 
 #define ATTEMPTS    2 /* connections to one store that a batch uses up before it is skipped */
 #define PATIENCE_NS (60 * HAUL_SECOND) /* longest share of one store */
@@ -47,11 +48,15 @@ const char *batch_address(const struct batch *batch, unsigned member) {
   return batch->cache->members[member].address;
 }
 
-haul_deadline batch_share(const struct batch *batch) {
-  int64_t now = haul_deadline_in(0), left = batch->until - now;
-  if (batch->members > 1)
+haul_deadline share_of(haul_deadline until, bool others) {
+  int64_t now = haul_deadline_in(0), left = until - now;
+  if (others)
     left /= 2;
   return now + (left < PATIENCE_NS ? left : PATIENCE_NS);
+}
+
+haul_deadline batch_share(const struct batch *batch) {
+  return share_of(batch->until, batch->members > 1);
 }
 
 static void note_away(struct want *want, unsigned member, int code, unsigned replicas) {
@@ -256,7 +261,7 @@ static void batch_begin(struct batch *batch, const char *call, struct haul_cache
 int batch_run(struct haul_cache *cache, const char *call, struct haul_cache_item *items,
               size_t count, haul_deadline until, batch_work *work, void *context) {
   struct haul_error error = {0};
-  if (cache_enter(cache, call))
+  if (owner_check(cache->owner, call))
     return HAUL_EFORK;
   struct batch *batch = batch_new(cache);
   if (!batch)

@@ -141,6 +141,8 @@ int haul_cache_open(haul_node *node, const struct haul_cache_config *config, hau
       (!config->members && config->member_count > 0))
     return fail(HAUL_EINVAL, OPEN, NULL, "start from HAUL_CACHE_INIT",
                 "node, config, its members or cache is NULL, or its size is wrong");
+  if (owner_check_node(node, OPEN))
+    return HAUL_EFORK;
   if (config->connect_ns < 0)
     return fail(HAUL_EINVAL, OPEN, "connect_ns", "set 0 for the default", "connect_ns is below 0");
   if ((config->member_count == 0 && !config->directory) ||
@@ -190,10 +192,6 @@ void haul_cache_close(haul_cache *cache) {
       link_put(cache, cache->members[i].link);
   end_locks(cache);
   free_all(cache);
-}
-
-int cache_enter(const struct haul_cache *cache, const char *call) {
-  return owner_check(cache->owner, call);
 }
 
 const char *haul_cache_member(haul_cache *cache, unsigned member) {
@@ -294,7 +292,7 @@ int haul_cache_attach(haul_cache *cache, haul_region *region) {
   struct source_region *source;
   if (!cache || !region)
     return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or region is NULL");
-  if (cache_enter(cache, call))
+  if (owner_check(cache->owner, call))
     return HAUL_EFORK;
   pthread_mutex_lock(&cache->lock);
   int code = *place_of(cache, region) ? fail(HAUL_EEXIST, call, NULL, "attach a region once",
@@ -319,7 +317,7 @@ int haul_cache_detach(haul_cache *cache, haul_region *region) {
   int code = 0;
   if (!cache || !region)
     return fail(HAUL_EINVAL, call, NULL, "pass both", "cache or region is NULL");
-  if (cache_enter(cache, call))
+  if (owner_check(cache->owner, call))
     return HAUL_EFORK;
   struct source_region *source = take_out(cache, region);
   if (!source)

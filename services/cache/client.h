@@ -100,9 +100,6 @@ struct haul_cache {
 
 /* ---- client.c ---- */
 
-/* 0, or HAUL_EFORK in a child of fork(2). */
-int cache_enter(const struct haul_cache *cache, const char *call);
-
 /* A name of the region for one put. HAUL_EINVAL: it is not attached. */
 int source_take(struct haul_cache *cache, haul_region *region, uint64_t *number);
 /* Gives it back. `withdraw`: a store may still have a request with it, and must not read what the
@@ -226,7 +223,8 @@ void batch_lost(struct batch *batch, unsigned member, int code, haul_deadline be
 void want_lost(struct batch *batch, struct want *want, int code);
 /* Fails all keys that are not done with HAUL_ETIMEDOUT. */
 void batch_expire(struct batch *batch);
-/* The deadline for one store, which leaves time for others. */
+/* The deadline for one store: half of the time is left if there are `others`. */
+haul_deadline share_of(haul_deadline until, bool others);
 haul_deadline batch_share(const struct batch *batch);
 const char *batch_address(const struct batch *batch, unsigned member);
 

@@ -4,6 +4,7 @@
 
 #include "cache/client.h"
 #include "common/fail.h"
+#include "common/owner.h"
 
 #define CHUNK_SLOTS 1024
 
@@ -94,7 +95,7 @@ static int check(haul_cache *cache, const char *call, unsigned member, const voi
   if (member >= cache->member_count)
     return fail(HAUL_ERANGE, call, NULL, "count from 0", "there are %u members",
                 cache->member_count);
-  return cache_enter(cache, call);
+  return owner_check(cache->owner, call);
 }
 
 /* Adds the node to the detail of a failure of haul. */

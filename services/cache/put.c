@@ -4,6 +4,7 @@
 
 #include "cache/client.h"
 #include "common/fail.h"
+#include "common/owner.h"
 
 /* A request with all keys of the batch at one store. */
 struct parcel {
@@ -101,15 +102,9 @@ void batch_ask(struct batch *batch, const struct ask *ask, answer_handler *handl
 }
 
 /* A failure that the store reported for a key. */
-static void fail_refused(struct batch *batch, struct want *want, int code, bool pin) {
+static void fail_refused(struct batch *batch, struct want *want, int code) {
   const char *address = batch_address(batch, want->member);
-  if (code == HAUL_ELIMIT && pin)
-    want_fail(batch, want, code, "end other pins, or raise the capacity of the store",
-              "over half of the tier would be pinned at the store at %.80s", address);
-  else if (code == HAUL_ELIMIT)
-    want_fail(batch, want, code, "raise the capacity of the store, or unpin blocks",
-              "the store at %.80s has no room", address);
-  else if (code == HAUL_EEXIST)
+  if (code == HAUL_EEXIST)
     want_fail(batch, want, code, "get it, or put it without the condition",
               "the store at %.80s has the key", address);
   else
@@ -125,8 +120,12 @@ static void handle_put(struct batch *batch, struct want *want, int code, uint64_
       want->item->member = want->member;
     want->placed++;
     want->version = version;
+  } else if (want->placed == 0 && code == HAUL_ELIMIT) {
+    want_fail(batch, want, code, "raise the capacity of the store, or unpin blocks",
+              "the store at %.80s has no room", batch_address(batch, want->member));
+    return;
   } else if (want->placed == 0) {
-    fail_refused(batch, want, code, false);
+    fail_refused(batch, want, code);
     return;
   }
   want->rank++;
@@ -147,8 +146,14 @@ static void handle_change(struct batch *batch, struct want *want, int code, uint
   (void)version;
   if (code == 0 && want->placed++ == 0)
     want->item->member = want->member;
+  if (code == HAUL_ELIMIT) {
+    want_fail(batch, want, code, "end other pins, or raise the capacity of the store",
+              "over half of the tier would be pinned at the store at %.80s",
+              batch_address(batch, want->member));
+    return;
+  }
   if (code != 0 && code != HAUL_ENAME) {
-    fail_refused(batch, want, code, true);
+    fail_refused(batch, want, code);
     return;
   }
   want->rank++;
@@ -248,7 +253,7 @@ int haul_cache_put(haul_cache *cache, haul_region *region, struct haul_cache_ite
   if (flags & ~HAUL_CACHE_IF_ABSENT || !priority_is_valid(priority))
     return fail(HAUL_EINVAL, call, NULL, "use HAUL_CACHE_IF_ABSENT or 0, and enum haul_priority",
                 "unknown flags or priority");
-  if (cache_enter(cache, call))
+  if (owner_check(cache->owner, call))
     return HAUL_EFORK;
   int code = source_take(cache, region, &ask.source);
   if (code)

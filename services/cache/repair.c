@@ -11,6 +11,7 @@
 
 #include "cache/client.h"
 #include "common/fail.h"
+#include "common/owner.h"
 
 #define REPAIR      "haul_cache_repair"
 #define GROUP_BYTES (UINT64_C(64) << 20) /* of blocks that are copied at a time */
@@ -320,19 +321,13 @@ static int repair_member(struct repair *repair, unsigned member) {
   return code ? code : flush(repair);
 }
 
-/* A store that hangs leaves half of the time to the others. */
-static haul_deadline share(const struct repair *repair, bool last) {
-  int64_t now = haul_deadline_in(0);
-  return last ? repair->until : now + (repair->until - now) / 2;
-}
-
 static int repair_all(struct repair *repair) {
   struct haul_cache *cache = repair->cache;
   unsigned members = cache->member_count;
   int code = 0;
   for (unsigned m = 0; m < members; m++) {
     struct link *link;
-    code = link_get(cache, m, share(repair, m + 1 == members), &link);
+    code = link_get(cache, m, share_of(repair->until, m + 1 < members), &link);
     if (code == 0) {
       link_put(cache, link);
       code = repair_member(repair, m);
@@ -358,7 +353,7 @@ int haul_cache_repair(haul_cache *cache, unsigned flags, haul_deadline until,
   if (result->size != sizeof *result)
     return fail(HAUL_EINVAL, REPAIR, "result", "start from HAUL_CACHE_REPAIR_INIT",
                 "the result has an unknown size");
-  if (cache_enter(cache, REPAIR))
+  if (owner_check(cache->owner, REPAIR))
     return HAUL_EFORK;
   struct repair *repair = calloc(1, sizeof *repair);
   if (!repair)

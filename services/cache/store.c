@@ -156,6 +156,8 @@ int haul_cache_store_open(haul_node *node, const struct haul_cache_store_config 
   if (config->device_capacity && config->device.kind == 0)
     return fail(HAUL_EINVAL, OPEN, "device_capacity", "set device, too",
                 "the device tier has a capacity, but no device");
+  if (owner_check_node(node, OPEN)) /* before a file is made */
+    return HAUL_EFORK;
   struct haul_cache_store *store = calloc(1, sizeof *store);
   if (!store)
     return fail_memory(OPEN);

@@ -25,7 +25,7 @@ struct tier {
   void *memory;
   uint64_t length;
   int file;     /* -1: none */
-  bool created; /* by tier_open: nobody else has it */
+  bool created; /* by tier_open, for this process alone */
   struct index index;
 };
 

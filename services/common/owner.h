@@ -8,10 +8,14 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include <haul/haul.h>
+
 /* Whether this is a child of the process with the number `owner`. */
 bool is_forked(pid_t owner);
 
 /* 0, or HAUL_EFORK in a child. `call` is the public call. */
 int owner_check(pid_t owner, const char *call);
+/* The same for a call that opens a handle, by its node. */
+int owner_check_node(haul_node *node, const char *call);
 
 #endif

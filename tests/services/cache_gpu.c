@@ -16,36 +16,17 @@
 #define MIB    ((uint64_t)1 << 20)
 #define IDLE_S 10 /* after which the thread for a client's puts ends */
 
-static struct {
-  haul_node *node;
-  haul_cache_store *store;
-  struct cache_store address;
-  struct cache_client client;
-} t;
+static struct cache_here t;
 
 static int set_up(void **state) {
   (void)state;
-  struct haul_node_config node = patient_config();
-  struct haul_cache_store_config config = HAUL_CACHE_STORE_INIT;
-  assert_works(haul_node_open(&node, &t.node));
-  cache_path(t.address.path);
-  config.path = t.address.path;
-  config.capacity = MIB;
-  config.device = (struct haul_place){HAUL_CUDA, 0};
-  config.device_capacity = MIB;
-  assert_works(haul_cache_store_open(t.node, &config, &t.store));
-  assert_works(haul_node_listen(t.node, "tcp://127.0.0.1:0"));
-  assert_works(haul_node_address(t.node, 0, t.address.address, sizeof t.address.address));
-  cache_client_begin(&t.client, &t.address, 1, 1, NULL, MIB);
+  cache_here_begin(&t, MIB, &(struct haul_place){HAUL_CUDA, 0});
   return 0;
 }
 
 static int tear_down(void **state) {
   (void)state;
-  cache_client_end(&t.client);
-  haul_cache_store_close(t.store);
-  haul_node_close(t.node);
-  unlink(t.address.path);
+  cache_here_end(&t);
   return 0;
 }
 

@@ -14,36 +14,18 @@
 #define MIB     ((uint64_t)1 << 20)
 #define PATIENT haul_deadline_in(60 * S)
 
-static struct {
-  haul_node *node;
-  haul_cache_store *store;
-  struct cache_store seen; /* the store of this process, as the rig's client connects to it */
-  struct cache_client client;
-} t;
+static struct cache_here t;
 
 static int set_up(void **state) {
   (void)state;
-  struct haul_node_config node_config = patient_config();
-  struct haul_cache_store_config config = HAUL_CACHE_STORE_INIT;
-  cache_path(t.seen.path);
-  config.path = t.seen.path;
-  config.capacity = MIB;
-  assert_works(haul_node_open(&node_config, &t.node));
-  assert_works(haul_cache_store_open(t.node, &config, &t.store));
-  assert_works(haul_node_listen(t.node, "tcp://127.0.0.1:0"));
-  assert_works(haul_node_address(t.node, 0, t.seen.address, sizeof t.seen.address));
-  cache_client_begin(&t.client, &t.seen, 1, 1, NULL, MIB);
+  cache_here_begin(&t, MIB, NULL);
   assert_works(cache_put(&t.client, "key", 0, 100, 0)); /* a session waits for more */
   return 0;
 }
 
 static int tear_down(void **state) {
   (void)state;
-  cache_client_end(&t.client);
-  haul_cache_store_close(t.store);
-  haul_node_close(t.node);
-  cache_store_forget(&t.seen);
-  memset(&t, 0, sizeof t);
+  cache_here_end(&t);
   return 0;
 }
 
@@ -58,8 +40,17 @@ static void call_all(void *unused) {
   struct haul_cache_repair result = HAUL_CACHE_REPAIR_INIT;
   haul_cache *cache = t.client.cache;
   haul_region *region = t.client.region;
+  const char *member = "unix://@nobody";
+  struct haul_cache_config config = HAUL_CACHE_INIT;
+  struct haul_cache_store_config store = HAUL_CACHE_STORE_INIT;
+  haul_cache *again;
+  config.members = &member;
+  config.member_count = 1;
+  store.path = t.seen.path;
   (void)unused;
   alarm(60);
+  expect_fork(haul_cache_open(t.client.node, &config, PATIENT, &again), 8);
+  expect_fork(haul_cache_store_open(t.node, &store, &t.store), 9);
   expect_fork(haul_cache_store_stats(t.store, &stats), 10);
   expect_fork(haul_cache_attach(cache, region), 11);
   expect_fork(haul_cache_detach(cache, region), 12);

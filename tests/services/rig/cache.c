@@ -266,3 +266,28 @@ int cache_pin(struct cache_client *client, const char *key, unsigned seconds) {
   struct haul_cache_item item = item_of(key, 0, 0);
   return haul_cache_pin(client->cache, &item, 1, seconds, haul_deadline_in(BOUND));
 }
+
+void cache_here_begin(struct cache_here *here, uint64_t capacity, const struct haul_place *device) {
+  struct haul_node_config config = patient_config();
+  struct haul_cache_store_config how = HAUL_CACHE_STORE_INIT;
+  *here = (struct cache_here){0};
+  cache_path(here->seen.path);
+  how.path = here->seen.path;
+  how.capacity = capacity;
+  if (device) {
+    how.device = *device;
+    how.device_capacity = capacity;
+  }
+  assert_works(haul_node_open(&config, &here->node));
+  assert_works(haul_cache_store_open(here->node, &how, &here->store));
+  assert_works(haul_node_listen(here->node, "tcp://127.0.0.1:0"));
+  assert_works(haul_node_address(here->node, 0, here->seen.address, sizeof here->seen.address));
+  cache_client_begin(&here->client, &here->seen, 1, 1, NULL, capacity);
+}
+
+void cache_here_end(struct cache_here *here) {
+  cache_client_end(&here->client);
+  haul_cache_store_close(here->store);
+  haul_node_close(here->node);
+  cache_store_forget(&here->seen);
+}

@@ -73,4 +73,15 @@ int cache_exists(struct cache_client *client, const char *key);
 int cache_remove(struct cache_client *client, const char *key);
 int cache_pin(struct cache_client *client, const char *key, unsigned seconds);
 
+/* A store in this process, and a client of it over tcp. */
+struct cache_here {
+  haul_node *node;
+  haul_cache_store *store;
+  struct cache_store seen; /* as the client connects to it */
+  struct cache_client client;
+};
+/* With this capacity; also of a tier at `device`, unless that is NULL. */
+void cache_here_begin(struct cache_here *here, uint64_t capacity, const struct haul_place *device);
+void cache_here_end(struct cache_here *here);
+
 #endif
