@@ -758,6 +758,65 @@ static void memory_that_cannot_be_reached_fails_the_transfer(void **state) {
   region_drop(region, KIND_HOST);
 }
 
+static unsigned vm_calls;
+static uint64_t cut_random; /* 0: no call is cut short */
+
+/* As the kernel may, at any byte. */
+static ssize_t cut_vm_write(pid_t pid, const struct iovec *local, unsigned long locals,
+                            const struct iovec *remote, unsigned long remotes,
+                            unsigned long flags) {
+  struct iovec some[64];
+  vm_calls++;
+  if (!cut_random)
+    return vm_write(pid, local, locals, remote, remotes, flags);
+  unsigned long count = 1 + next_random(&cut_random) % remotes;
+  assert_true(count <= COUNT(some));
+  memcpy(some, remote, count * sizeof *some);
+  some[count - 1].iov_len = 1 + next_random(&cut_random) % some[count - 1].iov_len;
+  return vm_write(pid, local, locals, some, count, flags);
+}
+
+#define MANY 200
+
+/* Of 1 to 40 bytes, apart on both sides. */
+static uint64_t fill_pieces(struct haul_piece pieces[MANY], uint64_t random) {
+  for (uint64_t i = 0; i < MANY; i++)
+    pieces[i] = (struct haul_piece){i * 41, (MANY - 1 - i) * 43, 1 + next_random(&random) % 40};
+  return random;
+}
+
+static void write_pieces(struct haul_region *region, const struct haul_piece pieces[MANY]) {
+  const uint8_t *from = haul_region_address(region), *to = private_memory;
+  uint8_t expected[MANY * 43];
+  memset(private_memory, 0x5a, sizeof expected);
+  memset(expected, 0x5a, sizeof expected);
+  for (unsigned i = 0; i < MANY; i++)
+    memcpy(expected + pieces[i].remote, from + pieces[i].local, pieces[i].length);
+  vm_calls = 0;
+  assert_works(haul_write(at.remote, region, pieces, MANY, NULL, NULL));
+  assert_memory_equal(to, expected, sizeof expected);
+}
+
+static void many_pieces_take_few_calls_which_may_be_cut_short(void **state) {
+  (void)state;
+  struct haul_region *region = region_make(at.node, KIND_HOST, LENGTH);
+  struct haul_piece pieces[MANY];
+  uint64_t random = test_seed();
+  region_fill(at.node, region, 0, LENGTH, 9);
+  vm_write = sys_ops.vm_write;
+  sys_ops.vm_write = cut_vm_write;
+  random = fill_pieces(pieces, random);
+  write_pieces(region, pieces);
+  assert_true(vm_calls <= MANY / 16);
+  for (unsigned round = 0; round < 50; round++) {
+    cut_random = random = fill_pieces(pieces, random);
+    write_pieces(region, pieces);
+  }
+  cut_random = 0;
+  sys_ops.vm_write = vm_write;
+  region_drop(region, KIND_HOST);
+}
+
 int main(void) {
 #define WITH_OWNER(test)                                                                           \
   { #test, test, start, end, NULL }
@@ -788,6 +847,7 @@ int main(void) {
       WITH_MAP(counters_of_the_peer_are_bounded),
       WITH_MAP(a_path_that_stops_working_is_replaced),
       WITH_MAP(memory_that_cannot_be_reached_fails_the_transfer),
+      WITH_MAP(many_pieces_take_few_calls_which_may_be_cut_short),
   };
   return cmocka_run_group_tests_name("raw owner", tests, NULL, NULL);
 }

@@ -427,10 +427,11 @@ static ssize_t copy_between(pid_t pid, const struct iovec *local, unsigned long 
       errno = EFAULT;
       return -1;
     }
-  if (remotes == 1 && locals == 1 && cut.iov_len > 1 && sim_chance(20000)) {
+  if (target != process_current() && cut.iov_len > 1 && sim_chance(20000)) {
     sim_faults++;
     cut.iov_len = 1 + sim_below(cut.iov_len - 1);
     remote = &cut;
+    remotes = 1;
   }
   return writes ? process_vm_writev(getpid(), local, locals, remote, remotes, 0)
                 : process_vm_readv(getpid(), local, locals, remote, remotes, 0);

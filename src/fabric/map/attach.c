@@ -23,6 +23,8 @@
 #include "core/sys.h"
 #include "fabric/map/map.h"
 
+#define TOGETHER 32u /* pieces of one system call; 1 KiB of stack */
+
 static __attribute__((cold)) void refuse_attach(struct map_endpoint *endpoint, int system) {
   const char *why = system == EPERM
                         ? "not permitted (ptrace_scope, another user, no CAP_SYS_PTRACE)"
@@ -111,31 +113,46 @@ bool attach_allows(const struct memory *memory) {
   return sys_ops.vm_write(getpid(), ends, 2, &mine, 1, 0) != 2;
 }
 
-int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
-                void *local, uint64_t length, enum haul_operation operation) {
-  int cell, code = 0;
+/* Copies the pieces but for the first `skip` bytes with one call, which the kernel may end early.
+ * Returns the number of bytes, at least 1, or a code. */
+static ssize_t copy_some(struct map_endpoint *endpoint, const struct map_binding *binding,
+                         char *local, const struct haul_piece *pieces, size_t count, uint64_t skip,
+                         enum haul_operation operation) {
+  struct iovec here[TOGETHER], there[TOGETHER];
+  for (size_t i = 0; i < count; i++) {
+    uint64_t length = pieces[i].length - skip;
+    here[i] = (struct iovec){local + pieces[i].local + skip, length};
+    there[i] =
+        (struct iovec){(void *)(uintptr_t)(binding->address + pieces[i].remote + skip), length};
+    skip = 0;
+  }
+  if (!map_alive_after_hazard(endpoint, binding->handle))
+    return map_stale();
+  if (is_gone(endpoint))
+    return copy_error(ESRCH, endpoint);
+  ssize_t moved = operation == HAUL_OP_WRITE
+                      ? sys_ops.vm_write(endpoint->pid, here, count, there, count, 0)
+                      : sys_ops.vm_read(endpoint->pid, here, count, there, count, 0);
+  return moved > 0 ? moved : copy_error(moved < 0 ? errno : 0, endpoint);
+}
+
+int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, void *local,
+                const struct haul_piece *pieces, size_t count, enum haul_operation operation) {
+  int cell;
+  ssize_t moved = 0;
   while ((cell = hazard_set(endpoint, binding->handle)) < 0)
     sched_yield(); /* IPC mappings leave half of the cells to copies of at most WORK_BYTES_MAX */
-  uint64_t done = 0;
-  while (code == 0 && done < length) {
-    struct iovec here = {(char *)local + done, length - done};
-    struct iovec there = {(void *)(uintptr_t)(binding->address + remote + done), length - done};
-    if (!map_alive_after_hazard(endpoint, binding->handle))
-      code = map_stale();
-    else if (is_gone(endpoint))
-      code = copy_error(ESRCH, endpoint);
-    if (code)
+  for (uint64_t done = 0; moved >= 0;) { /* done: bytes of the first piece */
+    for (; count > 0 && done >= pieces->length; count--)
+      done -= pieces++->length;
+    if (count == 0)
       break;
-    ssize_t moved = operation == HAUL_OP_WRITE
-                        ? sys_ops.vm_write(endpoint->pid, &here, 1, &there, 1, 0)
-                        : sys_ops.vm_read(endpoint->pid, &here, 1, &there, 1, 0);
-    if (moved <= 0)
-      code = copy_error(moved < 0 ? errno : 0, endpoint);
-    else
-      done += (uint64_t)moved;
+    moved = copy_some(endpoint, binding, local, pieces, count < TOGETHER ? count : TOGETHER, done,
+                      operation);
+    done += (uint64_t)moved;
   }
   hazard_clear(endpoint, (unsigned)cell);
-  return code;
+  return moved < 0 ? (int)moved : 0;
 }
 
 int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *binding,
@@ -148,7 +165,8 @@ int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *bin
   int code = 0;
   for (uint64_t at = 0; at < length && code == 0;) {
     uint64_t part = length - at < sizeof chunk ? length - at : sizeof chunk;
-    code = attach_copy(endpoint, binding, remote + at, chunk, part, HAUL_OP_READ);
+    code = attach_copy(endpoint, binding, chunk, &(struct haul_piece){0, remote + at, part}, 1,
+                       HAUL_OP_READ);
     XXH3_64bits_update(state, chunk, part);
     at += part;
   }

@@ -76,17 +76,6 @@ static inline int copy_mapped(struct map_endpoint *endpoint, struct map_binding 
   return map_alive(endpoint, binding->handle) ? 0 : map_stale();
 }
 
-static int copy_attached(struct map_endpoint *endpoint, const struct map_binding *binding,
-                         struct haul_region *region, const struct haul_piece *pieces, size_t count,
-                         enum haul_operation operation) {
-  char *local = region->memory.view;
-  int code = 0;
-  for (size_t i = 0; i < count && code == 0; i++)
-    code = attach_copy(endpoint, binding, pieces[i].remote, local + pieces[i].local,
-                       pieces[i].length, operation);
-  return code;
-}
-
 /* Both sums are computed here, so a part that the CPU caches still hold is enough. */
 static int verify_part(struct map_endpoint *endpoint, struct map_binding *binding,
                        struct haul_region *region, const struct haul_piece *part) {
@@ -109,7 +98,7 @@ static inline int copy_pieces(struct map_endpoint *endpoint, struct map_binding 
                               size_t count, enum haul_operation operation, uint64_t whole) {
   if (__builtin_expect(!binding->attached, 1))
     return copy_mapped(endpoint, binding, region, pieces, count, operation == HAUL_OP_WRITE, whole);
-  return copy_attached(endpoint, binding, region, pieces, count, operation);
+  return attach_copy(endpoint, binding, region->memory.view, pieces, count, operation);
 }
 
 static int copy_checked(struct map_endpoint *endpoint, const struct work *work,

@@ -118,9 +118,10 @@ int channel_bind(struct map_endpoint *endpoint, const struct remote_key *key, ha
 void attach_try(struct map_endpoint *endpoint, uint64_t nonce_address, uint64_t nonce);
 /* False for memory of this process that other processes cannot attach. */
 bool attach_allows(const struct memory *memory);
-/* Copies one segment; 0 or a code with the detail. */
-int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, uint64_t remote,
-                void *local, uint64_t length, enum haul_operation operation);
+/* Copies the pieces, of WORK_BYTES_MAX in all, between a region and `local`; 0 or a code with the
+ * detail. */
+int attach_copy(struct map_endpoint *endpoint, const struct map_binding *binding, void *local,
+                const struct haul_piece *pieces, size_t count, enum haul_operation operation);
 int attach_checksum(struct map_endpoint *endpoint, const struct map_binding *binding,
                     uint64_t remote, uint64_t length, uint64_t *sum);
 void attach_release(struct map_endpoint *endpoint);
