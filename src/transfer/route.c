@@ -138,19 +138,27 @@ __attribute__((cold)) const char *route_refusal(const struct haul_remote *remote
   return "";
 }
 
+/* A closed path stays closed, so a peer without any other fails: the next connection may have one.
+ */
 static int no_path(const struct haul_remote *remote, const struct route *route,
                    const struct constraints *constraints) {
   char reasons[250] = "";
   size_t at = 0;
+  bool closed = true;
   int ended = atomic_load(&remote->link->ended);
   int failing = atomic_load(&remote->link->failing);
   if (ended)
     return error_set(ended, 0, remote->name, NULL, "%s", remote->link->ended_reason);
   if (failing)
     return error_set(failing, 0, remote->name, NULL, "the connection to the peer broke");
-  for (size_t i = 0; transport_at(i) && at < sizeof reasons; i++)
-    at += (size_t)snprintf(reasons + at, sizeof reasons - at, "%snot %s: %s", i ? "; " : "",
-                           transport_at(i)->name, route_refusal(remote, route, i, constraints));
+  for (size_t i = 0; transport_at(i); i++) {
+    closed &= endpoint_is_closed(remote->link->endpoints[i]);
+    if (at < sizeof reasons)
+      at += (size_t)snprintf(reasons + at, sizeof reasons - at, "%snot %s: %s", i ? "; " : "",
+                             transport_at(i)->name, route_refusal(remote, route, i, constraints));
+  }
+  if (closed)
+    remote->link->fail(remote->link, HAUL_EPEER, "every path to the peer broke");
   return error_set(HAUL_ENOPATH, 0, remote->name, reasons, "%s", haul_error_text(HAUL_ENOPATH));
 }
 

@@ -216,10 +216,9 @@ int transfer_post(struct haul_transfer *transfer, struct work *work) {
 }
 
 /* With the loop's lock. Posts a work again: `broke`, on the best path left, else after it was
- * blocked. A peer without any path left fails. */
+ * blocked. */
 __attribute__((cold)) static void retry(struct work *work, bool broke) {
   struct haul_transfer *transfer = work->owner;
-  struct link *link = transfer->remote->link;
   if (atomic_load(&transfer->failure)) { /* aborted meanwhile */
     transfer_settle(transfer);
     return;
@@ -234,10 +233,8 @@ __attribute__((cold)) static void retry(struct work *work, bool broke) {
     return;
   bool constrained = transfer->only || transfer->flags & HAUL_REQUIRE_ZERO_COPY ||
                      transfer->remote->transfers->rules.count > 0;
-  if (code == HAUL_ENOPATH && !constrained && !atomic_load(&transfer->avoided)) {
-    link->fail(link, HAUL_EPEER, "every path to the peer broke");
+  if (code == HAUL_ENOPATH && !constrained && !atomic_load(&transfer->avoided))
     code = error_set(HAUL_EPEER, 0, transfer->remote->name, NULL, "every path to the peer broke");
-  }
   transfer_fail(transfer, code);
   transfer_settle(transfer);
 }

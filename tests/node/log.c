@@ -280,7 +280,7 @@ static void a_path_that_cannot_be_opened(void **state) {
   struct haul_transfer_options options = HAUL_TRANSFER_OPTIONS_INIT;
   (void)state;
   liveness_ns = 2 * S; /* for so long it is tried */
-  struct haul_node *node = server(HAUL_LOG_WARNING);
+  struct haul_node *node = server(HAUL_LOG_INFO);
   liveness_ns = 0;
   struct haul_region *region = region_make(node, KIND_HOST, 4096);
   int listener = raw_listen("tcp://127.0.0.1:0");
@@ -294,6 +294,9 @@ static void a_path_that_cannot_be_opened(void **state) {
   assert_non_null(strstr(haul_error_last()->hint, "not tcp: no data connection: "));
   assert_said("path_failed peer=");
   assert_said("path=tcp reason=no data connection: ");
+  assert_said("left peer=");
+  assert_said("reason=every path to the peer broke"); /* the next connection may have one */
+  assert_fails(HAUL_EPEER, haul_peer_status(peer));
   haul_remote_release(remote);
   haul_region_release(region);
   haul_peer_close(peer);
