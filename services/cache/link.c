@@ -15,6 +15,7 @@ bool is_link_failure(int code) {
   case HAUL_EPEER:
   case HAUL_ESTALE:
   case HAUL_EPATH:
+  case HAUL_ENOPATH:
   case HAUL_EPROTO:
   case HAUL_ETIMEDOUT:
   case HAUL_ECLOSED:

@@ -123,6 +123,9 @@ static int get(struct worker *worker, const unsigned *drawn, unsigned count, boo
   }
   limit_end(&limit);
   keep_count(call, code);
+  if (code == HAUL_ENOPATH && !strstr(haul_error_last()->text, "cannot be reached"))
+    sim_fail("codes", "%s ends, and another store may be reached: %s", call,
+             haul_error_last()->text);
   return code;
 }
 
@@ -209,8 +212,8 @@ static void prove(struct reader *reader) {
     bool must = block_must_be_found(key);
     int code = get(&worker, &key, 1, false);
     if (code && code != HAUL_EBUSY && must)
-      sim_fail("lost", "key %u is not found: %s (%s)", key, haul_error_last()->text,
-               haul_error_name(code));
+      sim_fail("lost", "key %u is not found: %s (%s; %s)", key, haul_error_last()->text,
+               haul_error_name(code), haul_error_last()->hint);
   }
   unsigned key = (unsigned)sim_below(KEYS);
   int code = put(&worker, &key, 1, false);
