@@ -555,9 +555,10 @@ struct haul_transfer_options {
  * end, the local bytes must not change (write) or are undefined (read). The bytes of a completed
  * transfer are visible at the destination; one that failed or was canceled leaves it undefined.
  * HAUL_EINVAL (no segments, an empty one, unknown options, `done` without a handle), HAUL_ERANGE,
- * HAUL_EACCESS, HAUL_ENOPATH (the hint has each path's reason), HAUL_EPEER, HAUL_ESTALE,
- * HAUL_ECLOSED, HAUL_ELIMIT (over HAUL_PIECES_MAX segments or 2^64 bytes; max_transfers in flight
- * to the peer, or no bounce buffer); at the end HAUL_ETIMEDOUT, HAUL_ECANCELED, HAUL_ECHECKSUM. */
+ * HAUL_EACCESS, HAUL_ENOPATH (the hint has each path's reason; when all are closed, the peer ends),
+ * HAUL_EPEER, HAUL_ESTALE, HAUL_ECLOSED, HAUL_ELIMIT (over HAUL_PIECES_MAX segments or 2^64 bytes;
+ * max_transfers in flight to the peer, or no bounce buffer); at the end HAUL_ETIMEDOUT,
+ * HAUL_ECANCELED, HAUL_ECHECKSUM. */
 HAUL_API int haul_write(haul_remote *to, haul_region *from, const struct haul_piece *pieces,
                         size_t count, const struct haul_transfer_options *options,
                         haul_transfer **transfer);

@@ -200,7 +200,8 @@ static void a_final_refusal_closes_the_path_with_its_reason(void **state) {
   haul_transfer_release(transfer);
   assert_int_equal((int32_t)expect_refused(reason, sizeof reason), HAUL_EPATH);
   assert_non_null(strstr(reason, "who are you"));
-  assert_works(haul_peer_status(hand.peer));
+  assert_true(raw_ended(hand.control, ENDS_BOUND)); /* a peer without any path */
+  assert_fails(HAUL_EPEER, haul_peer_status(hand.peer));
 }
 
 static void answer_read(int rail, uint64_t seed) {
@@ -309,7 +310,8 @@ static void who_asked_hears_why_there_are_none(void **state) {
     assert_non_null(strstr(closes ? error->hint : error->text, "no doors"));
     haul_transfer_release(transfer);
   }
-  assert_works(haul_peer_status(hand.peer));
+  assert_true(raw_ended(hand.control, ENDS_BOUND)); /* a peer without any path */
+  assert_fails(HAUL_EPEER, haul_peer_status(hand.peer));
 }
 
 static int64_t (*the_clock)(void);
