@@ -412,13 +412,11 @@ bool process_has_pages(const struct process *process, const void *bytes, size_t 
 }
 
 /* Another process's memory has to belong to it; then the kernel copies within the real process,
- * which finds pages without access. A long copy is cut short, as the call may be, and the caller
- * may lose its processor within it: then the owner has to wait for its hazard cell. */
+ * which finds pages without access. A long copy is cut short, as the call may be. */
 static ssize_t copy_between(pid_t pid, const struct iovec *local, unsigned long locals,
                             const struct iovec *remote, unsigned long remotes, bool writes) {
   struct iovec cut = remote[0];
   sim_point(1 * US + (int64_t)(remotes ? remote[0].iov_len / 10 : 0));
-  sim_copy_point();
   struct process *target = process_find(pid); /* it may have died by now */
   if (!target) {
     errno = ESRCH;
