@@ -142,14 +142,21 @@ static struct seen see_tier(const struct keeper *store, unsigned tier, const str
 }
 
 /* The library's functions are asked, whose atomic operations are points for a switch. */
+static struct seen see_below(const struct keeper *store, const struct key *key) {
+  int left = sim_atomics_left;
+  struct seen none = {.deaths = store->deaths};
+  sim_atomics_left = 1 << 20;
+  struct seen seen = keep_plan.files ? see_tier(store, FILE_TIER, key) : none;
+  sim_atomics_left = left;
+  return seen;
+}
+
 static struct seen see(const struct keeper *store, const struct key *key) {
   int left = sim_atomics_left;
   sim_atomics_left = 1 << 20;
   struct seen seen = see_tier(store, MEMORY_TIER, key);
-  if (!seen.there && keep_plan.files)
-    seen = see_tier(store, FILE_TIER, key);
   sim_atomics_left = left;
-  return seen;
+  return !seen.there && keep_plan.files ? see_below(store, key) : seen;
 }
 
 /* From its last tier, since it was opened: such blocks are lost. */
@@ -281,13 +288,16 @@ void remove_end(unsigned key, int64_t began, int code) {
 void look_begin(struct look *look, unsigned key) {
   look->key = key;
   look->began = sim_now;
-  for (unsigned i = 0; i < keep_plan.stores; i++)
+  for (unsigned i = 0; i < keep_plan.stores; i++) {
     look->seen[i] = see(&keep.stores[i], &keys[key]);
+    look->below[i] = see_below(&keep.stores[i], &keys[key]);
+  }
 }
 
 static bool was_seen(const struct look *look, uint64_t id) {
   for (unsigned i = 0; i < keep_plan.stores; i++)
-    if (look->seen[i].there && look->seen[i].id == id)
+    if ((look->seen[i].there && look->seen[i].id == id) ||
+        (look->below[i].there && look->below[i].id == id))
       return true;
   return false;
 }

@@ -102,7 +102,8 @@ struct look {
     int file; /* of the store's tier: after a loss of power it has another */
     unsigned deaths;
     uint64_t sequence, id;
-  } seen[KEEPERS]; /* in the stores' tiers when it began */
+  } seen[KEEPERS],    /* in the stores' tiers when it began */
+      below[KEEPERS]; /* in the file tiers: a put that is under way has not removed it yet */
 };
 
 void blocks_start(void);
