@@ -127,8 +127,11 @@ static const struct slot *slot_at(const struct view *view, const struct key *key
   return NULL;
 }
 
+/* The library's functions are asked, whose atomic operations are points for a switch. */
 static struct seen see_tier(const struct keeper *store, unsigned tier, const struct key *key) {
   struct seen seen = {.deaths = store->deaths};
+  int left = sim_atomics_left;
+  sim_atomics_left = 1 << 20;
   const struct view *view = view_of(store, tier);
   const struct slot *slot = view ? slot_at(view, key) : NULL;
   if (slot) {
@@ -138,32 +141,24 @@ static struct seen see_tier(const struct keeper *store, unsigned tier, const str
     seen.sequence = *(const uint64_t *)(const void *)&slot->sequence;
     memcpy(&seen.id, view->base + slot->offset, sizeof seen.id);
   }
+  sim_atomics_left = left;
   return seen;
 }
 
-/* The library's functions are asked, whose atomic operations are points for a switch. */
-static struct seen see_below(const struct keeper *store, const struct key *key) {
-  int left = sim_atomics_left;
-  struct seen none = {.deaths = store->deaths};
-  sim_atomics_left = 1 << 20;
-  struct seen seen = keep_plan.files ? see_tier(store, FILE_TIER, key) : none;
-  sim_atomics_left = left;
-  return seen;
+static unsigned last_tier(void) {
+  return keep_plan.files ? FILE_TIER : MEMORY_TIER;
 }
 
 static struct seen see(const struct keeper *store, const struct key *key) {
-  int left = sim_atomics_left;
-  sim_atomics_left = 1 << 20;
   struct seen seen = see_tier(store, MEMORY_TIER, key);
-  sim_atomics_left = left;
-  return !seen.there && keep_plan.files ? see_below(store, key) : seen;
+  return seen.there ? seen : see_tier(store, last_tier(), key);
 }
 
 /* From its last tier, since it was opened: such blocks are lost. */
 static bool has_evicted(const struct keeper *store) {
   int left = sim_atomics_left;
   sim_atomics_left = 1 << 20;
-  const struct view *view = view_of(store, keep_plan.files ? FILE_TIER : MEMORY_TIER);
+  const struct view *view = view_of(store, last_tier());
   const struct header *header = view ? (const struct header *)(const void *)view->base : NULL;
   bool has = header && *(const uint64_t *)(const void *)&header->evictions > 0;
   sim_atomics_left = left;
@@ -290,14 +285,14 @@ void look_begin(struct look *look, unsigned key) {
   look->began = sim_now;
   for (unsigned i = 0; i < keep_plan.stores; i++) {
     look->seen[i] = see(&keep.stores[i], &keys[key]);
-    look->below[i] = see_below(&keep.stores[i], &keys[key]);
+    look->last[i] = see_tier(&keep.stores[i], last_tier(), &keys[key]);
   }
 }
 
 static bool was_seen(const struct look *look, uint64_t id) {
   for (unsigned i = 0; i < keep_plan.stores; i++)
     if ((look->seen[i].there && look->seen[i].id == id) ||
-        (look->below[i].there && look->below[i].id == id))
+        (look->last[i].there && look->last[i].id == id))
       return true;
   return false;
 }

@@ -102,8 +102,9 @@ struct look {
     int file; /* of the store's tier: after a loss of power it has another */
     unsigned deaths;
     uint64_t sequence, id;
-  } seen[KEEPERS],    /* in the stores' tiers when it began */
-      below[KEEPERS]; /* in the file tiers: a put that is under way has not removed it yet */
+  } seen[KEEPERS],   /* in the stores' tiers when it began */
+      last[KEEPERS]; /* in their last tiers, from which a put that is under way has yet to remove it
+                      */
 };
 
 void blocks_start(void);
