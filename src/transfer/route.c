@@ -138,8 +138,7 @@ __attribute__((cold)) const char *route_refusal(const struct haul_remote *remote
   return "";
 }
 
-/* A closed path stays closed, so a peer without any other fails: the next connection may have one.
- */
+/* A closed path stays closed. When all are, the peer fails: the next connection may have one. */
 static int no_path(const struct haul_remote *remote, const struct route *route,
                    const struct constraints *constraints) {
   char reasons[250] = "";
