@@ -231,9 +231,8 @@ __attribute__((cold)) static void retry(struct work *work, bool broke) {
   int code = transfer_post(transfer, work);
   if (code == 0)
     return;
-  bool constrained = transfer->only || transfer->flags & HAUL_REQUIRE_ZERO_COPY ||
-                     transfer->remote->transfers->rules.count > 0;
-  if (code == HAUL_ENOPATH && !constrained && !atomic_load(&transfer->avoided))
+  bool constrained = transfer->only || transfer->flags & HAUL_REQUIRE_ZERO_COPY;
+  if (code == HAUL_ENOPATH && !constrained && atomic_load(&transfer->remote->link->failing))
     code = error_set(HAUL_EPEER, 0, transfer->remote->name, NULL, "every path to the peer broke");
   transfer_fail(transfer, code);
   transfer_settle(transfer);
